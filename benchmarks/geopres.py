@@ -24,8 +24,8 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.sources.source import open_source
 from lathe.transforms import GeoPres
-from lathe.transforms.learned.losses import positional, prefix_losses
-from lathe.transforms.quality import local_spearman_of_anchors, positional_stress, recall_of_anchors
+from lathe.transforms.learned.losses import positional_loss, prefix_losses
+from lathe.transforms.quality import local_spearman_per_row, positional_stress, recall_per_row
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
 
@@ -105,7 +105,7 @@ def make_batch_and_weight(path: Path | None, m: int, d: int, k: int) -> tuple[to
 
 def compute_by_tiles(x: torch.Tensor, weight: torch.Tensor) -> tuple[float, torch.Tensor]:
     """Compute the loss of GeoPres Eq. 1 and its gradient in closed form, as Lathe does."""
-    losses, gradient = prefix_losses(positional, x, weight, [len(weight)], [1.0], normalized=False)
+    losses, gradient = prefix_losses(positional_loss, x, weight, [len(weight)], [1.0], normalized=False)
     return losses[0], gradient
 
 
@@ -231,9 +231,9 @@ def measure_quality(before: FloatArray, after: FloatArray) -> dict[str, Any]:
     """Measure what a reduction retains, with 95 % intervals over rows, and the stress of unit vectors."""
     unit = unit_rows(torch.from_numpy(after)).numpy()
     anchors = {
-        "local_spearman": local_spearman_of_anchors(before, after),
-        "recall_at_10": recall_of_anchors(before, after, 10),
-        "recall_at_10_rescored_4x": recall_of_anchors(before, after, 10, oversampling=4),
+        "local_spearman": local_spearman_per_row(before, after),
+        "recall_at_10": recall_per_row(before, after, 10),
+        "recall_at_10_rescored_4x": recall_per_row(before, after, 10, oversampling=4),
     }
     measures: dict[str, Any] = {
         name: {"mean": float(values.mean()), "ci95": float(1.96 * values.std(ddof=1) / len(values) ** 0.5)}

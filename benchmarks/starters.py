@@ -21,8 +21,8 @@ from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain
-from lathe.transforms.quality import local_spearman_of_anchors, recall_of_anchors
-from lathe.transforms.quality.metrics import search_recall_of_anchors
+from lathe.transforms.quality import local_spearman_per_row, recall_per_row
+from lathe.transforms.quality.metrics import search_recall_per_row
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
 
@@ -89,7 +89,7 @@ def measure(corpus: str, vectors: FloatArray) -> list[dict[str, Any]]:
         # Only codes are searched by other floats than they stand for.
         queries = codes.transform_queries(vectors) if method == "codes48" else None
         measures = {
-            "local_spearman": local_spearman_of_anchors(vectors, after),
+            "local_spearman": local_spearman_per_row(vectors, after),
             "recall_at_10": compute_recall(vectors, queries, after, 1),
             "recall_at_10_rescored_4x": compute_recall(vectors, queries, after, 4),
         }
@@ -104,8 +104,8 @@ def measure(corpus: str, vectors: FloatArray) -> list[dict[str, Any]]:
 def compute_recall(before: FloatArray, queries: FloatArray | None, after: FloatArray, oversampling: int) -> FloatArray:
     """Compute the recall@10 of each row by its own floats after the reduction, or by those of `queries`."""
     if queries is None:
-        return recall_of_anchors(before, after, 10, oversampling)
-    return search_recall_of_anchors(before, queries, after, 10, oversampling)
+        return recall_per_row(before, after, 10, oversampling)
+    return search_recall_per_row(before, queries, after, 10, oversampling)
 
 
 def compute_half_interval(values: FloatArray) -> float:

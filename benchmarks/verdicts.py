@@ -20,7 +20,7 @@ from scipy import stats
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.service.cli.evaluate import load_chain_methods
 from lathe.service.cli.options import load_encoder, load_state
-from lathe.transforms.chain import leading_query_maps
+from lathe.transforms.chain import build_leading_query_maps
 
 Vectors = NDArray[np.float32]
 CANDIDATES = 40
@@ -104,7 +104,7 @@ def rank(queries: Vectors, documents: Vectors, label: str) -> NDArray[np.int64]:
     cosines = np.asarray(chain.transform_queries(queries)) @ _unit(np.asarray(chain.floats(documents))).T
     if not rescored:
         return _nearest(cosines, 10)
-    leading = leading_query_maps(chain)
+    leading = build_leading_query_maps(chain)
     originals = queries if leading is None else np.asarray(leading.transform_queries(queries))
     candidates = _nearest(cosines, CANDIDATES)
     exact = np.einsum("qd,qcd->qc", originals, documents[candidates])

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.codes.data import NamedEncoder, list_encoders
 from benchmarks.report import markdown_table, write_report
-from lathe.training.adaptation.ladder import Ladder, climb_ladder
+from lathe.training.adaptation.ladder import AdaptationResult, try_candidates
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.adaptation.trial import Trial, choose_trial
 from lathe.training.comparison import compare
@@ -78,7 +78,7 @@ def measure_task(name: str, encoder: NamedEncoder, data: Path, work: Path) -> di
     """Climb the ladder on a task, and return its trials and how its choices compare with the best rungs."""
     task = read_task(data, name)
     stores = VectorStores(StoreSettings(work / "upstream"), StoreSettings(work / "encoded"))
-    with climb_ladder(
+    with try_candidates(
         build_request(task, data),
         open_encoder(encoder.spec, "cpu", stores),
         work / "workspace",
@@ -89,7 +89,7 @@ def measure_task(name: str, encoder: NamedEncoder, data: Path, work: Path) -> di
         return describe(ladder)
 
 
-def describe(ladder: Ladder) -> dict[str, Any]:
+def describe(ladder: AdaptationResult) -> dict[str, Any]:
     """Return a ladder as JSON, with the choice among floats, among codes, and each compared with the best of its kind
     on the set-aside queries.
     """
@@ -100,7 +100,7 @@ def describe(ladder: Ladder) -> dict[str, Any]:
         "documents": len(searches.documents),
         "characters": round(sum(map(len, searches.documents)) / len(searches.documents)),
         "shortage": searches.shortage,
-        "seconds_per_document": ladder.rate,
+        "seconds_per_document": ladder.seconds_per_document,
     }
     if baseline is None:
         return described
@@ -115,11 +115,11 @@ def describe(ladder: Ladder) -> dict[str, Any]:
 def compare_choice(chosen: Trial, trials: list[Trial]) -> dict[str, Any]:
     """Compare the chosen rung with the best one on the set-aside queries."""
     tried = [trial for trial in trials if trial.relevance is not None]
-    best = max(tried, key=lambda trial: float(trial.require_relevance().report.mean()))
-    behind = compare(best.require_relevance().report, chosen.require_relevance().report)
+    best = max(tried, key=lambda trial: float(trial.measured_relevance.report.mean()))
+    behind = compare(best.measured_relevance.report, chosen.measured_relevance.report)
     return {
-        "chosen": chosen.rung.name,
-        "best": best.rung.name,
+        "chosen": chosen.candidate.name,
+        "best": best.candidate.name,
         "behind": {"gain": behind.value, "ci95": behind.reach},
         "within": behind.sign <= 0,
     }

@@ -30,7 +30,7 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder, text_key, write_vectors
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import Entry, open_suite
-from lathe.training.evaluation.worker import FittedMethod, Job, Raw, Trial, Workers, collect_texts, score_methods
+from lathe.training.evaluation.worker import FittedMethod, Job, RawVectors, Trial, Workers, collect_texts, score_methods
 from lathe.training.reporting.text import format_percent, format_points
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.chain import Chain, parse_steps
@@ -149,7 +149,7 @@ class Measure:
         folder = self.work / "scoring" / trial.key / member.output
         shutil.rmtree(folder, ignore_errors=True)
         write_vectors(folder / "vectors", [([text_key(text, member.default_prompt) for text in asked], vectors)])
-        raw = Raw(member.name, member.output, member.dimensions, {}, member.default_prompt, folder / "vectors")
+        raw = RawVectors(member.name, member.output, member.dimensions, {}, member.default_prompt, folder / "vectors")
         methods = []
         for method, steps in METHODS.items():
             with suppress(TransformError):  # too few texts for it

@@ -22,7 +22,7 @@ from lathe.training.fitting.split import split_heldout
 from lathe.training.fitting.stacked import SelectedRows
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
-from lathe.transforms.quality import local_spearman_of_anchors, recall_of_anchors
+from lathe.transforms.quality import local_spearman_per_row, recall_per_row
 from lathe.transforms.vectors import FloatArray
 
 MOST = 3000
@@ -92,9 +92,9 @@ def measure(chain: Chain, vectors: FloatArray) -> dict[str, Any]:
     """Measure what a chain keeps of one corpus, as means over texts with 95 % intervals."""
     after = chain.floats(vectors)
     measures = {
-        "local_spearman": local_spearman_of_anchors(vectors, after),
-        "recall_at_10": recall_of_anchors(vectors, after, 10),
-        "recall_at_10_rescored_4x": recall_of_anchors(vectors, after, 10, oversampling=4),
+        "local_spearman": local_spearman_per_row(vectors, after),
+        "recall_at_10": recall_per_row(vectors, after, 10),
+        "recall_at_10_rescored_4x": recall_per_row(vectors, after, 10, oversampling=4),
     }
     means = {name: {"mean": float(v.mean()), "ci95": compute_half_interval(v)} for name, v in measures.items()}
     return {"n": len(vectors)} | means

@@ -23,7 +23,7 @@ from lathe.training.fitting.encoding import EncodedSource, encode_source
 from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
-from lathe.transforms.quality import local_spearman_of_anchors
+from lathe.transforms.quality import local_spearman_per_row
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
 
@@ -212,7 +212,7 @@ def measured(before: FloatArray, after: FloatArray) -> dict[str, Any]:
     after = unit_rows(torch.from_numpy(np.ascontiguousarray(after))).numpy()
     recall, rescored, curve, stress = neighbour_ranks(before, after)
     return {
-        "local_spearman": local_spearman_of_anchors(before, after),
+        "local_spearman": local_spearman_per_row(before, after),
         "recall_at_10": recall,
         "recall_at_10_rescored_4x": rescored,
         "positional_stress": stress,

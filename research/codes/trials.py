@@ -22,8 +22,8 @@ from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import print_progress
 from lathe.transforms import Chain, TransformCoding, parse_steps
 from lathe.transforms.codes import CodeDecoder
-from lathe.transforms.codes.lloyd_max import normal_quantizer
-from lathe.transforms.statistics import moments_of, query_metric_roots
+from lathe.transforms.codes.lloyd_max import build_normal_quantizer
+from lathe.transforms.statistics import compute_query_metric_roots, moments_of
 
 BUDGETS = (24, 48, 96)
 CLUSTERING_STEPS = 10
@@ -122,14 +122,14 @@ def _decoder_of(step: TransformCoding) -> CodeDecoder:
 def _score_values(step: TransformCoding, queries: Vectors, values: Tensor) -> NDArray[np.float32]:
     """Return the scores `(a, n)` of queries with coded coordinates `(m, n)`, norms restored."""
     encoded = torch.from_numpy(step.encode_queries(queries))
-    return ((encoded[:, :-1] @ values) * _decoder_of(step).factors(values) + encoded[:, -1:]).numpy()
+    return ((encoded[:, :-1] @ values) * _decoder_of(step).compute_norm_factors(values) + encoded[:, -1:]).numpy()
 
 
 def _quantize(step: TransformCoding, y: Tensor) -> Tensor:
     """Return coordinates `(m, n)` at the nearest level of their quantizers."""
     rows = []
     for bits, row in zip(step.layout[0].tolist(), y, strict=True):
-        quantizer = normal_quantizer(bits)
+        quantizer = build_normal_quantizer(bits)
         cells = torch.bucketize(row, torch.from_numpy(quantizer.thresholds).to(row))
         rows.append(torch.from_numpy(quantizer.levels).to(row)[cells])
     return torch.stack(rows)
@@ -147,7 +147,7 @@ def scaled_values(step: TransformCoding, rows: Vectors) -> Tensor:
     best, error = torch.zeros_like(y), torch.full((len(x),), torch.inf)
     for scale in SCALES:
         values = _quantize(step, y * scale)
-        decoded = (values * decoder.factors(values)).T @ step.decoder + step.mean
+        decoded = (values * decoder.compute_norm_factors(values)).T @ step.decoder + step.mean
         own = (decoded - x).square().sum(1)
         best = torch.where(own < error, values, best)
         error = torch.minimum(error, own)
@@ -161,14 +161,14 @@ def clustered_bytes(step: TransformCoding, train: Vectors) -> Scores:
         Its scores.
     """
     moments = moments_of(train)
-    _, inverse_root = query_metric_roots(moments, step.weighting)
+    _, inverse_root = compute_query_metric_roots(moments, step.weighting)
     deviations = 1 / np.linalg.norm(step.encoder.numpy() @ inverse_root, axis=1)
     weights = torch.from_numpy(deviations).float().unsqueeze(1)
     y = step.coordinates(torch.from_numpy(train)) * weights
     if bool((step.layout[0] + step.layout[2] > 8).any()):
         raise ValueError("coordinates cross bytes: no codebook of a byte")
     groups = [torch.nonzero(step.layout[1] == octet).squeeze(1) for octet in range(step.bytes)]
-    levels = _decoder_of(step).byte_levels() * weights
+    levels = _decoder_of(step).build_level_table() * weights
     books = [_cluster(y[group].T, levels[group].T) for group in groups]
 
     def score(queries: Vectors, rows: Vectors) -> NDArray[np.float32]:
@@ -251,7 +251,7 @@ def entropy(step: TransformCoding, rows: Vectors) -> float:
     y = step.coordinates(torch.from_numpy(rows))
     total = 0.0
     for bits, row in zip(step.layout[0].tolist(), y, strict=True):
-        cells = torch.bucketize(row, torch.from_numpy(normal_quantizer(bits).thresholds).to(row))
+        cells = torch.bucketize(row, torch.from_numpy(build_normal_quantizer(bits).thresholds).to(row))
         shares = torch.bincount(cells, minlength=2**bits).double() / len(row)
         total -= float(torch.special.xlogy(shares, shares).sum()) / float(np.log(2))
     return total

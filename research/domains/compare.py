@@ -12,7 +12,7 @@ from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.report import list_problems
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import Suite
-from lathe.training.evaluation.worker import Job, Raw, Trial, Workers
+from lathe.training.evaluation.worker import Job, RawVectors, Trial, Workers
 from lathe.transforms.progress import Progress
 from research.domains.blocks import build_blocks, list_left_out
 from research.domains.characteristics import (
@@ -227,11 +227,11 @@ class DomainComparison:
             self.problems.append(f"{self.titles[side]}: {left}: not in the samples of {type_}, as {FROM_MTEB}")
         return usable
 
-    def locate_vectors(self, side: int, encoder: str) -> Raw:
+    def locate_vectors(self, side: int, encoder: str) -> RawVectors:
         """Return the location and properties of an encoder's stored vectors in one suite's evaluation."""
         member, out = self.grids[side].encoders[encoder].member, self.results[side].request.out
         prompts = dict(member.prompts), member.default_prompt
-        return Raw(member.name, member.output, member.dimensions, *prompts, out / "vectors" / member.output)
+        return RawVectors(member.name, member.output, member.dimensions, *prompts, out / "vectors" / member.output)
 
     def measure_texts(self) -> tuple[list[DataSetTexts], SimilarityMap | None, str | None]:
         """Measure the texts of each data set, and the cosines between the data sets under the first dense encoder.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.errors import DataSetError
 from lathe.training.evaluation.tasks import iterate_splits
-from lathe.training.evaluation.worker import Raw, Trial, load_trial
+from lathe.training.evaluation.worker import RawVectors, Trial, load_trial
 from research.domains.examples import join_title_and_text, open_stored_model
 
 MAX_TEXTS = 1000
@@ -39,7 +39,7 @@ class TextSample:
     mean: NDArray[np.float64] | None
 
 
-def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
+def sample_texts(trial: Trial, raw: RawVectors | None) -> TextSample:
     """Draw at most 1,000 texts that a task is evaluated on, the same ones each time, and compute their mean vector.
 
     Args:
@@ -75,7 +75,7 @@ def _iterate_texts(task: Any, columns: Sequence[str]) -> Iterator[Asked]:
                 yield from ((text, None) for text in ([cell] if isinstance(cell, str) else cell))
 
 
-def _average_vectors(task: Any, raw: Raw, drawn: list[Asked]) -> NDArray[np.float64] | None:
+def _average_vectors(task: Any, raw: RawVectors, drawn: list[Asked]) -> NDArray[np.float64] | None:
     """Return the mean `(d,)` float64 of the stored vectors of the texts.
 
     The result is None if none of them has a stored vector. mteb's own tasks may leave texts out, which then have no

@@ -27,7 +27,7 @@ from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.reference import ReferenceVectors
 from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
-from lathe.training.finetuning.regularizers.shrinkage import ROUNDING, Shrinkage, fit_shrinkage, source_moments
+from lathe.training.finetuning.regularizers.shrinkage import ROUNDING, Shrinkage, compute_source_moments, fit_shrinkage
 from research.evidence.families import FAMILIES, request_model
 from research.reze_experiment.geometry import compare_geometry, row_cosines
 
@@ -111,7 +111,7 @@ def encode_relations(encoder: Encoder, mixture: Mixture) -> NDArray[np.float32]:
 
 def compare_forms(relations: NDArray[np.float32], mixture: Mixture) -> Comparison:
     """Compare both forms of Eq. 6, and the printed one with turned directions, with the paper's other settings."""
-    before = source_moments(relations, mixture.sources, len(mixture.names))
+    before = compute_source_moments(relations, mixture.sources, len(mixture.names))
     forms, targets, shrinkages = {}, {}, {}
     for name in ("signed", "literal"):
         shrinkage = fit_shrinkage(before, RegularizerSettings(denominator=name))

@@ -243,7 +243,7 @@ def measure_direction(vectors: FloatArray, moments: Moments) -> Direction:
     """
     centered = uncentered = None
     if moments.mean_norm() > MAX_ZERO_NORM:
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
         centered = centered_alignment(spectrum, moments.mean)
         uncentered = uncentered_alignment(spectrum, moments.mean)
     return Direction(

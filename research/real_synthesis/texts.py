@@ -12,7 +12,7 @@ from typing import Any
 
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.job import STAGES
-from lathe.training.synthesis.near_duplicates import words
+from lathe.training.synthesis.near_duplicates import split_words
 
 QUESTION_WORD = re.compile(
     r"\W*(who|whose|what|which|when|where|why|how|is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b",
@@ -42,13 +42,13 @@ def classify_query(text: str) -> str:
 
 def longest_shared_run(one: str, other: str) -> int:
     """Return the length in words of the longest run of consecutive words that two texts share."""
-    mine, theirs = words(one), words(other)
+    mine, theirs = split_words(one), split_words(other)
     return SequenceMatcher(None, mine, theirs, autojunk=False).find_longest_match().size
 
 
 def share_copied(text: str, origin: str) -> float:
     """Return the length of the longest run of words that two texts share, divided by the number of words of `text`."""
-    return longest_shared_run(text, origin) / max(1, len(words(text)))
+    return longest_shared_run(text, origin) / max(1, len(split_words(text)))
 
 
 def describe_answers(log: AnswerLog) -> dict[str, dict[str, Any]]:
@@ -109,8 +109,8 @@ def describe_pairs(
         "documents_that_repeat_the_prompt": mean(
             longest_shared_run(pair["positive"], prompts["documents"]) >= MIN_ECHO for pair in pairs
         ),
-        "words_of_query": mean(len(words(pair["anchor"])) for pair in pairs),
-        "words_of_document": mean(len(words(pair["positive"])) for pair in pairs),
+        "words_of_query": mean(len(split_words(pair["anchor"])) for pair in pairs),
+        "words_of_document": mean(len(split_words(pair["positive"])) for pair in pairs),
     }
 
 

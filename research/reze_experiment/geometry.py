@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.reze import RELATIONS, Reze
-from lathe.training.finetuning.regularizers.shrinkage import Shrinkage, blocks, merge_moments, source_moments
+from lathe.training.finetuning.regularizers.shrinkage import (
+    Shrinkage,
+    compute_source_moments,
+    merge_moments,
+    split_into_blocks,
+)
 from lathe.transforms.files import replace_synced
 from lathe.transforms.statistics import Moments
 
@@ -26,7 +31,7 @@ def write_geometry(regularizer: Reze, mixture: Mixture, folder: Path) -> None:
     if regularizer.shrinkage is None or (folder / GEOMETRY).is_file():
         return
     relations = np.load(folder / RELATIONS, mmap_mode="r")
-    before = source_moments(relations, mixture.sources, len(mixture.names))
+    before = compute_source_moments(relations, mixture.sources, len(mixture.names))
     geometry = compare_geometry(relations, regularizer.targets, before, mixture)
     replace_synced(
         folder / GEOMETRY, orjson.dumps(to_json(regularizer.shrinkage, geometry), option=orjson.OPT_INDENT_2)
@@ -60,8 +65,8 @@ def compare_geometry(
         before: moments of each source's relations.
         mixture: gives each pair's source.
     """
-    after = source_moments(targets, mixture.sources, len(mixture.names))
-    cosines = np.concatenate([row_cosines(relations[rows], targets[rows]) for rows in blocks(len(mixture))])
+    after = compute_source_moments(targets, mixture.sources, len(mixture.names))
+    cosines = np.concatenate([row_cosines(relations[rows], targets[rows]) for rows in split_into_blocks(len(mixture))])
     return Geometry(
         between=(between_source_variance(before), between_source_variance(after)),
         total=(total_variance(before), total_variance(after)),

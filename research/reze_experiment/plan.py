@@ -93,7 +93,8 @@ def prepare_targets(settings: ExperimentSettings, problems: list[str]) -> Iterat
     """
     for target in choose_targets(settings):
         try:
-            pairs, mixture = target.read_training_pairs(), read_sources(settings, target.data, whole=True).build()
+            pairs = target.read_training_pairs()
+            mixture = read_sources(settings, target.data, forbid_training=True).build()
         except DataSetError as error:
             problems.append(f"{target.name} cannot be a target: {error}")
         else:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lathe.training.datasets.records import Search
-from lathe.training.synthesis.near_duplicates import shingles
+from lathe.training.synthesis.near_duplicates import split_shingles
 from research.evidence.corect.__main__ import build_table, measure, search
 from research.evidence.corect.collection import (
     DISTRACTORS,
@@ -114,7 +114,7 @@ def test_a_query_gets_its_highest_grades_and_distractors_that_are_not_relevant()
 
 
 def test_a_text_is_taken_from_documents_if_more_than_half_of_its_runs_of_words_are():
-    known = shingles("The cat sat on the mat, and then it slept for many hours in the sun.", 4)
+    known = split_shingles("The cat sat on the mat, and then it slept for many hours in the sun.", 4)
     assert is_taken_from("and then it slept for many hours", known)
     assert not is_taken_from("Then it slept for as long as we had hoped, which was a week or more.", known)
     assert not is_taken_from("short", known)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lathe.training.evaluation.suites import Suite
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
-from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
+from lathe.training.finetuning.regularizers.shrinkage import compute_source_moments, fit_shrinkage
 from lathe.transforms.learned.losses import LOSSES
 from research.evidence.__main__ import draw_sentences
 from research.evidence.bag_of_words import count_exactly, summarize
@@ -210,7 +210,7 @@ def test_turned_directions_give_the_printed_form_and_its_mirror(mixture):
     Each chosen one is below 1 in one of two mirrors.
     """
     relations, pairs = mixture
-    before = source_moments(relations, pairs.sources, 6)
+    before = compute_source_moments(relations, pairs.sources, 6)
     printed = fit_shrinkage(before, RegularizerSettings(denominator="literal"))
     signed = fit_shrinkage(before, RegularizerSettings())
     straight, mirrored = (turn(printed, np.full(8, sign), RegularizerSettings()) for sign in (1.0, -1.0))

@@ -14,7 +14,7 @@ from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting import out_of_domain
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, cached_texts_path, list_built_in_corpora
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, list_failed_gates, require_gates
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, check_gate_names, list_failed_gates
 from lathe.training.fitting.split import HELDOUT_SHARE, MAX_HELDOUT, MIN_HELDOUT, split_heldout
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, StepError
@@ -248,7 +248,7 @@ CERTIFICATE = {
     ],
 )
 def test_a_gate_passes_at_its_value_and_on_the_better_side_and_fails_on_the_other(key, value, larger_is_better):
-    require_gates({key: value})
+    check_gate_names({key: value})
     better, worse = (value * 0.9, value * 1.1) if larger_is_better else (value * 1.1, value * 0.9)
     assert list_failed_gates({key: value}, CERTIFICATE) == []
     assert list_failed_gates({key: better}, CERTIFICATE) == []
@@ -257,7 +257,7 @@ def test_a_gate_passes_at_its_value_and_on_the_better_side_and_fails_on_the_othe
 
 def test_a_gate_on_a_metric_that_was_not_measured_or_is_nan_fails():
     for key in ("recall_at_10", "recall_at_10_rescored_4x", "out_of_domain.other.recall_at_10", "sizes.9.recall_at_10"):
-        require_gates({key: 0.0})
+        check_gate_names({key: 0.0})
         assert list_failed_gates({key: 0.0}, CERTIFICATE) == [key]
     for key in ("local_spearman", "positional_stress"):
         assert list_failed_gates({key: 0.5}, {key: float("nan")}) == [key]
@@ -271,7 +271,7 @@ UNKNOWN += ("out_of_domain.a", "out_of_domain.a.n", "out_of_domain.a.mean_norm.a
 def test_an_unknown_gate_is_refused_before_encoding_and_the_known_ones_are_listed(source, counting_hashes, tmp_path):
     for key in UNKNOWN:
         with pytest.raises(FitError, match="no gate.*local_spearman"):
-            require_gates({key: 0.5})
+            check_gate_names({key: 0.5})
     encoder = counting_hashes()
     with pytest.raises(FitError, match="no gate"):
         fit(source, encoder, tmp_path, gates={"spearman": 0.5}, steps=[{"kind": "r2"}])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from lathe.training.split_half import count_scripts, cut_in_two, reciprocal_ranks
+from lathe.training.split_half import compute_reciprocal_ranks, count_scripts, cut_in_two
 from lathe.transforms import InputError
 
 
@@ -31,15 +31,15 @@ def test_reciprocal_ranks_equal_those_of_ranked_cosines_averaged_over_both_direc
     wanted = [
         (1 / rankdata(-cosines[row])[row] + 1 / rankdata(-cosines[:, row])[row]) / 2 for row in range(30)
     ]  # fmt: skip
-    np.testing.assert_allclose(reciprocal_ranks(first, second), wanted)
+    np.testing.assert_allclose(compute_reciprocal_ranks(first, second), wanted)
 
 
 def test_reciprocal_ranks_of_equal_vectors_are_those_of_the_average_rank():
-    np.testing.assert_allclose(reciprocal_ranks(np.ones((5, 3)), np.ones((5, 3))), 1 / 3)
+    np.testing.assert_allclose(compute_reciprocal_ranks(np.ones((5, 3)), np.ones((5, 3))), 1 / 3)
 
 
 def test_reciprocal_ranks_of_zero_vectors_are_those_of_the_average_rank():
-    found = reciprocal_ranks(np.zeros((4, 3)), np.eye(4, 3))
+    found = compute_reciprocal_ranks(np.zeros((4, 3)), np.eye(4, 3))
     np.testing.assert_allclose(found, 1 / 2.5)
 
 
@@ -49,7 +49,7 @@ def test_reciprocal_ranks_refuses_vectors_that_are_not_finite(wrong):
     rows[2, 1] = wrong
     for sides in ((rows, np.ones((5, 3))), (np.ones((5, 3)), rows)):
         with pytest.raises(InputError, match="row 2"):
-            reciprocal_ranks(*sides)
+            compute_reciprocal_ranks(*sides)
 
 
 def test_count_scripts_returns_the_share_of_texts_in_each_script():

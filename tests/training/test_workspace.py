@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lathe.training.workspace import KEPT_SECONDS, claim_workspace_folder, folder_lock
+from lathe.training.workspace import KEPT_SECONDS, claim_workspace_folder, get_folder_lock
 
 KILLED = """
 import os, signal, sys
@@ -102,7 +102,7 @@ def test_a_claim_holds_the_folders_lock_until_its_end(tmp_path):
 
 def is_free(folder):
     """Return whether a folder's lock can be taken."""
-    lock = folder_lock(folder)
+    lock = get_folder_lock(folder)
     try:
         with lock.acquire(blocking=False):
             return True

@@ -17,8 +17,8 @@ from lathe.transforms import (
     TransformCoding,
     parse_steps,
 )
-from lathe.transforms.codes.allocation import allocate_bits, equal_bits, lay_out, lay_out_in_whole_bytes
-from lathe.transforms.codes.lloyd_max import MAX_BITS, distortions, normal_quantizer
+from lathe.transforms.codes.allocation import allocate_bits, allocate_equal_bits, lay_out, lay_out_in_whole_bytes
+from lathe.transforms.codes.lloyd_max import MAX_BITS, build_normal_quantizer, compute_distortions
 
 WIDTH = 64
 
@@ -56,7 +56,7 @@ def step(rows):
 @pytest.mark.parametrize("bits", range(1, MAX_BITS + 1))
 def test_normal_quantizer_meets_the_lloyd_max_conditions(bits):
     """Thresholds are midpoints of levels, levels the means of their cells. The distortion matches."""
-    found = normal_quantizer(bits)
+    found = build_normal_quantizer(bits)
     assert found.levels.shape == (2**bits,)
     np.testing.assert_allclose(found.thresholds, (found.levels[1:] + found.levels[:-1]) / 2, atol=1e-12)
     edges = np.concatenate([[-9], found.thresholds, [9]])
@@ -72,7 +72,7 @@ def test_normal_quantizer_meets_the_lloyd_max_conditions(bits):
 
 def test_normal_quantizer_distortions_match_table_1_of_max_1960():
     # Max (1960), Table I: 2, 4, 8, 16 and 32 levels.
-    np.testing.assert_allclose(distortions()[:6], [1, 0.3634, 0.1175, 0.03454, 0.009497, 0.002499], rtol=3e-3)
+    np.testing.assert_allclose(compute_distortions()[:6], [1, 0.3634, 0.1175, 0.03454, 0.009497, 0.002499], rtol=3e-3)
 
 
 # Bits
@@ -84,7 +84,7 @@ def test_allocate_bits_is_optimal_against_moving_any_single_bit(seed):
     variances = np.random.default_rng(seed).exponential(size=30) ** 2
     bits = allocate_bits(variances, 80)
     assert bits.sum() == 80
-    table = np.append(distortions(), 0)
+    table = np.append(compute_distortions(), 0)
     kept = variances * (table[np.maximum(bits - 1, 0)] - table[bits])
     gained = np.where(bits < MAX_BITS, variances * (table[bits] - table[bits + 1]), 0)
     assert kept[bits > 0].min() >= gained.max()
@@ -94,7 +94,7 @@ def test_allocate_bits_is_optimal_against_moving_any_single_bit(seed):
 def test_bit_allocation_gives_no_bits_to_coordinates_without_variance():
     bits = allocate_bits(np.array([1.0, 0, 2, 0]), 40)
     np.testing.assert_array_equal(bits, [8, 0, 8, 0])
-    np.testing.assert_array_equal(equal_bits(np.array([1.0, 0, 2, 3]), 16, 4), [4, 0, 4, 4])
+    np.testing.assert_array_equal(allocate_equal_bits(np.array([1.0, 0, 2, 3]), 16, 4), [4, 0, 4, 4])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -200,7 +200,7 @@ def test_code_scores_match_the_definition_written_out_in_numpy(rows, fresh):
     quantized = np.zeros_like(y)
     layout = lay_out(allocate_bits(spread[::-1], 128), spread[::-1], 16)
     for coordinate, bits in zip(layout.coordinates, layout.bits, strict=True):
-        sigma, found = np.sqrt(spread[::-1][coordinate]), normal_quantizer(int(bits))
+        sigma, found = np.sqrt(spread[::-1][coordinate]), build_normal_quantizer(int(bits))
         cell = np.searchsorted(found.thresholds, y[:, coordinate] / sigma)
         quantized[:, coordinate] = sigma * found.levels[cell]
     queries = fresh[:20].astype(np.float64)
@@ -410,8 +410,8 @@ def test_equal_bits_of_any_number_are_those_of_all_leading_coordinates(rows, fre
     assert step.layout[0].tolist() == [bits] * (48 // bits)
     codes = step.transform(fresh)
     assert codes.shape == (500, 6)
-    y, values = step.coordinates(torch.from_numpy(fresh)), step.inverse().values(torch.from_numpy(codes))
-    levels = torch.from_numpy(normal_quantizer(bits).levels).float()
+    y, values = step.coordinates(torch.from_numpy(fresh)), step.inverse().decode_coordinates(torch.from_numpy(codes))
+    levels = torch.from_numpy(build_normal_quantizer(bits).levels).float()
     nearest = levels[(y.unsqueeze(2) - levels).abs().argmin(2)]
     assert (values - nearest).abs().gt(1e-5).float().mean() < 1e-3
 

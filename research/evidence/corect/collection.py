@@ -15,7 +15,7 @@ from benchmarks.codes.data import list_document_texts
 from benchmarks.texts import read_texts
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.records import Search, Warnings
-from lathe.training.synthesis.near_duplicates import shingles
+from lathe.training.synthesis.near_duplicates import split_shingles
 
 SETS = tuple(f"general/{name}" for name in ("cacm", "cisi", "cranfield", "dbpedia_mini", "msmarco_mini", "npl"))
 """Data sets whose queries have ten relevant documents or more."""
@@ -89,7 +89,7 @@ def build_collection(data: Path, source: str) -> Collection:
         documents = list_document_texts(contents)
         texts |= {f"{path} {key}": text for key, text in zip(contents.corpus, documents, strict=True)}
         found += list(choose_documents(path, contents))
-        known.update(run for text in (*documents, *contents.queries.values()) for run in shingles(text, RUN))
+        known.update(run for text in (*documents, *contents.queries.values()) for run in split_shingles(text, RUN))
     numbers: dict[str, int] = {}
     for query in found:
         for key in (*query.relevant, *query.distractors):
@@ -110,7 +110,7 @@ def build_collection(data: Path, source: str) -> Collection:
 
 def is_taken_from(text: str, known: set[str]) -> bool:
     """Return whether more than `MAX_KNOWN` of a text's runs of words are known."""
-    runs = shingles(text, RUN)
+    runs = split_shingles(text, RUN)
     return len(runs & known) > MAX_KNOWN * len(runs)
 
 

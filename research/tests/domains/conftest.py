@@ -10,7 +10,7 @@ from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
-from lathe.training.evaluation.worker import Raw, Trial, collect_texts, load_trial
+from lathe.training.evaluation.worker import RawVectors, Trial, collect_texts, load_trial
 from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
 from research.fitted_methods.methods import label_method
 
@@ -58,7 +58,7 @@ def stored(tmp_path, write_data_set):
         trial = Trial(entry, "key", limit)
         collected = collect_texts(trial, PROMPTS)
         assert collected.error is None
-        raw = Raw("random", "fingerprint", DIMENSIONS, PROMPTS, None, tmp_path / "vectors")
+        raw = RawVectors("random", "fingerprint", DIMENSIONS, PROMPTS, None, tmp_path / "vectors")
         vectors = np.random.default_rng(1).standard_normal((len(collected.asked), DIMENSIONS)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         keys = [text_key(text, None if name is None else PROMPTS[name]) for name, text in collected.asked]

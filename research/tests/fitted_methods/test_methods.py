@@ -111,7 +111,7 @@ def test_method_cache_fits_a_method_once_and_then_loads_the_chain(cache, corpus)
 
 def test_a_nested_chain_is_also_compared_at_requested_smaller_sizes(nested, cache, corpus, rows):
     sizes = [Fraction(size) for size in (6, 12, 18, 6)]
-    chain = Method(nested.name, nested.group, nested.chain, nested.key, nested.only)
+    chain = Method(nested.name, nested.group, nested.chain, nested.key, nested.encoder_fingerprint)
     request = FittedRequest(Suite("", "", ()), [], Path(), chains=[chain], sizes=sizes)
     methods = request.methods(WIDTH)
     assert len({method.name for method in methods}) == len(methods)

@@ -30,7 +30,7 @@ from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
 from lathe.service.http.encoding import encode_for_index
-from lathe.service.http.middleware import RequestMiddleware, RootPathMiddleware, SheddingMiddleware, require_distinct
+from lathe.service.http.middleware import RequestMiddleware, RootPathMiddleware, SheddingMiddleware, check_root_path
 from lathe.service.http.origins import OriginMiddleware, allow_origins
 from lathe.service.http.request_body import BodyMemoryMiddleware
 from lathe.service.http.routes import (
@@ -123,7 +123,7 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         allow_origins(app, settings.cors_origins)  # around the middleware above, so that pages can read every error
     if settings.root_path:
         routes = [getattr(route, "path", "/") for router in (embed.router, *ROUTERS) for route in router.routes]
-        require_distinct(settings.root_path, routes)
+        check_root_path(settings.root_path, routes)
         app.add_middleware(RootPathMiddleware, root_path=settings.root_path)
     return app
 

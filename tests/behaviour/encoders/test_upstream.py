@@ -226,7 +226,7 @@ def test_a_long_answer_takes_memory_by_what_was_asked(far, embeddings_server):
 
 
 def test_an_exception_that_nothing_expects_is_logged_once_shown_in_health_and_closes_nothing(far, monkeypatch, caplog):
-    monkeypatch.setattr(UpstreamEncoder, "_accept", lambda *_: {}[KEY])
+    monkeypatch.setattr(UpstreamEncoder, "_check_and_store", lambda *_: {}[KEY])
     with caplog.at_level(logging.ERROR):
         for text in ("unexpected", "unexpected too"):
             response = embed(far, text)

@@ -16,7 +16,7 @@ from lathe.training.export.folder import import_shipped
 from lathe.training.export.numpy_codec import export_numpy
 from lathe.training.export.onnx_graph import export_onnx
 from lathe.transforms import Chain, parse_steps
-from lathe.transforms.codes.lloyd_max import normal_quantizer
+from lathe.transforms.codes.lloyd_max import build_normal_quantizer
 
 WHOLE_BYTES = {
     "bits by variance": ("r2,codes:24", True),
@@ -59,7 +59,7 @@ def codec(chain, tmp_path):
 def clear_rows(chain, rows):
     """Which rows have no coordinate within rounding of a threshold."""
     y = chain.quantizer.coordinates(torch.from_numpy(chain.transform_queries(rows))).numpy()
-    thresholds = [normal_quantizer(bits).thresholds for bits in chain.quantizer.layout[0].tolist()]
+    thresholds = [build_normal_quantizer(bits).thresholds for bits in chain.quantizer.layout[0].tolist()]
     near = [np.abs(values[:, None] - edges).min(axis=1) < 2e-5 for values, edges in zip(y, thresholds, strict=True)]
     clear = ~np.any(near, axis=0)
     assert clear.mean() > 0.8

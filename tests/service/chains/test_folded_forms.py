@@ -60,7 +60,7 @@ def test_all_dimensions_sides_and_norms_of_a_nested_chain_share_the_tensors_of_f
 
 
 def test_forms_that_share_nothing_are_kept_up_to_a_maximum_of_bytes(vectors, monkeypatch):
-    monkeypatch.setattr(Chain, "cut_folded", lambda *_: None)
+    monkeypatch.setattr(Chain, "truncate_folded", lambda *_: None)
     monkeypatch.setattr(folded_forms, "MAX_SHORT_BYTES", 1_000_000)
     forms = FoldedForms(Chain(parse_steps("geopres:192,nested=true,steps=0")).fit(vectors))
     for dimensions in range(1, 193):

@@ -202,22 +202,22 @@ def test_a_size_route_changes_by_an_explicit_request_alone(registry, size_routes
     registry.rollback("second")
     registry.delete("second", 1)
     assert size_routes.read() == before
-    assert size_routes.find_chain_for("enc", 4, width=384).name == "first"
+    assert size_routes.find_chain_for("enc", 4, encoder_dimensions=384).name == "first"
     assert size_routes.serve_dimensions("second") == ["4"]
-    assert size_routes.find_chain_for("enc", 4, width=384).name == "second"
+    assert size_routes.find_chain_for("enc", 4, encoder_dimensions=384).name == "second"
 
 
 def test_the_nested_chain_answers_sizes_without_a_route(registry, size_routes):
     assert publish(registry, size_routes, "small", "geopres:2") == ["2"]
     assert publish(registry, size_routes, "nest", "r2,geopres:6,nested=true") == ["6", "nested"]
-    assert [size_routes.find_chain_for("enc", size, width=384).name for size in (1, 2, 3, 6)] == [
+    assert [size_routes.find_chain_for("enc", size, encoder_dimensions=384).name for size in (1, 2, 3, 6)] == [
         "nest",
         "small",
         "nest",
         "nest",
     ]
     with pytest.raises(BadValueError, match="any from 1 to 6"):
-        size_routes.find_chain_for("enc", 7, width=384)
+        size_routes.find_chain_for("enc", 7, encoder_dimensions=384)
 
 
 def test_size_routes_apply_to_one_encoder_and_fewer_dimensions_only(files):
@@ -225,7 +225,7 @@ def test_size_routes_apply_to_one_encoder_and_fewer_dimensions_only(files):
     size_routes = files.size_routes
     publish(files, size_routes, "first", "geopres:4")
     with pytest.raises(BadValueError):
-        size_routes.find_chain_for("another", 4, width=384)
+        size_routes.find_chain_for("another", 4, encoder_dimensions=384)
     assert publish(files, size_routes, "unnamed", "geopres:3", fingerprint=None) == []
     assert publish(files, size_routes, "debias", "r2") == []
 
@@ -234,9 +234,9 @@ def test_a_route_is_free_if_its_chain_is_deleted_or_does_not_serve_the_size(regi
     publish(registry, size_routes, "first", "geopres:4")
     registry.delete("first", 1)
     with pytest.raises(BadValueError):
-        size_routes.find_chain_for("enc", 4, width=384)
+        size_routes.find_chain_for("enc", 4, encoder_dimensions=384)
     assert publish(registry, size_routes, "second", "geopres:4") == ["4"]
     assert publish(registry, size_routes, "second", "geopres:3") == ["3"]
     with pytest.raises(BadValueError, match="there are 3, 384"):
-        size_routes.find_chain_for("enc", 4, width=384)
+        size_routes.find_chain_for("enc", 4, encoder_dimensions=384)
     assert publish(registry, size_routes, "third", "geopres:4") == ["4"]

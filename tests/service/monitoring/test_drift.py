@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.service.chains.fits import FitSetting, run_fit
+from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.monitoring.drift.drift import Drift
@@ -49,7 +49,7 @@ def fit(app, name, rows, steps="r2,pca:8", encoder=None, **request):
     np.save(path, rows)
     services = app.services
     asked = NewFit(name=name, steps=[step.spec() for step in parse_steps(steps)], source=str(path), **request)
-    return run_fit(asked, FitSetting(services.registry, services.home.vectors, "lathe fit", encoder), no_progress)
+    return run_fit(asked, FitContext(services.registry, services.home.vectors, "lathe fit", encoder), no_progress)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from redis.client import Pipeline
 from redis.exceptions import WatchError
 
-from lathe.service.chains.fits import FitSetting, run_fit
+from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
@@ -555,6 +555,6 @@ def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_r
             client.config_set("maxmemory", 0)
 
     asked = NewFit(name="mine", source=str(tmp_path / "rows.npy"), steps=[{"kind": "r2"}])
-    done = run_fit(asked, FitSetting(replica.registry, tmp_path / "work", "lathe fit"), make_room)
+    done = run_fit(asked, FitContext(replica.registry, tmp_path / "work", "lathe fit"), make_room)
     assert done["promoted"] and live(replica) == 1
     assert sum("waiting: Redis is full" in message for message in said) == 1

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from lathe.training.adaptation import ladder as ladder_module
-from lathe.training.adaptation.ladder import climb_ladder
-from lathe.training.adaptation.report import format_ladder, to_json, write_sentence
+from lathe.training.adaptation.ladder import try_candidates
+from lathe.training.adaptation.report import format_adaptation, to_json, write_sentence
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
@@ -32,19 +32,19 @@ def request_of(pairs, documents=600, **fields):
 
 
 def climb(request, encoder, workspace):
-    with climb_ladder(request, encoder, workspace, no_progress, "cpu") as ladder:
+    with try_candidates(request, encoder, workspace, no_progress, "cpu") as ladder:
         return ladder
 
 
 def test_an_adapter_that_gains_is_recommended_with_its_gain_on_queries_set_aside(tmp_path, little_out_of_domain):
     ladder = climb(request_of(pairs_of(range(400)), bytes=8, train=False), NumberEncoder(), tmp_path)
-    assert ladder.recommended.rung.name == "query_adapter"
+    assert ladder.recommended.candidate.name == "query_adapter"
     assert ladder.recommended.bytes == 8
     sentence = write_sentence(ladder)
     assert sentence.startswith("Map queries and store 8 bytes a vector instead of 64: nDCG@10 of 160 queries")
     assert sentence.endswith("No document is encoded again.")
-    assert "* map queries" in format_ladder(ladder)
-    assert "These queries chose too, a half at a time, and the halves agree: " in format_ladder(ladder)
+    assert "* map queries" in format_adaptation(ladder)
+    assert "These queries chose too, a half at a time, and the halves agree: " in format_adaptation(ladder)
     described = to_json(ladder)
     assert json.loads(json.dumps(described, allow_nan=False)) == described
     assert described["queries"] == {"learn": 240, "choose": 160, "report": 160}
@@ -58,18 +58,18 @@ def test_queries_that_teach_nothing_leave_the_vectors_as_they_are_or_save_bytes(
     assert ladder.recommended is ladder.baseline
     assert write_sentence(ladder).startswith("Leave the vectors as they are: on the queries to choose by, nothing")
     ladder = climb(request_of(rows, train=False, bytes=8), NumberEncoder(), tmp_path)
-    assert ladder.recommended.rung.name == "as_is" and ladder.recommended.bytes == 8
+    assert ladder.recommended.candidate.name == "as_is" and ladder.recommended.bytes == 8
     start = "No change improves search beyond chance; to save bytes, store 8 bytes a vector instead of 64: nDCG@10 of"
     assert write_sentence(ladder).startswith(start)
 
 
 def test_too_few_queries_are_an_answer(tmp_path):
     ladder = climb(request_of(pairs_of(range(100))), NumberEncoder(), tmp_path)
-    assert ladder.recommended.rung.name == "as_is"
+    assert ladder.recommended.candidate.name == "as_is"
     assert write_sentence(ladder).startswith("Leave the vectors as they are: 100 different judged queries leave")
     assert "From 150 queries on, debiasing is tried, and from 334 on, a map of queries" in ladder.searches.shortage
     assert to_json(ladder)["trials"][0] == {"rung": "as_is", "problem": ladder.searches.shortage}
-    assert format_ladder(ladder) == write_sentence(ladder)
+    assert format_adaptation(ladder) == write_sentence(ladder)
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ def test_an_encoder_is_trained_measured_and_there_within_the_block(
     rows = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"{n} {WORDS[n % 7]}"} for n in range(12)]
     write_data_set(tmp_path / "data" / "labelled", {"task": "pairs"}, {"train.jsonl": rows})
     request = worded.model_copy(update={"folders": [str(tmp_path / "data")], "name": "tiny"})
-    with climb_ladder(request, tiny_encoder, tmp_path / "work", no_progress, "cpu") as ladder:
+    with try_candidates(request, tiny_encoder, tmp_path / "work", no_progress, "cpu") as ladder:
         assert set(ladder.trained) == {"fine_tuning", "pre_finetuning"}
         for spec in ladder.trained.values():
             assert Encoder(spec, "cpu").fingerprint != tiny_encoder.fingerprint
     tried = [trial for trial in ladder.trials if trial.relevance is not None]
-    assert [trial.rung.name for trial in tried if trial.bytes is None][-2:] == ["fine_tuning", "pre_finetuning"]
-    assert all(trial.seconds > 0 for trial in tried if trial.rung.encodes_again)
+    assert [trial.candidate.name for trial in tried if trial.bytes is None][-2:] == ["fine_tuning", "pre_finetuning"]
+    assert all(trial.seconds > 0 for trial in tried if trial.candidate.encodes_again)
     assert not list((tmp_path / "work").glob("adapt-*"))  # what a named run publishes is elsewhere
 
 
@@ -119,14 +119,14 @@ def test_a_run_that_was_stopped_in_training_goes_on_and_repeats_nothing(
         if message.startswith("step "):
             steps.append(message)
 
-    with pytest.raises(KeyboardInterrupt), climb_ladder(worded, tiny_encoder, tmp_path, stop, "cpu"):
+    with pytest.raises(KeyboardInterrupt), try_candidates(worded, tiny_encoder, tmp_path, stop, "cpu"):
         pass
-    with climb_ladder(worded, tiny_encoder, tmp_path, note, "cpu") as first:
+    with try_candidates(worded, tiny_encoder, tmp_path, note, "cpu") as first:
         pass
     assert first.floats[3].relevance is not None
     assert steps
     steps.clear()
-    with climb_ladder(worded, tiny_encoder, tmp_path, note, "cpu") as again:  # without a name, all is kept for a week
+    with try_candidates(worded, tiny_encoder, tmp_path, note, "cpu") as again:  # without a name, all is kept for a week
         pass
     assert not steps
     assert again.floats[3].relevance.report.tolist() == first.floats[3].relevance.report.tolist()

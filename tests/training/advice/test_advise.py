@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.training.advice.advise import advise, list_remarks, require_enough_encoded
-from lathe.training.advice.evidence import cosine_of_means, measure_evidence
+from lathe.training.advice.advise import advise, check_encoded_rows, list_remarks
+from lathe.training.advice.evidence import compute_cosine_of_means, measure_evidence
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample
@@ -18,9 +18,9 @@ def ignore_progress(_fraction, _sentence):
 def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
     east, north = np.tile([1.0, 0.0], (10, 1)), np.tile([0.0, 1.0], (10, 1))
     fit, heldout = np.concatenate([100 * east, north]), np.concatenate([east, 100 * north])
-    assert cosine_of_means(fit, heldout) == pytest.approx(1)
-    assert cosine_of_means(fit, 5 * east) == pytest.approx(np.sqrt(0.5))
-    assert cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
+    assert compute_cosine_of_means(fit, heldout) == pytest.approx(1)
+    assert compute_cosine_of_means(fit, 5 * east) == pytest.approx(np.sqrt(0.5))
+    assert compute_cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
 
 
 def test_list_remarks_counts_zero_held_out_vectors(make_sample):
@@ -39,11 +39,11 @@ def test_require_enough_encoded_refuses_a_sample_with_too_few_encoded_rows(make_
     sample = replace(make_sample(), fit=np.ones((fit, 4)), heldout=np.ones((heldout, 4)))
     failed = {"text": "RuntimeError: index out of range"}
     if not refused:
-        require_enough_encoded("some.txt", sample, sampled, failed)
+        check_encoded_rows("some.txt", sample, sampled, failed)
         return
     told = rf"fails on {sampled - fit - heldout} of .* of some.txt \(RuntimeError: index .*\): {fit} are left to fit on"
     with pytest.raises(AdviceError, match=told):
-        require_enough_encoded("some.txt", sample, sampled, failed)
+        check_encoded_rows("some.txt", sample, sampled, failed)
 
 
 class FailsOnMost:

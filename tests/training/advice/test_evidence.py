@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from lathe.training.advice.evidence import list_shortages, rows_for_heldout
+from lathe.training.advice.evidence import count_rows_for_heldout, list_shortages
 from lathe.training.advice.sample import count_heldout
 from lathe.training.comparison import Interval
 from lathe.training.sources.row_sample import RowSample
@@ -20,7 +20,7 @@ def debiasing(gain=UNCLEAR):
 
 def test_rows_for_heldout_are_the_fewest_that_split_into_enough():
     for wanted in (50, 999, 1000, 1001, 2500, 4000):
-        total = rows_for_heldout(wanted)
+        total = count_rows_for_heldout(wanted)
         assert count_heldout(total) >= min(wanted, 4000) > count_heldout(total - 3)
 
 
@@ -28,7 +28,7 @@ def test_rows_for_heldout_are_the_fewest_that_split_into_enough():
 def test_list_shortages_names_what_needs_more_rows_and_how_many(make_sample, cut):
     sample = make_sample(rows=600, cut=cut)
     gain, size = list_shortages(sample, debiasing(gain=WIDE))
-    assert f"{sample.cut} texts cut in two" in gain.what and gain.more == rows_for_heldout(1201) - 600
+    assert f"{sample.cut} texts cut in two" in gain.what and gain.more == count_rows_for_heldout(1201) - 600
     assert "300 held-out rows" in size.what and size.more == 400
     assert list_shortages(sample, debiasing(gain=Interval(2.3, 1.3, 3.3))) == [size]
 
@@ -37,7 +37,7 @@ def test_list_shortages_names_texts_too_short_to_cut_but_not_for_vectors(make_sa
     sample = make_sample(rows=1200, cut=10)
     (short,) = list_shortages(sample, debiasing())
     assert "cannot be told: 10 held-out texts have the 8 words" in short.what
-    assert short.more == rows_for_heldout(1800) - 1200  # of which 1 in 60 can be cut
+    assert short.more == count_rows_for_heldout(1800) - 1200  # of which 1 in 60 can be cut
     assert count_heldout(1200 + short.more) * 10 / 600 == pytest.approx(30)
     vectors = replace(sample, row_sample=RowSample([], sample.fit, 1200, 0, 0.0))
     assert list_shortages(vectors, debiasing()) == []

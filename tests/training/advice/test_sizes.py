@@ -4,16 +4,16 @@ from scipy import stats
 
 from lathe.training.advice.debiasing import rank_halves
 from lathe.training.advice.evidence import MIN_LEAD, compare_first_coordinates, find_failing_cuts
-from lathe.training.advice.sizes import REDUCERS, compare_sizes, list_sizes
+from lathe.training.advice.sizes import REDUCERS, compare_reducers, list_dimensions
 from lathe.transforms import Chain, local_spearman, parse_steps, recall_at_k
-from lathe.transforms.quality import recall_of_anchors
+from lathe.transforms.quality import recall_per_row
 
 pytestmark = pytest.mark.usefixtures("few_steps")
 
 
 def test_list_sizes_returns_shares_of_the_dimensions_in_multiples_of_8():
     sizes = {384: [192, 128, 96, 64, 48, 32, 24], 16: [8], 8: [], 1024: [512, 344, 256, 168, 128, 88, 64]}
-    assert {width: list_sizes(width) for width in sizes} == sizes
+    assert {width: list_dimensions(width) for width in sizes} == sizes
 
 
 def find_trial(found, reducer, size):
@@ -25,9 +25,9 @@ def test_every_reducer_and_size_is_compared_with_the_full_vectors(make_sample):
     """Each metric equals its direct computation."""
     sample = make_sample(rows=300, width=32, spectrum=0.7, common=1.0)
     said = []
-    found = compare_sizes(sample, "r2", lambda fraction, sentence: said.append((fraction, sentence)))
+    found = compare_reducers(sample, "r2", lambda fraction, sentence: said.append((fraction, sentence)))
     assert {(trial.reducer, trial.dimensions) for trial in found.trials} == {
-        (reducer, size) for reducer in REDUCERS for size in list_sizes(32)
+        (reducer, size) for reducer in REDUCERS for size in list_dimensions(32)
     }
     assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
     assert (found.problems, found.rows) == ({}, 150)
@@ -39,7 +39,7 @@ def test_every_reducer_and_size_is_compared_with_the_full_vectors(make_sample):
     reduced = chain.transform(sample.heldout, dimensions=8)
     assert trial.local_spearman == pytest.approx(local_spearman(before, reduced))
     assert trial.recall_at_10 == pytest.approx(recall_at_k(before, reduced))
-    rescored = recall_of_anchors(before, reduced, 10, 4)
+    rescored = recall_per_row(before, reduced, 10, 4)
     interval = stats.ttest_1samp(rescored, 0).confidence_interval(0.95)
     assert (trial.rescored_4x.value, trial.rescored_4x.low) == pytest.approx((rescored.mean(), interval.low))
     assert trial.retrieval == pytest.approx(rank_halves(chain, sample.halves, 8).mean())
@@ -47,7 +47,7 @@ def test_every_reducer_and_size_is_compared_with_the_full_vectors(make_sample):
 
 
 def test_a_reducer_that_cannot_be_fitted_is_named_and_the_others_are_measured(make_sample):
-    found = compare_sizes(make_sample(rows=100, width=160), "normalize", lambda _fraction, _sentence: None)
+    found = compare_reducers(make_sample(rows=100, width=160), "normalize", lambda _fraction, _sentence: None)
     assert "PCA" in found.problems and find_trial(found, "truncation", 80).recall_at_10 > 0
 
 

@@ -19,13 +19,13 @@ from lathe.training.distributed.engine import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     SharedRows,
+    check_same_versions,
     make_ray_folder,
-    require_same_versions,
 )
 from lathe.training.distributed.worker import Introduction, RayWorker, Token, describe_environment
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoding import LOCAL
-from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.fitting.stacked import StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard
 from lathe.transforms import Chain, InputError, parse_steps
 from lathe.transforms.chain import deserialize_chain, serialize_chain
@@ -55,11 +55,11 @@ def vectors(request, values, tmp_path_factory):
     parts, start = [], 0
     for number, size in enumerate(sizes):
         values[start : start + size].tofile(folder / str(number))
-        parts.append(Part(folder / str(number), size))
+        parts.append(VectorFile(folder / str(number), size))
         start += size
     if len(parts) == 1:
         return np.memmap(parts[0].path, np.float32, "r", shape=values.shape)
-    return Stacked(parts, WIDTH)
+    return StackedVectors(parts, WIDTH)
 
 
 @pytest.fixture(scope="module", params=["all", "four fifths"])
@@ -176,7 +176,7 @@ def introduction(**other):
 
 
 def test_a_worker_of_the_same_versions_is_accepted():
-    require_same_versions(describe_environment(None), introduction())
+    check_same_versions(describe_environment(None), introduction())
 
 
 @pytest.mark.parametrize("what", ["lathe-training", "torch"])
@@ -184,17 +184,17 @@ def test_a_worker_of_another_version_is_refused_with_its_node_and_both_versions(
     with pytest.raises(
         EngineError, match=rf"node-7 .* {what} is 0\.0\.9 there and {describe_environment(None)[what][:3]}"
     ):
-        require_same_versions(describe_environment(None), introduction(**{what: "0.0.9"}))
+        check_same_versions(describe_environment(None), introduction(**{what: "0.0.9"}))
 
 
 def test_a_worker_whose_encoder_differs_is_refused_with_the_difference():
     mine, theirs = {"name": "e", "fingerprint": "aa"}, {"name": "e", "fingerprint": "bb"}
     with pytest.raises(EngineError, match="the encoder's fingerprint is bb there and aa here"):
-        require_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=theirs))
+        check_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=theirs))
     with pytest.raises(EngineError, match="the encoder's layer is 3 there and None here"):
-        require_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=mine | {"layer": 3}))
+        check_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=mine | {"layer": 3}))
     with pytest.raises(EngineError, match="encoder is None there"):
-        require_same_versions(describe_environment(None) | {"encoder": mine}, introduction())
+        check_same_versions(describe_environment(None) | {"encoder": mine}, introduction())
 
 
 def test_a_worker_that_lacks_the_shared_folder_or_a_file_raises_engine_error(tmp_path):

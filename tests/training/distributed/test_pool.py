@@ -16,7 +16,7 @@ def test_task_queue_gives_tasks_in_order_and_draws_each_only_when_asked():
 
 
 def test_task_queue_gives_no_task_beyond_the_lead_over_the_oldest_unfinished_one():
-    queue = TaskQueue(tasks(9), lead=3)
+    queue = TaskQueue(tasks(9), max_ahead=3)
     assert [queue.take()[0] for _ in range(3)] == [0, 1, 2]
     queue.finish(1)
     queue.finish(2)
@@ -27,7 +27,7 @@ def test_task_queue_gives_no_task_beyond_the_lead_over_the_oldest_unfinished_one
 
 
 def test_task_queue_gives_a_task_put_back_first_even_beyond_the_lead():
-    queue = TaskQueue(tasks(9), lead=1)
+    queue = TaskQueue(tasks(9), max_ahead=1)
     number, task = queue.take()
     queue.put_back(number, task, "killed")
     assert queue.take() == (number, task)

@@ -61,7 +61,7 @@ def test_several_data_sets_are_judged_by_their_differences_and_each_by_its_units
     expected = stats.ttest_1samp([100 * gain for gain in gains], 0).confidence_interval(0.95)
     assert (found.between.difference.low, found.between.difference.high) == pytest.approx(tuple(expected))
     assert [verdict.data_set for verdict in found.within] == list("abcd")
-    assert sum(found.count(outcome) for outcome in ("better", "worse", "undecided")) == 4
+    assert sum(found.count_data_sets(outcome) for outcome in ("better", "worse", "undecided")) == 4
 
 
 def test_only_data_sets_that_both_completed_are_compared(compare):

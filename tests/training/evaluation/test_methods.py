@@ -42,7 +42,7 @@ def test_a_chain_is_also_rescored_on_searches_only_if_its_vectors_are_smaller(ro
         chain = Method("one@1", "chain", Chain(parse_steps(steps)).fit(rows), "k")
         names = [method.name for method in Request(Suite("", "", ()), [], Path(), chains=[chain]).list_methods()]
         assert ("one@1 rescored" in names) == (steps != "r2")
-    rescored = nested.rescored()
+    rescored = nested.with_rescoring()
     assert [rescored.suits_task(kind) for kind in ("Retrieval", "Reranking", "STS")] == [True, False, False]
     assert nested.suits_task("STS")
     assert rescored.key != nested.key
@@ -51,7 +51,7 @@ def test_a_chain_is_also_rescored_on_searches_only_if_its_vectors_are_smaller(ro
 def test_unsuited_reason_names_another_encoder_or_other_dimensions(nested):
     assert nested.unsuited_reason(ENCODER, WIDTH) is None
     assert nested.unsuited_reason("e" * 32, WIDTH) == "it was fitted on another encoder's vectors"
-    anyones = replace(nested, only=None)
+    anyones = replace(nested, encoder_fingerprint=None)
     assert anyones.unsuited_reason("e" * 32, WIDTH) is None
     assert anyones.unsuited_reason(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
     assert CONTROL_METHOD.unsuited_reason(ENCODER, 384) is None

@@ -11,7 +11,15 @@ from lathe.training.evaluation.encoders import text_key, write_vectors
 from lathe.training.evaluation.model import Collector, list_texts
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.tasks import limit_rows
-from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, load_trial, measure, score_methods
+from lathe.training.evaluation.worker import (
+    FittedMethod,
+    RawVectors,
+    Trial,
+    collect_texts,
+    load_trial,
+    measure,
+    score_methods,
+)
 
 TASKS = list(LAYOUTS)
 LIMITED = ["retrieval", "reranking", "classification", "clustering", "pair_classification", "sts"]
@@ -173,7 +181,7 @@ def test_score_methods_needs_only_the_vectors_of_collected_texts_and_gives_perfe
     keys = [text_key(text, "Q: " if prompt else None) for prompt, text in collected.asked]
     folder = tmp_path / "vectors"
     write_vectors(folder, [(keys, directions([text for _, text in collected.asked]))])
-    raw = Raw("fake", "f" * 32, 2, {"query": "Q: "}, None, folder)
+    raw = RawVectors("fake", "f" * 32, 2, {"query": "Q: "}, None, folder)
     (score,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
     assert score.error is None
     assert score.score == score.metrics[LAYOUTS[task].main_score] == pytest.approx(1)
@@ -193,7 +201,7 @@ def test_measuring_a_clustering_twice_gives_the_same_score():
 
 def test_score_methods_returns_an_error_if_the_vector_of_a_text_is_not_stored(trial_of, tmp_path):
     trial = trial_of("sts")
-    raw = Raw("fake", "f" * 32, 2, {}, None, tmp_path)
+    raw = RawVectors("fake", "f" * 32, 2, {}, None, tmp_path)
     texts = [text for _, text in collect_texts(trial, {}).asked]
     rest = [text_key(text) for text in texts[1:]], directions(texts[1:])
     write_vectors(tmp_path, [rest])

@@ -23,7 +23,7 @@ def encoder(tiny):
 
 
 def test_an_encoder_compared_with_itself_gains_nothing_and_the_certificate_says_so(encoder, out_of_domain_texts):
-    judged = {"questions": JudgedTexts.from_answers(ANSWERS, others=["a rival", "the lathe of 1 is old"])}
+    judged = {"questions": JudgedTexts.from_answers(ANSWERS, distractors=["a rival", "the lathe of 1 is old"])}
     certificate = certify_encoder(encoder, encoder, judged, out_of_domain_texts.parent, ignore)
     measures = certificate["relevance"]["questions"]
     assert (measures["queries"], measures["documents"]) == (10, 11)
@@ -55,7 +55,7 @@ def test_prompts_of_a_source_stand_before_its_texts(encoder, tmp_path):
 
 def test_relevant_documents_stay_when_a_corpus_is_sampled(monkeypatch):
     monkeypatch.setattr("lathe.training.finetuning.certificate.MAX_DOCUMENTS", 15)
-    judged = JudgedTexts.from_answers(ANSWERS, others=[f"rival {n}" for n in range(100)])
+    judged = JudgedTexts.from_answers(ANSWERS, distractors=[f"rival {n}" for n in range(100)])
     assert len(judged.documents) == 15
     assert {judged.documents[row] for row in judged.relevant[:, 1]} == {
         text for texts in ANSWERS.values() for text in texts

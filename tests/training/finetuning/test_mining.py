@@ -61,7 +61,7 @@ def mined(encoder, tmp_path):
     def find(job, target=None):
         builder = read_sources(job, target)
         mine_sources(builder, job.negatives, encoder, tmp_path / "cache", lambda *_: None)
-        return {pair.anchor: pair.negatives for some in builder.kept.values() for pair in some}
+        return {pair.anchor: pair.negatives for some in builder.pairs.values() for pair in some}
 
     return find
 

@@ -15,7 +15,7 @@ from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.loss import NonFiniteLossError
 from lathe.training.finetuning.regularizers.registry import REGULARIZED
 from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
-from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
+from lathe.training.finetuning.regularizers.shrinkage import compute_source_moments, fit_shrinkage
 
 LATHE = "from lathe.service.cli.main import main; main()"
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
@@ -83,7 +83,7 @@ def require_shrunk_relations(outcome, tiny):
     anchors, positives = (encoder.encode(texts).vectors for texts in (mixture.anchors, mixture.positives))
     relations = np.hstack([anchors, positives])
     np.testing.assert_allclose(np.load(folder / "relations.npy"), relations, atol=1e-5)
-    shrinkage = fit_shrinkage(source_moments(relations, mixture.sources, 3), RegularizerSettings(scale=0.5))
+    shrinkage = fit_shrinkage(compute_source_moments(relations, mixture.sources, 3), RegularizerSettings(scale=0.5))
     assert len(shrinkage.changed)
     targets = np.load(folder / "targets.npy")
     np.testing.assert_allclose(targets, shrinkage.apply(relations, mixture.sources), atol=1e-4)

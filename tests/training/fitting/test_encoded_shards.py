@@ -19,7 +19,7 @@ import pytest
 from lathe.training.errors import SourceError
 from lathe.training.fitting.encoded_shards import encode_shard, shard_folder
 from lathe.training.fitting.encoding import encode_source
-from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.fitting.stacked import StackedVectors, VectorFile
 from lathe.training.sources.rows import Span
 from lathe.training.sources.shards import (
     BATCH_ROWS,
@@ -227,9 +227,9 @@ def stacked(tmp_path):
     parts, start = [], 0
     for number, size in enumerate((1, 20, 3, 36)):
         rows[start : start + size].tofile(tmp_path / str(number))
-        parts.append(Part(tmp_path / str(number), size))
+        parts.append(VectorFile(tmp_path / str(number), size))
         start += size
-    return Stacked(parts, 4), rows
+    return StackedVectors(parts, 4), rows
 
 
 def test_stacked_indexes_like_one_array(stacked):

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from lathe.training.finetuning.job import read_settings
-from lathe.training.synthesis.chat import open_endpoint
+from lathe.training.synthesis.chat import read_endpoint
 from lathe.training.synthesis.job import SynthesisJob
-from lathe.training.synthesis.run import prepare, run
+from lathe.training.synthesis.run import prepare_job, run_synthesis
 from lathe.transforms.progress import no_progress
 
 
@@ -32,6 +32,6 @@ def synthesize(synthesis_job, tmp_path):
 
     def do(out=None, on_progress=no_progress, **given):
         job = read_settings(synthesis_job(**given), SynthesisJob)
-        return run(prepare(job), open_endpoint(job.endpoint), out or tmp_path / "out", on_progress)
+        return run_synthesis(prepare_job(job), read_endpoint(job.endpoint), out or tmp_path / "out", on_progress)
 
     return do

@@ -4,7 +4,7 @@ import pytest
 
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.job import read_settings
-from lathe.training.synthesis.chat import open_endpoint
+from lathe.training.synthesis.chat import read_endpoint
 from lathe.training.synthesis.job import STAGES, EndpointSettings, SeedSettings, SynthesisJob, TemplateSettings
 from lathe.training.synthesis.pipeline import read_seeds
 from lathe.training.synthesis.templates import FULL, SHIPPED, read_templates, write_templates
@@ -62,7 +62,7 @@ def test_a_wrong_setting_is_refused_with_the_allowed_names_or_values(read, writt
 def test_open_endpoint_reads_the_key_from_its_environment_variable_and_hides_the_key(monkeypatch):
     monkeypatch.setenv("LLM_KEY", " sk-secret\n")
     settings = EndpointSettings(base_url="https://host:8000/v1/", model="m", key_variable="LLM_KEY")
-    endpoint = open_endpoint(settings)
+    endpoint = read_endpoint(settings)
     assert (endpoint.url, endpoint.host, endpoint.key) == ("https://host:8000/v1", "host:8000", "sk-secret")
     assert "sk-secret" not in repr(endpoint)
 
@@ -88,7 +88,7 @@ def test_an_invalid_endpoint_is_refused_without_showing_the_key(monkeypatch, giv
     monkeypatch.delenv("LLM_KEY", raising=False)
     monkeypatch.setenv("ODD_KEY", "sk-secret\nx: y")
     with pytest.raises(JobError, match=re.escape(message)) as raised:
-        open_endpoint(EndpointSettings(**{"base_url": "http://a/v1", "model": "m"} | given))
+        read_endpoint(EndpointSettings(**{"base_url": "http://a/v1", "model": "m"} | given))
     assert "sk-secret" not in str(raised.value)
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from lathe.training.errors import JobError
 from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
-from lathe.training.synthesis.held_out import HeldOut, read_held_out
+from lathe.training.synthesis.held_out import HeldOutIndex, read_held_out_texts
 from lathe.training.synthesis.job import HeldOutSettings
-from lathe.training.synthesis.near_duplicates import NearDuplicates, jaccard, shingles, words
+from lathe.training.synthesis.near_duplicates import NearDuplicates, compute_jaccard, split_shingles, split_words
 
 TEXT = "The central bank left its rates where they were because prices rose less than it had feared in spring."
 
@@ -21,21 +21,21 @@ def real_texts():
     return [
         text
         for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
-        if len(words(text)) > 12
+        if len(split_words(text)) > 12
     ]
 
 
 def test_words_ignores_case_and_punctuation():
-    assert words("The BANK's rates—again!") == ["the", "bank", "s", "rates", "again"]
+    assert split_words("The BANK's rates—again!") == ["the", "bank", "s", "rates", "again"]
 
 
 def test_words_takes_each_chinese_or_japanese_character_as_a_word():
-    assert words("債券 is 2 words") == ["債", "券", "is", "2", "words"] and len(shingles("什么是债券")) == 3
+    assert split_words("債券 is 2 words") == ["債", "券", "is", "2", "words"] and len(split_shingles("什么是债券")) == 3
 
 
 def test_jaccard_is_the_share_of_common_shingles():
-    assert jaccard(shingles("a b c d"), shingles("a b c e")) == pytest.approx(1 / 3)
-    assert shingles("Yes, no") == {"yes no"} and shingles("") == {""}
+    assert compute_jaccard(split_shingles("a b c d"), split_shingles("a b c e")) == pytest.approx(1 / 3)
+    assert split_shingles("Yes, no") == {"yes no"} and split_shingles("") == {""}
 
 
 def test_find_closest_returns_a_text_with_one_changed_word_and_the_similarity():
@@ -50,7 +50,7 @@ def test_find_closest_returns_a_text_with_one_changed_word_and_the_similarity():
 def test_find_closest_equals_comparing_all_pairs_of_real_texts(real_texts):
     near, found, truth = NearDuplicates(0.6), [], []
     for text in real_texts:
-        alike = ((other, jaccard(shingles(text), shingles(other))) for other in near.texts)
+        alike = ((other, compute_jaccard(split_shingles(text), split_shingles(other))) for other in near.texts)
         best = max(alike, key=lambda one: one[1], default=("", 0.0))
         truth.append(best if best[1] >= 0.6 else None)
         found.append(near.find_closest(text))
@@ -59,12 +59,12 @@ def test_find_closest_equals_comparing_all_pairs_of_real_texts(real_texts):
 
 
 def build_held_out(*texts, similarity=0.5):
-    return HeldOut({"tests": list(texts)}, similarity, 13)
+    return HeldOutIndex({"tests": list(texts)}, similarity, 13)
 
 
 def test_find_matches_finds_a_held_out_text_regardless_of_case():
     match = build_held_out("What is a bond?").find_matches(["Who?", "what IS a bond"])[1]
-    assert (match.test_set, match.theirs, match.how) == ("tests", "What is a bond?", "the same text")
+    assert (match.test_set, match.test_text, match.how) == ("tests", "What is a bond?", "the same text")
 
 
 def test_find_matches_finds_a_near_duplicate_of_a_held_out_text():
@@ -87,7 +87,7 @@ def test_find_matches_finds_13_shared_words_in_a_row_but_not_12():
 def test_read_held_out_reads_all_texts_of_a_file_or_those_of_the_given_fields(tmp_path, write_lines):
     path = write_lines(tmp_path / "t.jsonl", [{"a": "one", "b": ["two", "three", 4], "c": 5}, {"a": "four", "b": []}])
     for fields, count in (((), 4), (("a",), 2), (("b",), 2)):
-        assert read_held_out([HeldOutSettings(jsonl=path, fields=fields)], 0.5, 13).counts == {"t": count}
+        assert read_held_out_texts([HeldOutSettings(jsonl=path, fields=fields)], 0.5, 13).counts == {"t": count}
 
 
 def test_read_held_out_reads_the_tests_of_a_suite_and_no_training_rows(tmp_path, write_data_set):
@@ -99,7 +99,7 @@ def test_read_held_out_reads_the_tests_of_a_suite_and_no_training_rows(tmp_path,
         {"corpus.jsonl": [{"_id": "d", "title": "T", "text": "doc"}], "queries.jsonl": [{"_id": "q", "text": "asked"}]},
         {"test": [("q", "d", 1)]},
     )
-    found = read_held_out([HeldOutSettings(folder=tmp_path / "s")], 0.5, 13)
+    found = read_held_out_texts([HeldOutSettings(folder=tmp_path / "s")], 0.5, 13)
     assert found.counts == {"c": 4, "r": 3}
     assert found.find_matches(["train 0", "test 0", "t DOC", "asked?"]).keys() == {1, 2, 3}
 
@@ -121,4 +121,4 @@ def test_read_held_out_refuses_a_test_set_that_cannot_be_read(tmp_path, write_li
     write_data_set(tmp_path / "suite" / "broken", b"[]", {"test.jsonl": [{}]})
     places = {name: tmp_path / value if name != "fields" else value for name, value in given.items()}
     with pytest.raises(JobError, match=message.replace("[", r"\[")):
-        read_held_out([HeldOutSettings(**places)], 0.5, 13)
+        read_held_out_texts([HeldOutSettings(**places)], 0.5, 13)

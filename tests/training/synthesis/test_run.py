@@ -7,7 +7,7 @@ from lathe.training.datasets.data_set import find_pairs
 from lathe.training.datasets.folder import FileDataSet
 from lathe.training.errors import JobError
 from lathe.training.finetuning.job import SourceSettings
-from lathe.training.synthesis.report import as_json, summarize_run
+from lathe.training.synthesis.report import build_report, summarize_run
 
 PROVENANCE = {"key", "attempt", "model", "endpoint", "template", "parameters", "created_at", "prompt_tokens", "seconds"}
 
@@ -79,7 +79,7 @@ def test_a_run_stopped_by_its_budget_resumes_with_a_larger_one_to_the_same_pairs
     chat_server.reset()
     outcome = synthesize(limits={"max_requests": 7})
     assert not outcome.is_complete and outcome.sender.sent == len(chat_server.bodies) == 7
-    assert "the budget of 7 requests is spent" in " ".join(summarize_run(as_json(outcome)))
+    assert "the budget of 7 requests is spent" in " ".join(summarize_run(build_report(outcome)))
     for most in (15, 100):
         outcome = synthesize(limits={"max_requests": most})
     assert outcome.is_complete and sorted(chat_server.prompts) == asked, "nothing is asked twice"
@@ -149,7 +149,7 @@ def test_limits_prices_and_the_address_may_change_between_runs(synthesize, chat_
     other = {"base_url": chat_server.url.replace("127.0.0.1", "localhost")}
     outcome = synthesize(seeds=1, endpoint=other, limits={"concurrency": 1}, prices={"input": 1, "output": 2})
     assert outcome.sender.sent == 0
-    assert as_json(outcome)["cost"] == {"amount": (6 * 50 + 2 * 6 * 20) / 1e6, "currency": "USD"}
+    assert build_report(outcome)["cost"] == {"amount": (6 * 50 + 2 * 6 * 20) / 1e6, "currency": "USD"}
 
 
 def test_a_folder_in_use_by_another_run_is_refused(synthesize, chat_server, tmp_path):
@@ -178,7 +178,7 @@ def test_queries_that_the_filter_rejects_get_no_document(synthesize, chat_server
 
     chat_server.script = judge
     outcome = synthesize(limits={"concurrency": 1})
-    figures = as_json(outcome)["stages"]
+    figures = build_report(outcome)["stages"]
     assert figures["filter"]["rejected"] == {"takes no document": 4} and figures["documents"]["calls"] == 4
 
 
@@ -215,7 +215,7 @@ def test_seeds_queries_and_documents_that_match_a_test_set_are_rejected_and_list
     ]
     left_out = {first.query, last.query, *(pair.query for pair in clean.pipeline.pairs[2:4])}
     assert {pair.query for pair in outcome.pipeline.pairs} == {p.query for p in clean.pipeline.pairs} - left_out
-    found = as_json(outcome)
+    found = build_report(outcome)
     assert found["test_sets"] == {"held-out": 1, "questions": 1, "pairs": 4}
     assert found["seeds"]["rejected"] == {"known to a test set": 1}
 
@@ -267,7 +267,7 @@ def test_unusable_answers_are_asked_for_again_and_then_rejected_with_the_reason(
     is_asked = match_stage(stage)
     chat_server.script = lambda server, body: said if is_asked(body["messages"][0]["content"]) else None
     outcome = synthesize(seeds=1, limits={"attempts": 2})
-    figures = as_json(outcome)["stages"][stage]
+    figures = build_report(outcome)["stages"][stage]
     assert figures["answers"] == 2 * figures["calls"] == figures["asked_again"][reason]
     assert figures["rejected"] == {reason: figures["calls"]} and outcome.is_complete
     rejected = [row for row in read_lines(tmp_path / "out" / "rejected.jsonl") if row["stage"] == stage]
@@ -301,7 +301,7 @@ def test_a_refused_call_is_left_for_the_next_run_and_the_others_are_answered(syn
         (400, {}, b'{"error": {"message": "flagged"}}') if poison in body["messages"][0]["content"] else None
     )
     outcome = synthesize()
-    found = as_json(outcome)
+    found = build_report(outcome)
     assert found["this_run"]["failures"] == {"refused with 400": 1} and not found["complete"]
     assert found["pairs"] == 6 and "1 calls were not answered" in " ".join(summarize_run(found))
     chat_server.script = None

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from lathe import transforms
 from lathe.transforms import PCA, Autoencoder, Chain, Flow, GeoPres
 from lathe.transforms.base import Checkpoint, FitContext, TrainingConfig
-from lathe.transforms.learned.descent import checkpoint_for, mean_of_varied
+from lathe.transforms.learned.descent import compute_checked_mean, prepare_checkpoint
 
 TENSORS = {
     "steps": torch.tensor(7),
@@ -99,8 +99,8 @@ ROWS = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
 
 
 def checkpoint_of_fit(path, spec, vectors, config=CONFIG):
-    return checkpoint_for(
-        FitContext(checkpoint=Checkpoint(path)), spec, config, vectors, mean_of_varied("thing", vectors)
+    return prepare_checkpoint(
+        FitContext(checkpoint=Checkpoint(path)), spec, config, vectors, compute_checked_mean("thing", vectors)
     )
 
 

@@ -20,7 +20,7 @@ from lathe.transforms import (
     parse_steps,
 )
 from lathe.transforms.base import Checkpoint, QueryPairs, measure_relevance
-from lathe.transforms.chain import deserialize_chain, leading_query_maps, serialize_chain
+from lathe.transforms.chain import build_leading_query_maps, deserialize_chain, serialize_chain
 from lathe.transforms.learned import query_adapter
 from lathe.transforms.linear import Normalize
 
@@ -170,7 +170,7 @@ def test_folded_sides_of_a_chain_equal_its_own_maps(name, chains, documents, pai
         chain.fold(side="query").transform(pairs.queries), chain.transform_queries(pairs.queries), **tolerance
     )
     np.testing.assert_allclose(
-        chain.query_side().transform(pairs.queries), chain.transform_queries(pairs.queries), **tolerance
+        chain.query_chain().transform(pairs.queries), chain.transform_queries(pairs.queries), **tolerance
     )
     ours, folded = chain.transform(documents), chain.fold().transform(documents)
     if chain.quantizer is None:
@@ -215,9 +215,9 @@ def test_steps_after_an_adapter_see_documents_as_they_were_and_those_before_it_m
 
 def test_leading_query_maps_are_those_before_the_first_step_that_changes_documents(chains, documents, adapter):
     for name in ("adapter", "adapter, pca", "adapter, codes"):
-        found = leading_query_maps(chains[name]).transform(documents)
+        found = build_leading_query_maps(chains[name]).transform(documents)
         np.testing.assert_array_equal(found, adapter.query_map().transform(documents))
-    assert leading_query_maps(chains["pca, adapter"]) is None
+    assert build_leading_query_maps(chains["pca, adapter"]) is None
 
 
 @pytest.mark.parametrize(

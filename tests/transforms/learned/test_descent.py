@@ -8,7 +8,13 @@ from torch import Tensor
 
 from lathe.transforms import InputError
 from lathe.transforms.base import FitContext, TrainingConfig
-from lathe.transforms.learned.descent import PAPER_EPOCHS, Batches, mean_of_varied, one_thread_if_small, paper_config
+from lathe.transforms.learned.descent import (
+    PAPER_EPOCHS,
+    Batches,
+    build_paper_config,
+    compute_checked_mean,
+    limit_threads,
+)
 from lathe.transforms.learned.descent import train as train_parameters
 
 CPU = torch.device("cpu")
@@ -96,10 +102,10 @@ def test_training_config_override_replaces_only_values_that_are_not_none():
 )
 def test_papers_config_has_ten_epochs_and_an_evaluation_per_epoch_or_at_least_20_steps(rows, batch, epoch, interval):
     """A given number of steps takes precedence."""
-    asked = paper_config(rows, None, batch, None)
+    asked = build_paper_config(rows, None, batch, None)
     assert (asked.steps, asked.check_every) == (PAPER_EPOCHS * epoch, interval)
-    assert paper_config(rows, 3, batch, None).steps == 3
-    assert paper_config(rows, 5000, batch, None).check_every == 500
+    assert build_paper_config(rows, 3, batch, None).steps == 3
+    assert build_paper_config(rows, 5000, batch, None).check_every == 500
     assert (asked.learning_rate, asked.weight_decay, asked.warmup, asked.patience) == (1e-2, 0.1, 0.1, 3)
 
 
@@ -162,13 +168,13 @@ def test_mean_of_varied_refuses_identical_rows_and_rows_that_are_not_finite():
     """Rows that differ in a single entry are accepted."""
     same = np.ones((9000, 3), np.float32)
     with pytest.raises(InputError, match="thing needs rows that differ"):
-        mean_of_varied("thing", same)
+        compute_checked_mean("thing", same)
     last = same.copy()
     last[-1, 1] = 1.5
-    np.testing.assert_allclose(mean_of_varied("thing", last), last.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(compute_checked_mean("thing", last), last.mean(axis=0), rtol=1e-6)
     last[8000, 2] = np.nan
     with pytest.raises(InputError, match="row 8000 "):
-        mean_of_varied("thing", last)
+        compute_checked_mean("thing", last)
 
 
 def test_training_minimises_a_quadratic():
@@ -270,7 +276,7 @@ def test_the_training_log_as_json_has_its_config_steps_and_held_out_losses():
 def test_one_thread_if_small_limits_torch_to_one_thread_up_to_1024_rows_and_restores_the_number(rows, inside):
     torch.set_num_threads(2)
     try:
-        with pytest.raises(Stopped), one_thread_if_small(rows, CPU):
+        with pytest.raises(Stopped), limit_threads(rows, CPU):
             assert torch.get_num_threads() == inside
             raise Stopped
         assert torch.get_num_threads() == 2

@@ -7,9 +7,14 @@ import torch
 from lathe.transforms import Chain, GeoPres, InputError, Moments, local_spearman, recall_at_k
 from lathe.transforms.base import TrainingConfig
 from lathe.transforms.learned.descent import Batches
-from lathe.transforms.learned.geopres import random_start
-from lathe.transforms.learned.losses import positional, prefix_losses
-from lathe.transforms.learned.losses.cosine_losses import angular, blend, blend_starts, spearman
+from lathe.transforms.learned.geopres import draw_random_weight
+from lathe.transforms.learned.losses import positional_loss, prefix_losses
+from lathe.transforms.learned.losses.cosine_losses import (
+    angular_loss,
+    blended_loss,
+    compute_starting_losses,
+    spearman_loss,
+)
 from lathe.transforms.statistics import unit_rows
 
 
@@ -35,7 +40,7 @@ def unit(rows):
 
 def loss(geopres, rows, size):
     """Return the positional loss of a prefix of the normalised output, at its best scale."""
-    scaled = partial(positional, scaled=True)
+    scaled = partial(positional_loss, scaled=True)
     losses, _ = prefix_losses(scaled, torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
     return losses[0]
 
@@ -109,10 +114,10 @@ def loss_of(kind, weight, rows, start):
     x = torch.from_numpy(unit(rows))
     y, y_start = (unit_rows(x @ w.double().T) for w in (weight, start))
     objectives = {
-        "blend": partial(blend, starts=blend_starts(x, [y_start])),
-        "positional": partial(positional, scaled=True),
-        "angular": angular,
-        "spearman": spearman,
+        "blend": partial(blended_loss, starts=compute_starting_losses(x, [y_start])),
+        "positional": partial(positional_loss, scaled=True),
+        "angular": angular_loss,
+        "spearman": spearman_loss,
     }
     return objectives[kind](x, [y])[0][0]
 
@@ -150,7 +155,7 @@ def correlations(a, b):
 
 def train_papers_map(rows, dimensions, config, plain):
     """Train the paper's map in a plain loop and return the last weight, the best by held-out loss, and those losses."""
-    weight = random_start(rows.shape[1], dimensions, 0).requires_grad_()
+    weight = draw_random_weight(rows.shape[1], dimensions, 0).requires_grad_()
     batches = Batches(rows, config, 0, torch.device("cpu"))
     optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=0.1)
     warm = int(0.1 * config.steps)
@@ -177,13 +182,13 @@ def test_geopres_preset_paper_equals_a_plain_torch_training_loop(rows, kind):
     config = fitted.training_log.config
     assert config == TrainingConfig(45, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=20, patience=3)
     last, best, losses = train_papers_map(some, 6, config, PLAIN[kind])
-    start = random_start(40, 6, 0)
+    start = draw_random_weight(40, 6, 0)
     first = Batches(some, config, 0, torch.device("cpu")).sample(0)
     first = first if kind is None else torch.from_numpy(unit(first)).float()
     np.testing.assert_allclose(
         fitted.training_log.heldout_losses, np.array(losses) / float(PLAIN[kind](first, first @ start.T)), rtol=1e-4
     )
-    assert not torch.equal(best, random_start(40, 6, 0))
+    assert not torch.equal(best, draw_random_weight(40, 6, 0))
     if kind is not None:  # its scale is set afterwards
         scale = fitted.weight.norm() / best.norm()
         assert abs(float(scale) - 1) > 1e-3
@@ -193,7 +198,7 @@ def test_geopres_preset_paper_equals_a_plain_torch_training_loop(rows, kind):
 
 def test_geopres_preset_paper_starts_at_random_and_lowers_the_distance_loss_on_held_out_rows(rows, heldout):
     start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 150))
-    np.testing.assert_array_equal(start.weight, random_start(40, 16, 0))
+    np.testing.assert_array_equal(start.weight, draw_random_weight(40, 16, 0))
     assert 0.9 < float(start.weight.abs().max()) * 40**0.5 <= 1  # as a linear layer of torch
     x = torch.from_numpy(heldout)
     before, after = (float(PLAIN[None](x, x @ step.weight.T)) for step in (start, fitted))

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms.learned.losses import positional, prefix_losses
+from lathe.transforms.learned.losses import positional_loss, prefix_losses
 from lathe.transforms.learned.losses.cosine_losses import (
     SHARES,
     TEMPERATURE,
-    angular,
-    blend,
-    blend_starts,
+    angular_loss,
+    blended_loss,
+    compute_starting_losses,
     neighbour_divergence,
     soft_ranks,
-    spearman,
+    spearman_loss,
 )
 
 STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
@@ -78,19 +78,19 @@ def plain_spearman(x, z, strength):
 
 # What is asked for, the same written plainly, and whether outputs are normalised first.
 OBJECTIVES = {
-    "angular": (angular, lambda x, z, _: plain_angular(x, z), True),
-    "spearman": (spearman, lambda x, z, _: plain_spearman(x, z, 1.0), True),
+    "angular": (angular_loss, lambda x, z, _: plain_angular(x, z), True),
+    "spearman": (spearman_loss, lambda x, z, _: plain_spearman(x, z, 1.0), True),
     "spearman, close to ranks": (
-        partial(spearman, strength=1e-2),
+        partial(spearman_loss, strength=1e-2),
         lambda x, z, _: plain_spearman(x, z, 1e-2),
         True,
     ),
     "blend": (
-        lambda x, outputs, **held: blend(x, outputs, STARTS[: len(outputs)], **held),
+        lambda x, outputs, **held: blended_loss(x, outputs, STARTS[: len(outputs)], **held),
         lambda x, z, index: plain_blend(x, z, STARTS[index]),
         True,
     ),
-    "positional as published": (positional, lambda x, z, _: plain_positional(x, z), False),
+    "positional as published": (positional_loss, lambda x, z, _: plain_positional(x, z), False),
 }
 
 
@@ -131,9 +131,9 @@ def test_losses_and_gradient_equal_autograds_for_any_prefix_sizes_and_block_size
     objective, plain, normalized = asked
     if HELD_AT_ONCE[held_at_once] is not None:
         entries, tile = HELD_AT_ONCE[held_at_once]
-        if objective is positional:
-            objective = partial(positional, tile=tile)
-        elif objective is not angular:  # which needs no matrix of pairs
+        if objective is positional_loss:
+            objective = partial(positional_loss, tile=tile)
+        elif objective is not angular_loss:  # which needs no matrix of pairs
             objective = partial(objective, block_entries=entries)
     x, weight = batch(m, 12, sizes[-1])
     losses, gradient = prefix_losses(objective, x, weight, sizes, importance, normalized)
@@ -147,14 +147,14 @@ def test_angular_loss_is_the_mean_squared_difference_of_cosines_over_pairs():
     x, weight = batch(9, 6, 3)
     z = torch.nn.functional.normalize(x @ weight.T)
     total = sum((float(x[i] @ x[j]) - float(z[i] @ z[j])) ** 2 for i in range(9) for j in range(9) if i != j)
-    [(loss, _)] = angular(x, [z])
+    [(loss, _)] = angular_loss(x, [z])
     assert loss == pytest.approx(total / (9 * 8), rel=1e-10)
 
 
 def test_spearman_loss_at_strength_one_is_one_minus_the_pearson_correlation_of_cosines():
     x, weight = batch(200, 20, 6)
     z = torch.nn.functional.normalize(x @ weight.T)
-    [(loss, _)] = spearman(x, [z], 1.0)
+    [(loss, _)] = spearman_loss(x, [z], 1.0)
     assert loss == pytest.approx(float(plain_one_minus_pearson(x, z)), rel=1e-9)
 
 
@@ -162,14 +162,14 @@ def test_spearman_loss_with_little_smoothing_is_one_minus_the_correlation_of_har
     x, weight = batch(60, 20, 6)
     z = torch.nn.functional.normalize(x @ weight.T)
     ranks = [others(t).argsort(1).argsort(1).double() for t in (x, z)]
-    [(loss, _)] = spearman(x, [z], 1e-9)
+    [(loss, _)] = spearman_loss(x, [z], 1e-9)
     assert loss == pytest.approx(1 - float(plain_pearson(*ranks)), rel=1e-6)
 
 
 def test_blend_loss_at_its_start_is_one():
     x, weight = batch(80, 12, 8)
     outputs = [torch.nn.functional.normalize(x @ weight[:p].T) for p in (2, 8)]
-    graded = blend(x, outputs, blend_starts(x, outputs))
+    graded = blended_loss(x, outputs, compute_starting_losses(x, outputs))
     assert sum(SHARES) == pytest.approx(1)
     assert [loss for loss, _ in graded] == pytest.approx([1, 1], rel=1e-10)
 
@@ -178,7 +178,7 @@ def test_blend_starts_are_the_angular_pearson_and_divergence_losses():
     x, weight = batch(80, 12, 8)
     outputs = [torch.nn.functional.normalize(x @ weight[:p].T) for p in (2, 8)]
     expected = [[float(f(x, z)) for f in (plain_angular, plain_one_minus_pearson, plain_divergence)] for z in outputs]
-    np.testing.assert_allclose(blend_starts(x, outputs), expected, rtol=1e-9)
+    np.testing.assert_allclose(compute_starting_losses(x, outputs), expected, rtol=1e-9)
 
 
 def test_neighbour_divergence_gradient_matches_finite_differences():
@@ -234,7 +234,7 @@ def test_outputs_too_short_to_have_a_direction_do_not_inflate_the_gradient(scale
     unseen = torch.linalg.qr(weight.T, mode="complete")[0][:, -1]
     x[0] = unseen + scale * x[1]  # 1e-9: what rounding may leave of a row the map cannot see
     x[0] /= x[0].norm()
-    for objective in (angular, spearman):
+    for objective in (angular_loss, spearman_loss):
         _, ordinary = prefix_losses(objective, x[1:], weight, [5], [1.0])
         _, gradient = prefix_losses(objective, x, weight, [5], [1.0])
         assert float(gradient.abs().max()) < 10 * float(ordinary.abs().max())

@@ -16,7 +16,7 @@ from lathe.transforms import (
     Whitening,
     parse_steps,
 )
-from lathe.transforms.linear.whitening import ledoit_wolf_weight
+from lathe.transforms.linear.whitening import compute_shrinkage_weight
 
 WIDTH = 16
 EXACT = {"epsilon": 0, "renormalize": False}
@@ -134,7 +134,7 @@ def test_ledoit_wolf_weight_of_merged_moments_equals_scikit_learns_on_all_rows(s
     merged = Moments()
     for part in np.split(rows, cuts):
         merged.merge(Moments.from_vectors(part))
-    assert ledoit_wolf_weight(merged) == pytest.approx(ledoit_wolf_shrinkage(rows), abs=1e-8)
+    assert compute_shrinkage_weight(merged) == pytest.approx(ledoit_wolf_shrinkage(rows), abs=1e-8)
 
 
 def test_whitening_shrinkage_mixes_the_variances_with_their_mean(rows, fresh):

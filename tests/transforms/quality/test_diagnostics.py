@@ -31,20 +31,20 @@ def test_uncentered_alignment_matches_a_direct_eigendecomposition(seed, d, n, le
     values = np.linalg.eigvalsh(moments.second_moment())
     if values[-1] - values[-2] < 1e-6 * values[-1]:
         return  # two top directions: which one is meant is anybody's guess
-    closed = uncentered_alignment(Spectrum.of(moments.covariance(ddof=0)), moments.mean)
+    closed = uncentered_alignment(Spectrum.from_matrix(moments.covariance(ddof=0)), moments.mean)
     assert closed == pytest.approx(direct_alignment(moments), abs=1e-6)
 
 
 def test_uncentered_alignment_of_a_mean_orthogonal_to_the_top_direction_is_0_or_1_by_its_length():
     spread = np.diag([4.0, 1.0, 0.5])
-    spectrum = Spectrum.of(spread)
+    spectrum = Spectrum.from_matrix(spread)
     assert uncentered_alignment(spectrum, np.array([0.0, 0.3, 0.0])) == pytest.approx(0)  # too short to overtake it
     assert uncentered_alignment(spectrum, np.array([0.0, 3.0, 0.0])) == pytest.approx(1)  # 1 + 9 > 4
 
 
 def test_uncentered_alignment_can_be_near_one_while_centered_alignment_is_below_nine_tenths(embeddings):
     moments = Moments.from_vectors(embeddings(2000, 32, mean=3.0))
-    spectrum = Spectrum.of(moments.covariance(ddof=0))
+    spectrum = Spectrum.from_matrix(moments.covariance(ddof=0))
     assert uncentered_alignment(spectrum, moments.mean) > 0.99
     assert centered_alignment(spectrum, moments.mean) < 0.9
 

@@ -16,7 +16,7 @@ from lathe.transforms import (
     positional_stress,
     recall_at_k,
 )
-from lathe.transforms.quality import compare_neighbours, cross_recall_at_k, local_spearman_of_anchors, recall_of_anchors
+from lathe.transforms.quality import compare_neighbours, cross_recall_at_k, local_spearman_per_row, recall_per_row
 
 METRICS = [local_spearman, positional_stress, lambda before, after: recall_at_k(before, after, 2)]
 
@@ -161,7 +161,7 @@ def test_isoscore_is_one_for_isotropic_rows_and_zero_for_one_direction_or_equal_
 @pytest.mark.parametrize("n", [60, 600])
 def test_metrics_of_single_anchors_are_in_row_order_and_average_to_the_metric(n):
     before, after = spaces(n)
-    correlations, recalls = local_spearman_of_anchors(before, after), recall_of_anchors(before, after, 5, 2)
+    correlations, recalls = local_spearman_per_row(before, after), recall_per_row(before, after, 5, 2)
     assert correlations.shape == recalls.shape == (n,)
     assert correlations.mean() == pytest.approx(local_spearman(before, after), abs=1e-12)
     assert recalls.mean() == pytest.approx(recall_at_k(before, after, 5, 2), abs=1e-12)
@@ -233,8 +233,8 @@ def compat_by_hand(before, after, k, oversampling):
 def test_compat_recall_counts_neighbours_by_distance_as_ann_benchmarks_does(k, oversampling):
     before, after = spaces(200)
     expected = compat_by_hand(before, after, k, oversampling)
-    np.testing.assert_allclose(recall_of_anchors(before, after, k, oversampling, compat=True), expected)
-    assert (expected >= recall_of_anchors(before, after, k, oversampling)).all()
+    np.testing.assert_allclose(recall_per_row(before, after, k, oversampling, compat=True), expected)
+    assert (expected >= recall_per_row(before, after, k, oversampling)).all()
 
 
 def test_near_copies_of_a_neighbour_are_misses_in_recall_at_k_and_hits_in_compat_recall():

@@ -5,7 +5,7 @@ import pytest
 
 from lathe.transforms import Chain, Moments, StepError, Whitening, parse_steps
 from lathe.transforms.quality import certify
-from lathe.transforms.statistics import Spectrum, tempered_power
+from lathe.transforms.statistics import Spectrum, compute_tempered_power
 
 
 def tied(width):
@@ -20,17 +20,17 @@ def tied(width):
 @pytest.mark.parametrize("width", [2, 4, 16])
 def test_rounding_noise_does_not_change_the_sign_of_a_direction_with_entries_of_equal_size(width):
     matrix = tied(width)
-    first = Spectrum.of(matrix).directions
+    first = Spectrum.from_matrix(matrix).directions
     assert (first[:, 0] > 0).all()
     for seed in range(20):
         noise = np.random.default_rng(seed).normal(size=matrix.shape) * 1e-15
-        found = Spectrum.of(matrix + noise + noise.T).directions
+        found = Spectrum.from_matrix(matrix + noise + noise.T).directions
         np.testing.assert_allclose(found, first, atol=1e-12)
 
 
 def test_spectrum_directions_have_a_positive_largest_entry_and_reconstruct_the_matrix():
     rows = np.random.default_rng(0).normal(size=(50, 9))
-    found = Spectrum.of(rows.T @ rows)
+    found = Spectrum.from_matrix(rows.T @ rows)
     assert found.directions.flags.c_contiguous
     assert (found.directions[np.arange(9), np.abs(found.directions).argmax(axis=1)] > 0).all()
     np.testing.assert_allclose((found.directions.T * found.values) @ found.directions, rows.T @ rows, rtol=1e-10)
@@ -54,28 +54,28 @@ def expected(values, k):
 @pytest.mark.parametrize("k", [1, 5, 20, 60, 90])
 def test_power_is_the_signal_to_noise_ratio_at_k_over_that_at_the_knee(decay, k):
     values = power_law(decay=decay)
-    assert tempered_power(values, k) == pytest.approx(expected(values, k), abs=1e-12)
+    assert compute_tempered_power(values, k) == pytest.approx(expected(values, k), abs=1e-12)
 
 
 @pytest.mark.parametrize("values", [np.ones(20), np.ones(1), np.zeros(5), np.array([2.0, 1.0])])
 def test_power_of_flat_and_short_spectra_is_from_zero_to_one(values):
     for k in range(1, len(values) + 1):
-        assert 0 <= tempered_power(values, k) <= 1
-    assert tempered_power(np.ones(20), 5) == 1
+        assert 0 <= compute_tempered_power(values, k) <= 1
+    assert compute_tempered_power(np.ones(20), 5) == 1
 
 
 def test_power_where_the_smallest_directions_are_empty_is_finite():
     values = np.append(power_law(80), np.zeros(20))
-    assert 0 < tempered_power(values, 40) < 1
+    assert 0 < compute_tempered_power(values, 40) < 1
 
 
 @pytest.mark.parametrize("form", ["pca", "zca"])
 def test_whitening_with_power_auto_is_the_whitening_of_the_derived_power(embeddings, form):
     rows = embeddings(500, 40)
-    spectrum = Spectrum.of(Moments.from_vectors(rows).covariance())
+    spectrum = Spectrum.from_matrix(Moments.from_vectors(rows).covariance())
     for k in (8, 20, 40):
         auto = Whitening(k, form, power="auto").fit(rows)
-        power = tempered_power(spectrum.values, k)
+        power = compute_tempered_power(spectrum.values, k)
         np.testing.assert_allclose(auto.weight, Whitening(k, form, power=power).fit(rows).weight, rtol=1e-6)
         assert auto.chosen_parameters() == {"power": pytest.approx(power)}
 

@@ -15,7 +15,8 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class Interval:
-    """Estimate with the bounds of its interval, of level 95 % unless stated.
+    """Estimate of a value with the bounds of its confidence interval, of level 95 % unless the function that makes it
+    says otherwise.
 
     Bounds are None with too few data.
     """
@@ -26,20 +27,17 @@ class Interval:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound, each the value itself where there is none."""
+        """Lower and upper bound. Without an interval, both are the value itself."""
         return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
 
     @property
     def reach(self) -> float | None:
-        """Half the width of the interval, None without bounds."""
+        """Half the width of the interval, or None without bounds."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     @property
     def sign(self) -> int:
-        """1 or −1 if the whole interval is above or below zero, else 0.
-
-        It is also 0 without bounds.
-        """
+        """1 if the whole interval is above zero, −1 if it is below zero, else 0. It is also 0 without bounds."""
         if self.low is None or self.high is None:
             return 0
         if self.low > 0:
@@ -48,8 +46,8 @@ class Interval:
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean of values `(n,)` with Student's t interval at this confidence level.
-    There are no bounds for one value, or if all are equal.
+    """Return the mean of values `(n,)` with Student's t interval at this confidence level. There are no bounds for one
+    value, or if all are equal.
     """
     from scipy import stats  # takes half a second, which a server's start need not wait for
 
@@ -63,24 +61,25 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 
 
 def compare(after: Array, before: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with its interval.
-    There are no bounds for one unit, or if all differences are equal.
+    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with its confidence
+    interval. There are no bounds for one unit, or if all differences are equal.
     """
     return mean_interval(after - before, confidence)
 
 
 def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
-    """Return the index of the first candidate that beats the first of all, and that no other such candidate beats.
-    It is 0 if none beats the first. To beat is to have a higher mean beyond the interval of the difference.
+    """Return the index of the first candidate that is better than the first one, and than which no other such candidate
+    is better. Return 0 if none is better than the first. A candidate is better if its mean is higher by more than the
+    interval of the paired difference.
 
     Args:
         scores: a measure of the same units for each candidate, `(n,)` each: what there is without a change, then the
             candidates, the cheapest first.
         confidence: level of the intervals.
     """
-    better = [index for index, own in enumerate(scores) if compare(own, scores[0], confidence).sign > 0]
+    better = [index for index, score in enumerate(scores) if compare(score, scores[0], confidence).sign > 0]
     for index in better:
         # None beats the candidate with the highest mean, so this returns one of those that are better, if any is.
-        if not any(compare(scores[rival], scores[index], confidence).sign > 0 for rival in better):
+        if not any(compare(scores[other_index], scores[index], confidence).sign > 0 for other_index in better):
             return index
     return 0

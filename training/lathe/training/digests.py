@@ -5,5 +5,5 @@ import json
 
 
 def digest(*parts: object) -> str:
-    """Return the SHA-256 of the list of JSON-serializable `parts`, as 64 hexadecimal digits."""
+    """Return the SHA-256 of JSON-serializable values, serialized as one JSON list, as 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

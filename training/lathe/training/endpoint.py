@@ -10,7 +10,7 @@ VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def split_address(url: str, setting: str, example: str) -> SplitResult:
-    """Check that a URL is an endpoint's address, and return its parts. The host is not looked up.
+    """Check that a URL can be the address of an HTTP endpoint, and return its parts. The host is not looked up.
 
     Args:
         url: the address, without query and credentials.
@@ -37,17 +37,17 @@ def split_address(url: str, setting: str, example: str) -> SplitResult:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine: localhost, or a loopback address."""
+    """Return whether a host name or address is this machine: localhost, or a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def require_variable_name(variable: str, setting: str) -> str:
+def check_variable_name(variable: str, setting: str) -> str:
     """Check that a setting holds the name of an environment variable, and return the name.
 
-    What is not the name of a variable is not repeated in the message, since it may be the key.
+    Anything else is not repeated in the message, since it may be the key.
 
     Raises:
         ValueError: if it is no such name.
@@ -64,7 +64,7 @@ def read_key(variable: str, setting: str) -> str:
         ValueError: if `variable` is not a variable's name, the variable is not set, or it holds characters that no key
             has; the key is not quoted.
     """
-    key = environ.get(require_variable_name(variable, setting), "").strip()
+    key = environ.get(check_variable_name(variable, setting), "").strip()
     if not key:
         raise ValueError(f"the environment variable {variable}, which {setting} names, is not set")
     if not key.isascii() or not key.isprintable():

@@ -54,7 +54,7 @@ FIRST_OPEN, MAX_OPEN = 5.0, 60.0
 
 
 class CallError(Exception):
-    """Error of a call to an endpoint that got no usable answer.
+    """Error of a call to an HTTP endpoint that got no usable answer.
 
     CallError
     ├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a body that is not JSON
@@ -104,8 +104,8 @@ class RateLimiter:
         self.requests_free = self.tokens_free = self.held = -float("inf")
 
     def reserve_slot(self, tokens: float) -> float:
-        """Reserve the next free slot for a request of about `tokens` tokens. Returns when the slot begins, in seconds
-        on the limiter's clock.
+        """Reserve the next free slot for a request of about `tokens` tokens, and return when the slot begins, in
+        seconds on the limiter's clock.
         """
         # A slot begins when both limits allow it: the request before has used up its share of the minute.
         start = max(self.clock(), self.requests_free, self.tokens_free)
@@ -114,23 +114,24 @@ class RateLimiter:
         return start
 
     def correct_tokens(self, tokens: float) -> None:
-        """Move the next slots by `tokens`, the number used minus the number claimed, which may be negative."""
+        """Move the next slots by `tokens`, the number of tokens that a request used minus the number reserved for it.
+        It may be negative.
+        """
         self.tokens_free += tokens * self.token_seconds
 
     def hold(self, seconds: float) -> None:
-        """Let no request start for so many seconds from now, because the endpoint asked for a pause."""
+        """Let no request start for a number of seconds from now, because the endpoint asked for a pause."""
         self.held = max(self.held, self.clock() + seconds)
 
     def seconds_until(self, start: float) -> float:
-        """Return the seconds until a request with this slot may be sent.
-
-        They are 0 or less if it may be sent now.
+        """Return the seconds until a request with a slot that begins at `start` may be sent. They are 0 or less if it
+        may be sent now.
         """
         return max(start, self.held) - self.clock()
 
 
 class CircuitBreaker:
-    """State of a circuit breaker, used by one thread.
+    """A circuit breaker, which holds calls back after several failures in a row. It is used by one thread.
 
     closed     calls are made; several failures in a row ──► open
     open       calls are held back; the pause is over    ──► half-open
@@ -153,11 +154,11 @@ class CircuitBreaker:
 
     @property
     def open(self) -> bool:
-        """Whether the breaker is open or half-open: at most one call is let through."""
+        """Whether the breaker is open or half-open, so that at most one call is let through."""
         return self.opened_until is not None
 
     def reserve_call(self) -> float:
-        """Return the seconds until a call may be made, 0 if it may be made now. In the half-open state, only the first
+        """Return the seconds until a call may be made, 0 if it may be made now. In the half-open state only the first
         caller gets 0.
         """
         if self.opened_until is None:
@@ -173,7 +174,7 @@ class CircuitBreaker:
         return 0.0
 
     def record_success(self) -> None:
-        """Close the breaker."""
+        """Close the breaker, and forget earlier failures."""
         self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_OPEN, False
 
     def record_failure(self) -> None:
@@ -189,13 +190,15 @@ class CircuitBreaker:
             self.opened_until, self.trying = self.clock() + self.pause, False
 
     def abandon(self) -> None:
-        """Let another call through while half-open: the last one was cancelled, or says nothing of the API."""
+        """Let another call through a half-open breaker, because the last one was cancelled or says nothing about the
+        endpoint.
+        """
         self.trying = False
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When a failed call is tried again.
+    """Settings of when a failed call is tried again.
 
     Attributes:
         first_pause: seconds before the first retry; each further pause is twice as long.
@@ -213,7 +216,7 @@ class RetryPolicy:
 
 
 class EndpointClient:
-    """Connections to an endpoint, used by one event loop.
+    """HTTP client of one endpoint, with rate limits, retries and a circuit breaker. It is used by one event loop.
 
     Args:
         key: API key, sent as a bearer token; None for none.
@@ -255,12 +258,12 @@ class EndpointClient:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the endpoint."""
         await self.client.aclose()
 
     async def call(self, attempt: Callable[[int], Awaitable[T]], tokens: float) -> T:
         """Make a call, and return what its first successful attempt returns. A failed attempt is repeated after a pause
-        while another may succeed and the policy allows.
+        while another may succeed and the policy allows it.
 
         Args:
             attempt: makes one attempt, given the number of attempts before.
@@ -278,7 +281,7 @@ class EndpointClient:
             except CallError as error:
                 pause = self._record_failure(error, tries)
                 failed_at = failed_at or time.monotonic()
-                self._require_retry(error, pause, tries, time.monotonic() - failed_at)
+                self._raise_unless_retried(error, pause, tries, time.monotonic() - failed_at)
             except BaseException:  # cancelled, for example: it says nothing of the endpoint
                 self.breaker.abandon()
                 raise
@@ -302,28 +305,30 @@ class EndpointClient:
             await self.sleep(seconds)
 
         try:
-            self._require_not_held()
+            self._check_not_held()
             start = self.limiter.reserve_slot(tokens)
             while (seconds := self.limiter.seconds_until(start)) > 0:
                 await self.sleep(seconds)
-                self._require_not_held()
+                self._check_not_held()
         except BaseException:
             self.breaker.abandon()
             raise
 
-    def _require_not_held(self) -> None:
-        """Check that the endpoint did not ask for a pause that is longer than the policy's patience.
+    def _check_not_held(self) -> None:
+        """Check that the pause that the endpoint last asked for does not last longer than the policy's patience from
+        now.
 
         Raises:
             CallError: if it did, of the kind that asked for the pause.
         """
-        held = self.limiter.seconds_until(self.limiter.held)
-        if self.held_by is not None and held > self.policy.patience:
-            raise CallError(self.held_by.kind, str(self.held_by), True, self.held_by.status, held)
+        seconds = self.limiter.seconds_until(self.limiter.held)
+        if self.held_by is not None and seconds > self.policy.patience:
+            raise CallError(self.held_by.kind, str(self.held_by), True, self.held_by.status, seconds)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
-        """Record a failed attempt in the circuit breaker and the rate limits. Returns the seconds to wait before
-        another.
+        """Record a failed attempt in the circuit breaker and the rate limits, and return the seconds to wait before
+        another. If the content of the request may be the reason, the attempt counts as a success there and the pause is
+        0.
         """
         if error.blames_content:  # the endpoint works
             self.breaker.record_success()
@@ -344,8 +349,9 @@ class EndpointClient:
 
         return pause
 
-    def _require_retry(self, error: CallError, pause: float, tries: int, waited: float) -> None:
-        """Check that a failed call may be tried again after a pause. `waited` are the seconds since its first failure.
+    def _raise_unless_retried(self, error: CallError, pause: float, tries: int, waited: float) -> None:
+        """Raise the error of a failed call unless it may be tried again after a pause. `waited` are the seconds since
+        the call first failed.
 
         Raises:
             CallError: the error itself, if another try would fail, or the policy allows none.
@@ -358,7 +364,7 @@ class EndpointClient:
             raise error
 
     async def post(self, url: str, content: bytes, limit: int) -> tuple[Mapping[str, str], bytes]:
-        """Send a JSON body to a URL of the endpoint once, and return the headers and whole payload of the response.
+        """Send a JSON body to a URL of the endpoint once, and return the headers and the whole payload of the response.
 
         Args:
             url: URL of the endpoint.
@@ -397,9 +403,7 @@ class EndpointClient:
         return response.headers, bytes(payload)
 
     def _build_status_error(self, response: httpx2.Response, payload: bytes) -> CallError:
-        """Return the error for a response with an HTTP status from 300 on, with the endpoint's message. It is not
-        raised here.
-        """
+        """Return the error for a response with an HTTP status from 300 on, with the message of the endpoint."""
         status = response.status_code
         if status < REFUSALS:
             where = self.redact(response.headers.get("location", "nowhere"))
@@ -420,25 +424,25 @@ class EndpointClient:
         return CallError(f"refused with {status}", message, False, status)
 
     def redact(self, text: str) -> str:
-        """Return an endpoint's text for a message: without the key, on one line, at most `MAX_QUOTED` characters."""
+        """Return a text of the endpoint for a message: without the key, on one line, and at most `MAX_QUOTED`
+        characters.
+        """
         text = text.replace(self.key, "…") if self.key else text
         return " ".join(text.split())[:MAX_QUOTED]
 
 
-def extract_message(found: Any) -> str:
-    """Return the error message in a JSON response, wherever common layouts have it. If it is not a string, it is
-    returned as JSON text.
+def extract_message(response: Any) -> str:
+    """Return the error message in a JSON response, which common layouts have under `error` or `message`. A message that
+    is not a string is returned as JSON text.
     """
-    error = found.get("error", found) if isinstance(found, dict) else found
+    error = response.get("error", response) if isinstance(response, dict) else response
     message = error.get("message", error) if isinstance(error, dict) else error
     return message if isinstance(message, str) else orjson.dumps(message).decode()
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now. Returns None
-    if the header is missing or malformed.
-
-    The seconds are at least 0 and at most `MAX_RETRY_SECONDS`.
+    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now, between 0 and
+    `MAX_RETRY_SECONDS`. Return None if the header is missing or malformed.
     """
     if header is None:
         return None
@@ -447,8 +451,8 @@ def parse_retry_after(header: str | None) -> float | None:
         seconds = float(header)
     except ValueError:
         try:
-            moment = parsedate_to_datetime(header)
-            seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
+            date = parsedate_to_datetime(header)
+            seconds = ((date if date.tzinfo else date.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
         except (ValueError, OverflowError):  # a year of twenty digits
             return None
 

@@ -28,8 +28,8 @@ from pathlib import PurePath
 
 
 def locate_error(error: Exception) -> str:
-    """Return the class and place of an exception as text, such as "KeyError in protocols.py line 97". It is meant for a
-    log or a warning.
+    """Return the class of an exception and the place where it was raised as text for a log or a warning, such as
+    "KeyError in protocols.py line 97".
 
     The message is left out, as it may quote a key, or what a user or another server sent.
     """
@@ -69,7 +69,7 @@ class NotFiniteError(EncoderError):
         super().__init__(reason if place is None else f"{place}: {reason}")
 
     def at(self, place: str) -> "NotFiniteError":
-        """Return the same error with other words that name the text, such as a row of a file."""
+        """Return a copy of the error that names the text by its place, such as a row of a file."""
         return NotFiniteError(self.reason, self.position, place)
 
 

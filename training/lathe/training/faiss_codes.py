@@ -22,7 +22,7 @@ MIN_RELATIVE_SIZE = 1e-5
 
 @dataclass(frozen=True)
 class CodeIndex:
-    """Empty FAISS index of a quantizer's codes.
+    """Empty FAISS index for the byte codes of a quantizer, and the transforms before it.
 
     Attributes:
         index: trained index of inner products, whose codes are those of the quantizer.
@@ -37,7 +37,7 @@ class CodeIndex:
     offset: int = 0
 
     def pack(self, codes: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return the quantizer's codes `(n, bytes)` as the index stores them."""
+        """Return the quantizer's byte codes `(n, bytes)` as the index stores them."""
         return codes.view(np.uint8) + np.uint8(self.offset)
 
 
@@ -46,8 +46,8 @@ NEVER_NEAREST = 1e6
 
 
 def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
-    """Build the empty FAISS index that can search the codes of a fitted quantizer. The result also holds what documents
-    and queries are mapped by before.
+    """Build an empty FAISS index that can search the byte codes of a fitted quantizer, and return it with the
+    transforms that documents and queries need before it.
 
     Raises:
         ExportError: if FAISS has no such index.
@@ -63,8 +63,8 @@ def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
 
 
 def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
-    """Build an empty `IndexScalarQuantizer` whose 8-bit cells are those of a fitted `Int8`. Its codes count from 0
-    instead of −128.
+    """Build an empty `IndexScalarQuantizer` with the 8-bit cells of a fitted `Int8`, and return it. Its codes count
+    from 0 instead of −128.
     """
     scale, zero_point = (tensor.float().cpu().numpy() for tensor in (step.scale, step.zero_point))
     kind = faiss.ScalarQuantizer.QT_8bit
@@ -78,8 +78,8 @@ def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
 
 
 def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
-    """Build an empty `IndexPQ` for codes of one sign per dimension, eight to a byte. A transform before it fills up the
-    last byte with zeros.
+    """Build an empty `IndexPQ` for codes of one sign per dimension, eight to a byte, and return it with a transform
+    that fills up the last byte with zeros.
     """
     sizes = np.zeros((step.code_bytes(len(step.size)), 1, BYTE), np.float32)
     size = step.size.float().cpu().numpy()
@@ -91,8 +91,8 @@ def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
 
 
 def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
-    """Build an empty `IndexPQ` that can search the codes of a fitted step. Linear maps before it map documents and
-    queries to the codes' coordinates.
+    """Build an empty `IndexPQ` that can search the codes of a fitted step, and return it with linear maps from
+    documents and from queries to the coordinates of the codes.
 
     Each byte of a code is a centroid number of the product quantizer. Documents are mapped to coordinates by the
     encoder; queries by the decoder's transpose, so that inner products of both are scores.
@@ -122,23 +122,23 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
     shift = -encoder.astype(np.float64) @ step.mean.double().cpu().numpy()
     return CodeIndex(
         _product_index(faiss, centroids),
-        linear_transform(faiss, encoder, shift),
+        build_linear_transform(faiss, encoder, shift),
         # ⟨q, μ⟩ is left out of the scores: it is the same for all codes.
-        linear_transform(faiss, decoder, None),
+        build_linear_transform(faiss, decoder, None),
     )
 
 
 def _product_index(faiss: Any, centroids: NDArray[np.float32]) -> Any:
-    """Build an empty `IndexPQ` that searches by inner product, with the given centroids `(bytes, 256, 8)`."""
-    octets = len(centroids)
-    index = faiss.IndexPQ(BYTE * octets, octets, BYTE, faiss.METRIC_INNER_PRODUCT)
+    """Return an empty `IndexPQ` that searches by inner product, with the given centroids `(bytes, 256, 8)`."""
+    code_bytes = len(centroids)
+    index = faiss.IndexPQ(BYTE * code_bytes, code_bytes, BYTE, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(np.ascontiguousarray(centroids, np.float32).ravel(), index.pq.centroids)
     index.is_trained = True
     return index
 
 
-def linear_transform(faiss: Any, weight: NDArray[np.float32], bias: NDArray[Any] | None) -> Any:
-    """Build FAISS's `LinearTransform` of the map x ↦ Wx + b, for a weight `(k, d)` and a bias `(k,)` or None."""
+def build_linear_transform(faiss: Any, weight: NDArray[np.float32], bias: NDArray[Any] | None) -> Any:
+    """Return FAISS's `LinearTransform` of the map x ↦ Wx + b, for a weight `(k, d)` and a bias `(k,)` or None."""
     linear = faiss.LinearTransform(weight.shape[1], weight.shape[0], bias is not None)
     faiss.copy_array_to_vector(np.ascontiguousarray(weight, np.float32).ravel(), linear.A)
     if bias is not None:

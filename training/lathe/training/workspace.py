@@ -18,7 +18,7 @@ KEPT_SECONDS = 7 * 24 * 3600
 
 @contextmanager
 def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator[Path]:
-    """Create the folder `root/key.N`, or resume one that an earlier run left, and yield its path, locked for the block.
+    """Create the folder `root/key.N`, or take one that an earlier run left, and yield its path, locked for the block.
     The folder is deleted if the block succeeds, unless `keep`.
 
     If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
@@ -31,7 +31,7 @@ def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator
     while True:
         number += 1
         folder = root / f"{key}.{number}"
-        lock = folder_lock(folder)
+        lock = get_folder_lock(folder)
         try:
             lock.acquire(blocking=False)
         except Timeout:
@@ -45,19 +45,16 @@ def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator
 
 
 @contextmanager
-def lock_folder(folder: Path, refusal: TrainingError) -> Iterator[None]:
-    """Create `folder` if missing, and hold its lock while the block runs. Raises the error `refusal` if another run
-    holds the lock.
-
-    Raises:
-        TrainingError: `refusal`, if another run holds the lock.
+def lock_folder(folder: Path, error: TrainingError) -> Iterator[None]:
+    """Create a folder if missing, and hold its lock while the block runs. Raise the given error if another run holds
+    the lock.
     """
     make_root(folder)
     try:
         with lock_file(folder / ".lock").acquire(blocking=False):
             yield
     except Timeout:
-        raise refusal from None
+        raise error from None
 
 
 def _delete_stale_folders(root: Path) -> None:
@@ -66,24 +63,20 @@ def _delete_stale_folders(root: Path) -> None:
         if not folder.is_dir() or time.time() - folder.stat().st_mtime < KEPT_SECONDS:
             continue
         try:
-            with folder_lock(folder).acquire(blocking=False):
+            with get_folder_lock(folder).acquire(blocking=False):
                 _delete_locked(folder)
         except Timeout:
             continue
 
 
 def _delete_locked(folder: Path) -> None:
-    """Delete a folder, then its lock file, whose lock is held.
-
-    Who waits for it creates the file again.
+    """Delete a folder whose lock is held, then its lock file. Another process that waits for the lock creates the file
+    again.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    Path(folder_lock(folder).lock_file).unlink(missing_ok=True)
+    Path(get_folder_lock(folder).lock_file).unlink(missing_ok=True)
 
 
-def folder_lock(folder: Path) -> FileLock:
-    """Return the lock of a workspace folder, `NAME.lock` beside it.
-
-    It is not yet acquired.
-    """
+def get_folder_lock(folder: Path) -> FileLock:
+    """Return the lock of a workspace folder, the file `NAME.lock` beside it. It is not acquired yet."""
     return lock_file(folder.with_name(f"{folder.name}.lock"))

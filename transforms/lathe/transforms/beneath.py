@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
-from lathe.transforms.files import NO_LINK, NO_WAIT, read_within, require_plain
+from lathe.transforms.files import NO_LINK, NO_WAIT, open_plain, read_within
 
 MAX_LINKS = 40
 """Maximum number of links followed on the way to one file, as in Linux."""
@@ -34,8 +34,8 @@ class OutsideError(OSError):
 
 
 def open_beneath(root: Path, name: str) -> BufferedReader:
-    """Open the regular file `root/name` for reading bytes, and return the stream. It fails if `..` or a link on the way
-    leads out of `root`.
+    """Open the regular file `root/name`, and return a stream that reads its bytes. Links on the way are followed,
+    unless one leads out of `root`.
 
     Args:
         root: the folder; it may be a link.
@@ -46,23 +46,23 @@ def open_beneath(root: Path, name: str) -> BufferedReader:
         FileNotFoundError, IsADirectoryError, OSError: as `open`; also for pipes and devices, and for too many links.
     """
     with _open_descriptor(root, name) as descriptor:
-        require_plain(descriptor, name)
-        # Duplicated, because leaving the block closes `descriptor`, and the file must stay open.
-        return os.fdopen(os.dup(descriptor), "rb")
+        return open_plain(descriptor, name)
 
 
 def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
-    """Read the regular file `root/name` and return its bytes.
+    """Read the regular file `root/name`, and return its bytes. Links on the way are followed, unless one leads out of
+    `root`.
 
-    It raises what `open_beneath` does. A file of more than `max_bytes` is an `OSError`; None takes any number.
+    Raises:
+        OSError: what `open_beneath` raises; also for a file of more than `max_bytes`, where None allows any number.
     """
     with open_beneath(root, name) as file:
         return read_within(file, max_bytes)
 
 
 def list_beneath(root: Path, name: str) -> list[str] | None:
-    """List all regular files below `root/name`, recursively, as sorted paths relative to `root`. The result is None if
-    it is a file.
+    """List all regular files in the folder `root/name` and its subfolders. Return their sorted paths relative to
+    `root`, or None if `root/name` is no folder.
 
     Links to files are listed, links to folders are not entered, and broken links are left out.
 
@@ -87,9 +87,10 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
 
 @contextmanager
 def _open_descriptor(root: Path, name: str) -> Iterator[int]:
-    """Open the file or folder `root/name` for the block, and yield its descriptor. No link is followed out of `root`.
+    """Context manager that opens the file or folder `root/name`, yields its file descriptor, and closes it after the
+    block. Links are followed one part of the path at a time, and never out of `root`.
 
-    Links are resolved step by step and never out of `root`; raises what `open_beneath` does.
+    It raises what `open_beneath` raises.
     """
     folders = [os.open(root, FOLDER)]
     parts, links = list(reversed(PurePosixPath(name).parts)), 0
@@ -128,8 +129,8 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
 
 
 def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
-    """Return where a link points, given the error with which opening it failed. If `part` is no link, that error is
-    raised again.
+    """Return the path that a symbolic link points to. If `part` turns out to be no link, raise `error`, with which
+    opening it failed.
 
     Args:
         part: name of the link.
@@ -146,7 +147,8 @@ def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
 
 
 def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
-    """Return the absolute path `target` relative to `root`. Links in the spelling of `root` are taken into account.
+    """Return the absolute path `target` relative to `root`. `root` may be spelled with links or with its links
+    resolved.
 
     Raises:
         OutsideError: if it is not below `root`; names `name`.
@@ -159,10 +161,11 @@ def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosix
 
 
 def _leads_to_file(root: Path, name: str) -> bool:
-    """Return whether the path `name` below `root`, with links followed, is a file that can be read.
+    """Return whether `root/name`, with links followed, is a regular file that can be opened. Return False for a broken
+    link.
 
     Raises:
-        OutsideError: if it is outside.
+        OutsideError: if it is outside `root`.
     """
     try:
         open_beneath(root, name).close()
@@ -176,5 +179,5 @@ def _leads_to_file(root: Path, name: str) -> bool:
 
 
 def _raise(error: OSError) -> None:
-    """Raise the error: passed to `os.fwalk`, which otherwise ignores folders it cannot read."""
+    """Raise `error`. Passed to `os.fwalk`, which otherwise ignores folders that it cannot read."""
     raise error

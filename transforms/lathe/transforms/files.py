@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from io import BufferedRandom
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,12 +27,14 @@ NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 def permissions_in(folder: Path) -> int:
-    """Return the mode for a new subfolder: 0o700 plus the group and other bits of `folder`."""
+    """Return the mode bits for a new subfolder of `folder`: 0o700 for the owner, and for group and others the bits of
+    `folder`.
+    """
     return PRIVATE_FOLDER | (folder.stat().st_mode & 0o077)
 
 
 def expand_home(path: str | Path) -> Path:
-    """Return the path with a leading `~` or `~USER` replaced by the home directory.
+    """Return the path with a leading `~` or `~USER` replaced by that home directory.
 
     Raises:
         ValueError: if the home directory is unknown: the user does not exist, or a container's has no `HOME`.
@@ -44,9 +46,8 @@ def expand_home(path: str | Path) -> Path:
 
 
 def create_file(path: Path, private: bool = False) -> BufferedRandom:
-    """Create an empty file, and return it open for reading and writing. An existing file or link is deleted first.
-
-    The target of a deleted link stays as it is.
+    """Create an empty file, and return it open for reading and writing bytes. A file or link that is there already is
+    deleted first, but not what the link points to.
 
     Args:
         path: path of the file.
@@ -63,8 +64,8 @@ def create_file(path: Path, private: bool = False) -> BufferedRandom:
 
 
 def continue_file(path: Path, append: bool = False) -> BufferedRandom:
-    """Open a file for reading and writing without deleting its content, and return it. A missing file is created, and a
-    link is rejected.
+    """Open a file for reading and writing bytes, keep its content, and return it. Create the file if it is missing, and
+    refuse a link.
 
     Args:
         path: path of the file.
@@ -85,7 +86,8 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
 
 
 def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file, following links, and return its bytes. A pipe or device is rejected without waiting for it.
+    """Read a regular file, following links, and return its bytes. A pipe or a device is refused at once instead of
+    waited for.
 
     Args:
         path: path of the file.
@@ -96,24 +98,34 @@ def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
     try:
-        require_plain(descriptor, path.name)
-        with os.fdopen(os.dup(descriptor), "rb") as file:
+        with open_plain(descriptor, path.name) as file:
             return read_within(file, max_bytes)
     finally:
         os.close(descriptor)
 
 
-def require_plain(descriptor: int, name: str) -> None:
-    """Check that an open file is a regular one. Raises `OSError` otherwise, with `name` in the message."""
+def open_plain(descriptor: int, name: str) -> BufferedReader:
+    """Check that a file descriptor is open on a regular file, and return a stream that reads its bytes. The stream has
+    a duplicate of the descriptor, so that both are closed separately.
+
+    Args:
+        descriptor: descriptor that is open for reading.
+        name: name of the file, for the error.
+
+    Raises:
+        OSError: for a folder, a pipe, a device or anything else that is no regular file.
+    """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is not a plain file", name)
+    return os.fdopen(os.dup(descriptor), "rb")
 
 
 def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
-    """Read an open file to its end, and return its bytes, at most `max_bytes` (None for any number).
+    """Read an open file from its position to its end, and return the bytes. `max_bytes` is the largest number allowed,
+    or None for any.
 
     Raises:
         OSError: if there are more than `max_bytes`.
@@ -127,7 +139,8 @@ def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
 
 
 def make_folder(path: Path, private: bool = False) -> None:
-    """Create a folder and its missing parents. An existing folder stays, and a link or file in its place is rejected.
+    """Create a folder and its missing parents. A folder that exists already stays as it is, but a link or a file in its
+    place is refused.
 
     Args:
         path: path of the folder.
@@ -147,16 +160,17 @@ def make_folder(path: Path, private: bool = False) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Create a folder unless it exists.
-
-    A symlink to a folder is accepted, whereas `make_folder` rejects it.
+    """Create a folder and its missing parents, unless the path is a folder already. A link to a folder counts as one,
+    whereas `make_folder` refuses it.
     """
     if not path.is_dir():
         make_folder(path)
 
 
 def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write bytes to a new file and fsync it. An existing file or link is deleted first, so this is not atomic."""
+    """Write bytes to a new file, and fsync it. A file or link that is there already is deleted first, so a crash can
+    lose the old content before the new one is written.
+    """
     with create_file(path, private) as file:
         file.write(payload)
         file.flush()
@@ -164,10 +178,11 @@ def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Replace the content of a file by the given bytes, atomically. Readers see either the old or the new content, even
+    """Replace the content of a file by the given bytes, atomically: readers see either the old or the new content, even
     after a crash.
 
-    The bytes are written to `.<name>` beside it and fsynced; that file is then renamed, or deleted after an error.
+    The bytes are written to `.<name>` beside the file and fsynced. That file is then renamed, or deleted after an
+    error.
     """
     staging = path.with_name(f".{path.name}")
     try:
@@ -180,13 +195,15 @@ def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def read_pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Yield what is left of an open file in pieces of `PIECE_BYTES`."""
+    """Yield the rest of an open file as pieces of `PIECE_BYTES` bytes. The last piece may be shorter."""
     while piece := file.read(PIECE_BYTES):
         yield piece
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> str:
-    """Write pieces to a new file, sync it to disk, and return the SHA-256 of its content as hexadecimal text."""
+    """Write pieces of bytes to a new file, fsync it, and return the SHA-256 of the content in hexadecimal. A file or
+    link that is there already is deleted first.
+    """
     hashed = hashlib.sha256()
     with create_file(path) as file:
         for piece in pieces:
@@ -198,7 +215,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Fsync a folder, so that files created, renamed or deleted in it stay so after a power cut."""
+    """Fsync a folder, so that the files created, renamed or deleted in it stay so after a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -211,7 +228,7 @@ MAX_DEPTH = 64
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON text, check that other parsers would read it alike, and return its value.
+    """Parse JSON text, and return its value. Text that other JSON parsers may read differently is refused.
 
     Raises:
         ValueError: if it is no JSON, nested more than `MAX_DEPTH` deep, or holds integers of more than 64 bits or lone
@@ -221,12 +238,12 @@ def parse_json(content: bytes | str) -> Any:
         parsed = json.loads(content)
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
-    _require_portable(parsed)
+    _check_portable(parsed)
     return parsed
 
 
 def parse_json_object(content: bytes | str) -> dict[str, Any]:
-    """Parse JSON text that must hold an object, with the checks of `parse_json`, and return it as a dict.
+    """Parse JSON text that holds an object, and return it as a dict. The checks of `parse_json` apply.
 
     Raises:
         ValueError: also if it is no object.
@@ -238,7 +255,7 @@ def parse_json_object(content: bytes | str) -> dict[str, Any]:
 
 
 def read_json_file(path: Path) -> Any:
-    """Read a regular file, parse its content as JSON that all parsers read alike, and return the value.
+    """Read a regular file that holds JSON text, and return the parsed value. The checks of `parse_json` apply.
 
     Raises:
         OSError: if it cannot be read, or is no regular file.
@@ -247,13 +264,12 @@ def read_json_file(path: Path) -> Any:
     return parse_json(read_plain_file(path))
 
 
-def _require_portable(value: Any, depth: int = 0) -> None:
-    """Check that a JSON value holds nothing that other parsers refuse: deep nesting, long integers and lone surrogates.
-
-    An object's keys are checked like its values.
+def _check_portable(value: Any, depth: int = 0) -> None:
+    """Check that other JSON parsers would read a parsed value alike: it has no deep nesting, no long integers and no
+    lone surrogates. `depth` is the nesting depth of the value within the document.
 
     Raises:
-        ValueError: if it does.
+        ValueError: if it has one of these, in a value or in an object's key.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
@@ -266,7 +282,7 @@ def _require_portable(value: Any, depth: int = 0) -> None:
     elif isinstance(value, dict):
         for key, inner in value.items():
             key.encode()
-            _require_portable(inner, depth + 1)
+            _check_portable(inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            _require_portable(inner, depth + 1)
+            _check_portable(inner, depth + 1)

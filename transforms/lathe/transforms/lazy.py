@@ -11,7 +11,8 @@ PackageHooks = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def load_lazily(package: str, init_file: str) -> PackageHooks:
-    """Return the `__getattr__`, `__dir__` and `__all__` for a package whose names are imported only on first access.
+    """Return the `__getattr__`, `__dir__` and `__all__`, in this order, that make a package import its names on first
+    access.
 
     The names and their modules are read from the type stub beside `__init__.py`, which type checkers read too.
 

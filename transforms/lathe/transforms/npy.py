@@ -16,7 +16,7 @@ _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an open .npy file. Returns the array's shape, whether it is in Fortran order, and its dtype.
+    """Read the header of an open .npy file. Return the array's shape, whether it is in Fortran order, and its dtype.
 
     The file is then at its first value. Formats 1.0 and 2.0 are read, as NumPy writes them for numbers. What is no such
     header raises errors of many kinds.
@@ -27,9 +27,9 @@ def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
 
 
 def open_npy(path: str | PathLike[str]) -> NDArray[Any]:
-    """Open a .npy file as a read-only memmap.
+    """Open a .npy file and return its array as a read-only memmap.
 
-    NumPy raises errors of many kinds for what is no such file.
+    NumPy raises errors of many kinds if the file is no .npy file.
     """
     with _parsing:
         return np.lib.format.open_memmap(path, mode="r")

@@ -18,14 +18,17 @@ MIN_ROWS = 64
 
 @cache
 def prefers_onednn() -> bool:
-    """Return whether products in float32 are faster by oneDNN here."""
+    """Return whether float32 matrix products are faster by oneDNN than by MKL here: on AMD's processors, if this build
+    of PyTorch has oneDNN.
+    """
     return is_amd() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def multiply_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return xWᵀ + b, for rows x `(n, d)`, a weight W `(k, d)` and a bias b `(k,)` or None, as `(n, k)`.
+    """Return the product xWᵀ + b, `(n, k)`, for rows x `(n, d)`, a weight W `(k, d)` and a bias b `(k,)` or None.
 
-    On AMD's processors oneDNN multiplies many rows in float32, unless a gradient or a graph of PyTorch is made.
+    On AMD's processors oneDNN multiplies 64 or more float32 rows. It is not used where a gradient or a graph of PyTorch
+    is recorded.
     """
     if (
         not torch.compiler.is_compiling()  # before the number of rows is read, which a graph leaves open

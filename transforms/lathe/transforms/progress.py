@@ -7,11 +7,12 @@ Progress = Callable[[float, str], None]
 
 
 def no_progress(_fraction: float, _message: str) -> None:
-    """Do nothing: the default progress callback."""
+    """Ignore progress. This is the callback of callers that give none."""
 
 
 def part_of(on_progress: Progress, start: float, end: float) -> Progress:
-    """Return a callback for one part of the work, which maps its progress from [0, 1] to [start, end].
+    """Return a progress callback for one part of the work, which passes its progress on to the callback for the whole.
+    Progress 0 of the part becomes `start` of the whole, and progress 1 becomes `end`.
 
     Args:
         on_progress: callback for the whole work; called with the mapped progress and the same message.

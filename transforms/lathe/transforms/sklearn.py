@@ -48,7 +48,7 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.dimensions = dimensions
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Fit the chain to rows `(n, d)`, and return the estimator. `y` is ignored.
+        """Fit the chain of transforms to rows `(n, d)`, and return the estimator itself. `y` is ignored.
 
         Raises:
             StepError: for steps that cannot be parsed, do not fit the dimensions, or learn from pairs.
@@ -72,7 +72,8 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803
-        """Map rows `(n, d)` to floats `(n, k)`.
+        """Transform rows `(n, d)` by the fitted chain, and return float32 rows `(n, k)`. Byte codes are decoded to
+        floats.
 
         Raises:
             sklearn.exceptions.NotFittedError: before `fit`.
@@ -84,7 +85,7 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return floats
 
     def __sklearn_tags__(self) -> Tags:
-        """Return scikit-learn's tags: outputs are float32 whatever the inputs are."""
+        """Return scikit-learn's tags of the estimator, which say that outputs are float32 for inputs of any dtype."""
         tags: Tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags

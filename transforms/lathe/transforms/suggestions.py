@@ -10,7 +10,7 @@ MAX_CHARACTERS = 64
 
 
 def find_similar(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a misspelt name, or None if none is alike.
+    """Return the known name that is most like a misspelt name, or None if no known name is alike.
 
     Case does not matter, and hyphens count as underscores. Names with the same letters in another order are alike,
     which the ratio does not see in short ones: `prot` and `port` have .75.
@@ -23,8 +23,8 @@ def find_similar(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return advice for an error message about an unknown name. It is "did you mean X?", or a list of the known names
-    if none is alike.
+    """Return advice for an error message about an unknown name: "did you mean X?" if a known name X is alike, else
+    "there are A, B, C" with all known names.
     """
     names = list(known)
     similar = find_similar(name, names)

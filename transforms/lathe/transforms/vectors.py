@@ -32,7 +32,7 @@ class Vectors(Protocol):
 
 
 def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]:
-    """Yield the rows of vectors, in order, as NumPy blocks of `rows` rows, the last one perhaps shorter.
+    """Yield the rows of vectors `(n, d)`, in order, as NumPy blocks of `rows` rows. The last block may be shorter.
 
     Raises:
         InputError: if the vectors are not a 2-D array of floats.
@@ -43,10 +43,11 @@ def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]
 
 
 def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
-    """Yield the rows of vectors, in order, in NumPy blocks, and raise `InputError` at the first row with NaN or inf.
+    """Yield the rows of vectors `(n, d)`, in order, as NumPy blocks of up to `BLOCK_ROWS` rows. Each block is checked
+    for NaN and inf before it is yielded.
 
     Raises:
-        InputError: names the first row that holds NaN or inf.
+        InputError: with the number of the first row that holds NaN or inf.
     """
     start = 0
     for block in row_blocks(vectors):
@@ -56,9 +57,8 @@ def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
 
 
 def as_vectors(vectors: Any) -> Vectors:
-    """Convert lists of numbers to a NumPy array.
-
-    Anything else, such as an array or a memmap, is returned unchanged.
+    """Return a list or tuple of rows as a NumPy array. Anything else, such as an array or a memmap, is returned
+    unchanged.
 
     Raises:
         InputError: if the lists hold no numbers, or differ in length.
@@ -68,7 +68,7 @@ def as_vectors(vectors: Any) -> Vectors:
 
 
 def require_matrix(vectors: Vectors) -> None:
-    """Check that `vectors` has the shape `(n, d)` with d ≥ 1. Raises `InputError` otherwise."""
+    """Check that `vectors` has a shape `(n, d)` with d ≥ 1. Raise `InputError` otherwise."""
     declared = getattr(vectors, "shape", None)
     if declared is None:
         raise InputError(f"vectors must be an array or a tensor (n, d), got {type(vectors).__name__}")
@@ -78,8 +78,8 @@ def require_matrix(vectors: Vectors) -> None:
 
 
 def require_finite(block: FloatArray, first_row: int = 0) -> None:
-    """Check that a block `(n, d)` holds no NaN or inf. Raises `InputError` with the first such row otherwise, counted
-    from `first_row`.
+    """Check that a block of rows `(n, d)` holds no NaN or inf. Raise `InputError` with the number of the first row that
+    does, where the block's first row has the number `first_row`.
 
     A sum is finite only if all its terms are, so one cheap pass suffices in the ordinary case; rows are searched only
     if the sum is not finite (which an overflow can cause too).
@@ -93,8 +93,8 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """Convert an array or a tensor to a contiguous NumPy array of floats in native byte order. It is copied only if
-    needed.
+    """Return an array, a tensor or nested lists as a contiguous NumPy array of floats in native byte order. The numbers
+    are copied only if needed.
 
     Float dtypes are kept, except that bfloat16, integers and bools become float32.
 
@@ -121,7 +121,9 @@ def as_numpy(block: Any) -> FloatArray:
 
 
 def as_tensor(rows: Any, like: Tensor) -> Tensor:
-    """Convert rows to a contiguous tensor with the dtype and device of `like`. They are copied only if needed."""
+    """Return rows as a contiguous, aligned tensor with the dtype and device of `like`. The numbers are copied only if
+    needed.
+    """
     if isinstance(rows, Tensor):
         return standardize_layout(rows.to(dtype=like.dtype, device=like.device))
     array = as_numpy(rows)
@@ -131,7 +133,7 @@ def as_tensor(rows: Any, like: Tensor) -> Tensor:
 
 
 def as_float64(tensor: Tensor) -> NDArray[np.float64]:
-    """Convert a tensor on any device to a float64 NumPy array."""
+    """Return a tensor, on any device, as a float64 NumPy array."""
     array: NDArray[np.float64] = tensor.to("cpu", torch.float64).numpy()
     return array
 

@@ -43,7 +43,7 @@ MAX_LOADED = 64
 
 
 class ChainFolder(VersionFolder):
-    """The chains in one folder, with a cache of those that were loaded.
+    """The chains of transforms in one folder, with a cache of those that were loaded.
 
     Args:
         root: the folder.
@@ -59,7 +59,7 @@ class ChainFolder(VersionFolder):
         self.cache_lock = threading.Lock()  # held for moments; a disk is read under `loading`
 
     def read(self, name: str, version: int) -> "Chain":
-        """Load a version from disk, bypassing the memory cache.
+        """Load a version of a chain of transforms from disk and return it, bypassing the memory cache.
 
         Raises:
             ArtifactError: if its files are damaged.
@@ -67,7 +67,8 @@ class ChainFolder(VersionFolder):
         return load_chain(self.root / name / str(version), self.links_within)
 
     def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
-        """Return a version's (manifest, tensors) as bytes, as they are on disk, unchecked.
+        """Return a version's manifest and its tensors, `(manifest.json, chain.safetensors)`, as the bytes on disk,
+        unchecked.
 
         Raises:
             OSError: if the files cannot be read.
@@ -76,7 +77,8 @@ class ChainFolder(VersionFolder):
         return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
 
     def get_loaded(self, ref: str) -> LoadedChain | None:
-        """Return a chain from memory. None if it is not loaded, its files have changed, or no version is live.
+        """Return the chain of a reference from memory, or None if it is not loaded, its files have changed, or no
+        version is live.
 
         A bare name means the live version. The live version is remembered and read again if the pointer file changes.
         """
@@ -92,15 +94,18 @@ class ChainFolder(VersionFolder):
         return None if version is None else self._get_unchanged(name, version)
 
     def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
-        """Return a version from memory, or None if it is not loaded or its files have changed. Marks it as used."""
+        """Return a version from memory, or None if it is not loaded or its files have changed. A version that is found
+        becomes the most recently used.
+        """
         with self.cache_lock:
             chain = self.loaded.get((name, version))
         return chain if chain is not None and chain.file_stamp == get_file_stamp(chain.folder) else None
 
     def load(self, ref: str) -> LoadedChain:
-        """Load the chain that a reference such as `name@2` names, from memory if its files are unchanged.
+        """Return the chain of transforms that a reference such as `name@2` names. It comes from memory if its files are
+        unchanged, else from disk.
 
-        A chain read from disk is kept in memory; over `MAX_LOADED` chains, the least recently used one is dropped.
+        A chain read from disk is kept in memory. Beyond `MAX_LOADED` chains, the least recently used one is dropped.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -135,9 +140,9 @@ NESTED = "nested"
 
 
 def parse_size_routes(content: Any) -> dict[str, str]:
-    """Check one encoder's size routes, read from JSON, and return them as a new dict `{dimensions: chain}`.
+    """Check one encoder's size routes, read from JSON, and return a copy: which chain serves which dimensions.
 
-    A key is a number of dimensions as text, or "nested".
+    A key is a number of dimensions as text, or "nested", for all sizes that a nested chain can be cut to.
 
     Raises:
         ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
@@ -149,7 +154,7 @@ def parse_size_routes(content: Any) -> dict[str, str]:
 
 
 class SizeRoutes:
-    """The size routes of all encoders to the chains of a folder, in one JSON file."""
+    """The size routes of all encoders, in one JSON file: which chain answers a request for a number of dimensions."""
 
     def __init__(self, path: Path, chains: ChainFolder) -> None:
         self.path = path
@@ -157,10 +162,10 @@ class SizeRoutes:
         self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
-        """Read from the file which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`.
+        """Read which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`. Empty if there is
+        no file.
 
-        The result is empty if there is no file. The key "nested" stands for all dimensions a nested chain can be cut
-        to.
+        The key "nested" stands for all dimensions that a nested chain can be cut to.
 
         Raises:
             ArtifactError: if the file is damaged.
@@ -174,14 +179,17 @@ class SizeRoutes:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def get_current(self) -> dict[str, dict[str, str]]:
-        """Return all size routes as `read` does, from memory unless the file changed. Do not modify the result."""
+        """Return all size routes as `read` does, from memory unless the file changed. Callers must not modify the
+        result.
+        """
         stamp = get_file_stamp(self.path)
+        # The stamp is taken first: a file that is replaced while it is read is read again by the next call.
         if stamp != self.cached[0]:
             self.cached = stamp, self.read()
         return self.cached[1]
 
     def find_problem(self) -> str | None:
-        """Return a sentence why the file of size routes cannot be read, or None if it can."""
+        """Return a sentence that says why the file of size routes cannot be read, or None if it can be read."""
         try:
             self.get_current()
         except ArtifactError as error:
@@ -191,7 +199,8 @@ class SizeRoutes:
         return None
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain now set.
+        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain that answers
+        them now.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -201,6 +210,7 @@ class SizeRoutes:
                 deleted or does not give these dimensions.
         """
         with self.lock():
+            # Read under the lock, as another process may have set a route meanwhile.
             size_routes = self.read()
             encoder_routes = size_routes.setdefault(encoder_fingerprint, {})
             if not replace and self.find_chain(encoder_routes, route) is not None:
@@ -210,19 +220,20 @@ class SizeRoutes:
         return ref
 
     def lock(self) -> FileLock:
-        """Return the file lock that a thread or process must hold to change the routes."""
+        """Create the folder of the routes' file, and return the file lock, not yet acquired, that whoever changes the
+        routes must hold.
+        """
         make_root(self.path.parent)
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
     def serve_dimensions(self, name: str) -> list[str]:
-        """Let a chain answer all requests for its output dimensions. Return the routes that it has then.
+        """Make a chain answer all requests for its output dimensions. Return the routes it then has, such as
+        `["128", "nested"]`.
 
-        The number of dimensions is that of the live version. A nested chain also gets the route `nested`. Requests that
-        got another chain for these dimensions get this one, so this is called only when a user asked for it.
-
-        Returns:
-            The routes that the chain then has. Empty if no version is live or it cannot be read, was fitted without an
-            encoder, or keeps all dimensions.
+        The number of dimensions is that of the live version. A nested chain also gets the route `nested`. The list is
+        empty if no version is live or it cannot be read, was fitted without an encoder, or keeps all dimensions.
+        Requests that got another chain for these dimensions get this one, so this is called only when a user asked for
+        it.
         """
         try:
             loaded = self.chains.load(name)
@@ -236,16 +247,15 @@ class SizeRoutes:
         return [route for route in routes if self.assign(fingerprint, route, name, replace=True) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
-        """Copy a size route from another state folder if it is free here. Return the chain that now has it, or None.
+        """Copy a size route from another state folder if it is free here. Return the chain that then has it, or None if
+        it stays free.
+
+        It stays free if `ref` is missing here, does not serve it, or was not fitted on this encoder.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
             route: number of dimensions, or `NESTED`.
             ref: the chain.
-
-        Returns:
-            The chain that has the route afterwards; None if it stays free because `ref` is missing here, does not serve
-            it, or was not fitted on this encoder.
         """
         encoder_routes = self.read().get(encoder_fingerprint, {})
         if self.find_chain(encoder_routes, route) is None:
@@ -255,19 +265,20 @@ class SizeRoutes:
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
     def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
-        """Return the reference of the chain registered for these dimensions, or for all (`nested`), or None."""
+        """Return the reference of the chain registered for this number of dimensions, else of the one for all sizes
+        (`nested`), else None.
+        """
         size_routes = self.get_current().get(encoder_fingerprint, {})
         return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
 
-    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
-        """Return the loaded chain that answers an encoder's requests for a number of dimensions.
-
-        It is the chain of the size route for this number, else of the route `nested`.
+    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, encoder_dimensions: int) -> LoadedChain:
+        """Return the loaded chain that answers an encoder's requests for a number of dimensions: that of the size route
+        for the number, else that of the route `nested`.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
             dimensions: number of dimensions.
-            width: the encoder's own number of dimensions, for the message.
+            encoder_dimensions: the encoder's own number of dimensions, for the message.
 
         Raises:
             BadValueError: if no chain serves the size; the message lists the sizes that are served.
@@ -277,11 +288,13 @@ class SizeRoutes:
             loaded = self.find_chain(size_routes, route)
             if loaded is not None and loaded.serves(dimensions):
                 return loaded
-        sizes = ", ".join([*self._describe_sizes(size_routes), f"{width}, the encoder's own width"])
+        sizes = ", ".join([*self._describe_sizes(size_routes), f"{encoder_dimensions}, the encoder's own width"])
         raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
 
     def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
-        """Load the chain of one size route. None if there is no route, or its chain is deleted or lacks the size."""
+        """Load and return the chain of one size route, or return None if there is no route, or its chain is deleted or
+        lacks the size.
+        """
         if route not in size_routes:
             return None
         try:
@@ -292,6 +305,9 @@ class SizeRoutes:
         return loaded if serves else None
 
     def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
+        """List the dimensions that size routes serve, in words: such as "any from 1 to 128" for a nested chain, then
+        "256".
+        """
         nested = self.find_chain(size_routes, NESTED)
         largest = nested.output_dimensions or 0 if nested else 0
         exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))

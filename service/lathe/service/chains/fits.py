@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class FitSetting:
-    """What a fit works with besides its request.
+class FitContext:
+    """What a fit of a chain of transforms needs besides its request: registry, folder and encoders.
 
     Attributes:
         registry: registry to which the version is added.
@@ -51,12 +51,13 @@ class FitSetting:
 
 
 def run_fit(
-    request: NewFit, context: FitSetting, on_progress: Progress, vectors_to: Path | None = None
+    request: NewFit, context: FitContext, on_progress: Progress, vectors_to: Path | None = None
 ) -> dict[str, Any]:
-    """Fit a chain and add it to the registry as a new version. Return the version's name, state and certificate.
+    """Fit a chain of transforms and add it to the registry as a new version. Return a dict with its reference, state
+    and certificate.
 
-    If the request wants it and the gates hold, the version goes live. Gates are the request's bounds on the
-    certificate: a chain that fails one is registered all the same, but not live. Requests for dimensions get the chain
+    If the request wants it and the gates hold, the version goes live. Gates are the request's bounds on measures of the
+    certificate. A chain that fails one is registered all the same, but not live. Requests for dimensions get the chain
     only if the request says `serve_dimensions`.
 
     Args:
@@ -88,12 +89,12 @@ def run_fit(
     with fit as fitted:
         if vectors_to is not None:
             _write_vectors(fitted, vectors_to)
-        return publish(
+        return publish_fitted_chain(
             fitted, request.name, request.promote, context.registry, on_progress, context.job, request.serve_dimensions
         )
 
 
-def publish(
+def publish_fitted_chain(
     fitted: FittedChain,
     name: str,
     promote: bool | None,
@@ -102,7 +103,7 @@ def publish(
     job: str | None = None,
     serve_dimensions: bool = False,
 ) -> dict[str, Any]:
-    """Add a fitted chain to the registry as a new version. Return the version's name, state and certificate.
+    """Add a fitted chain to the registry as a new version. Return a dict with its reference, state and certificate.
 
     While Redis is unreachable, full or read-only, publishing waits up to `PATIENCE_SECONDS`.
 
@@ -135,9 +136,11 @@ def publish(
 
 
 def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
-    """Call `change` until Redis is reachable and not full, at most `PATIENCE_SECONDS`, and return its result.
+    """Call `change` until it does not fail because Redis is unreachable or full, at most `PATIENCE_SECONDS`. Return its
+    result.
 
-    It is tried again each second, and the progress says so. Other errors, and the last one when time is up, are raised.
+    It is called again each second, and the progress says so. Other errors, and the last one when time is up, are
+    raised.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -151,9 +154,10 @@ def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
 
 
 def _write_vectors(fitted: FittedChain, path: Path) -> None:
-    """Transform the source's vectors with the new chain and write them to a .npy file, of shape `(n, k)`.
+    """Transform the source's vectors with the new chain, block by block, and write them to a .npy file of shape
+    `(n, k)`.
 
-    The vectors are transformed in blocks. The file appears under its name only when it is complete.
+    The file appears under its name only when it is complete.
     """
     assert fitted.encoded is not None  # a fit of a source keeps them
     vectors, chain = fitted.encoded.vectors, fitted.chain
@@ -167,5 +171,6 @@ def _write_vectors(fitted: FittedChain, path: Path) -> None:
         out[start : start + len(block)] = chain.transform(block)
         start += len(block)
     out.flush()
+    # Unmapped before the rename, so that no write follows once the file has its name.
     del out
     staging.replace(path)

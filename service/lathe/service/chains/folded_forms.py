@@ -1,7 +1,7 @@
 """What a worker process knows of a chain: a reference to it, and its folded forms.
 
-A folded form has the affine steps multiplied into one, for the dimensions and side that a request names. Referring to
-a chain imports nothing else of Lathe.
+A folded form has the affine steps multiplied into one, for the dimensions that a request names, and for queries or for
+documents. Referring to a chain imports nothing else of Lathe.
 """
 
 import threading
@@ -23,7 +23,7 @@ FORM_BYTES = 4_096
 
 
 class FoldedForms:
-    """Folded forms of one chain, kept in bounded memory for several threads.
+    """Folded forms of one chain of transforms, kept in bounded memory for several threads.
 
     The forms with all dimensions are at most four. A form with fewer dimensions shares their tensors if it can, and is
     folded separately if not.
@@ -43,7 +43,8 @@ class FoldedForms:
         )
 
     def find(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain | None":
-        """Return the cached folded chain for these dimensions, normalization and side. None if it is not cached.
+        """Return the folded chain for these dimensions, normalization, and queries or documents, or None if it is not
+        cached.
 
         The arguments are those of `get`.
         """
@@ -54,12 +55,13 @@ class FoldedForms:
         return None if entry is None else entry[0]
 
     def get(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain":
-        """Return the chain folded (affine steps multiplied into one) for some dimensions, from the cache if possible.
+        """Return the chain with its affine steps multiplied into one, cut to some dimensions. It comes from the cache
+        if possible.
 
         Args:
             dimensions: output dimensions; None for all.
             normalize: whether outputs are unit vectors.
-            side: side of a search that the form is for; queries are not quantized.
+            side: whether the form is for queries or documents; queries are not quantized.
 
         Raises:
             InputError: for dimensions that the chain cannot serve.
@@ -69,39 +71,44 @@ class FoldedForms:
             return cached
 
         if dimensions is None:
-            whole = self._place(self.chain.fold(None, normalize, side))
+            whole = self._move_to_device(self.chain.fold(None, normalize, side))
             with self.guard:
+                # Two threads may have folded at once: both return the form that was stored first.
                 return self.whole.setdefault((normalize, side), whole)
 
         form, unshared_bytes = self._cut(dimensions, normalize, side)
+        # The cache refuses an entry larger than itself. Such a form is folded again for each request.
         if unshared_bytes <= MAX_SHORT_BYTES:
             with self.guard:
                 self.short[dimensions, normalize, side] = form, unshared_bytes
         return form
 
     def _cut(self, dimensions: int, normalize: bool, side: "Side") -> "tuple[Chain, int]":
-        """Fold the chain to fewer dimensions. Return the folded chain and the bytes that only it holds."""
+        """Fold the chain to fewer dimensions. Return `(folded chain, bytes that it does not share with the chain of all
+        dimensions)`.
+        """
         self.chain.require_dimensions(dimensions)
-        cut = self.get(None, normalize, side).cut_folded(dimensions)
+        # Where the last product of the whole form can be sliced, the short form is a view of its tensors.
+        cut = self.get(None, normalize, side).truncate_folded(dimensions)
         if cut is not None:
             return cut, FORM_BYTES
-        form = self._place(self.chain.fold(dimensions, normalize, side))
+        form = self._move_to_device(self.chain.fold(dimensions, normalize, side))
         return form, FORM_BYTES + sum(tensor.nbytes for tensor in form.buffers())
 
-    def _place(self, form: "Chain") -> "Chain":
+    def _move_to_device(self, form: "Chain") -> "Chain":
         return form if self.device is None else form.to(self.device)
 
 
 @dataclass(frozen=True)
 class ChainRef:
-    """Reference from which a worker loads a chain.
+    """Reference from which a worker process loads a chain of transforms.
 
     Attributes:
         folder: artifact folder of the version.
         digest: SHA-256 that the folder's tensors must have.
         dimensions: output dimensions; None for all.
         normalize: whether outputs are normalized.
-        side: side of a search that is transformed.
+        side: whether queries or documents are transformed.
     """
 
     folder: Path

@@ -94,7 +94,7 @@ class HubRepo:
 
 
 def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, private: bool | None = None) -> str:
-    """Commit files to a model repository on the hub in one commit, and return the commit's address (URL).
+    """Commit files to a model repository on the hub in one commit, and return the commit's URL.
 
     The repository is created if there is none. Files that it has already are skipped, and files of other names are left
     as they are. If nothing changed, the address is that of the last commit.
@@ -121,10 +121,12 @@ def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, priva
 
 @contextmanager
 def _limit_file_size(size: int) -> Iterator[None]:
-    """Let this process write no file of much more than `size` bytes while the block runs.
+    """Limit the files that this process writes to `size` bytes and a margin while the block runs. Writing more raises
+    `OSError`.
 
-    The hub's client writes whatever a server sends. An error of the kind `OSError` ends it here.
+    The hub's client writes whatever a server sends.
     """
+    # Python ignores SIGXFSZ: a write past the limit fails with EFBIG, and does not kill the process.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = size + CLIENT_NOTES_BYTES
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
@@ -142,7 +144,7 @@ def require_inner_path(name: str) -> None:
 
 
 def _connect() -> Any:
-    """Return a hub client for the address in `HF_ENDPOINT`, or for the public hub if that is not set.
+    """Return a client for the hub at the address in `HF_ENDPOINT`, or for the public hub if that is not set.
 
     The library itself reads that variable only once, when it is imported. Progress bars are switched off unless stderr
     is a terminal.
@@ -157,7 +159,7 @@ def _connect() -> Any:
 
 @contextmanager
 def _explained_errors(repo: str) -> Iterator[None]:
-    """Run a block that talks to the hub, and convert the hub client's errors to errors of this service."""
+    """Convert errors of the hub's client to errors of this service while the block runs."""
     from httpx2 import TransportError
     from huggingface_hub import errors
 
@@ -185,6 +187,9 @@ def _explained_errors(repo: str) -> Iterator[None]:
 
 
 def _convert_status(repo: str, error: Any) -> ServiceError:
+    """Return the service error for a status that the hub answered: `ForbiddenError` for 401 and 403, else
+    `UnavailableError`.
+    """
     status = error.response.status_code
     if status in (401, 403):
         return ForbiddenError(f"the hub does not allow this on {repo}: set HF_TOKEN to a token that may write there")
@@ -192,5 +197,6 @@ def _convert_status(repo: str, error: Any) -> ServiceError:
 
 
 def _format_reason(error: Exception) -> str:
+    """Return the first line of an error's message, followed by that of its cause if it has one."""
     chain_of_errors = [error] if error.__cause__ is None else [error, error.__cause__]
     return ": ".join((str(e).strip().splitlines() or [type(e).__name__])[0][:MAX_REASON] for e in chain_of_errors)

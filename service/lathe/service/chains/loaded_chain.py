@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LoadedChain:
-    """A version of a chain in memory, with its folded forms.
+    """A version of a chain of transforms in memory, with its folded forms.
 
     Each request needs the chain's dimensions, which take a hundred calls to the steps, so they are stored too.
 
@@ -70,13 +70,12 @@ class LoadedChain:
 
     @cached_property
     def nested(self) -> bool:
-        """Whether any prefix of an output is usable by itself, as in `Chain`."""
+        """Whether the first dimensions of an output, however many, are usable by themselves, as in `Chain`."""
         return self.chain.nested
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether the chain's outputs can have this number of dimensions.
-
-        The answer is that of `Chain.serves`, from the stored dimensions instead of the steps.
+        """Return whether the chain's outputs can have this number of dimensions, as `Chain.serves` does, but from
+        stored dimensions.
         """
         from lathe.transforms.chain import serves_dimensions
 
@@ -96,19 +95,17 @@ class LoadedChain:
             return error
 
     def fold(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> "Chain":
-        """Return the chain with its affine steps multiplied into one, cut to a size.
-
-        The result is kept, see `FoldedForms`.
+        """Return the chain with its affine steps multiplied into one, cut to `dimensions`, and cache it.
 
         Args:
             dimensions: output dimensions; None for all.
             normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
-            side: side of a search that is transformed; queries are not quantized.
+            side: whether queries or documents are transformed; queries are not quantized.
         """
         return self.forms.get(dimensions, self.is_normalized(normalize), side)
 
     def is_folded(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> bool:
-        """Return whether `fold` with the same arguments returns at once, since its result is kept."""
+        """Return whether `fold` with the same arguments has its result in the cache, so that it returns at once."""
         return self.forms.find(dimensions, self.is_normalized(normalize), side) is not None
 
     def build_ref(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> ChainRef:
@@ -119,15 +116,16 @@ class LoadedChain:
         return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
 
     def is_normalized(self, wanted: bool) -> bool:
-        """Return whether outputs are unit vectors, for a request that wants them (`wanted`) or not.
-
-        They are if the chain normalizes, and that is wanted or the chain has a quantizer.
+        """Return whether outputs are unit vectors: the chain normalizes, and either `wanted` is true or the chain has a
+        quantizer.
         """
         as_fitted = self.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
 
     def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
-        """Return the share of values in rows `(n, d)` beyond the codes' fitted range, or None without a range."""
+        """Return the share of values in rows `(n, d)` that lie beyond the fitted range of the quantizer, or None
+        without a quantizer or a range.
+        """
         return None if self.quantizer is None else self.quantizer.clipped_share(self._unquantized.transform(rows))
 
     @cached_property
@@ -136,7 +134,8 @@ class LoadedChain:
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
-    """Load a chain from its artifact folder, and check the types of the fields that a fit adds to its manifest.
+    """Load a chain of transforms from its artifact folder and return it. The types of the fields that a fit adds to its
+    manifest are checked.
 
     Args:
         folder: the artifact folder.

@@ -13,7 +13,9 @@ RESERVED = {RAW}
 
 
 def is_name(text: str) -> bool:
-    """Return whether the text is a valid name of a chain or an index."""
+    """Return whether a text has the characters and length that the name of a chain or an index may have. Reserved names
+    pass.
+    """
     return re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
 
 
@@ -38,8 +40,8 @@ def parse_number(text: str) -> int | None:
     return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,8}", text) else None
 
 
-def require_number(text: str, param: str) -> int:
-    """Parse the text of a whole number of at most nine digits, and return the number.
+def parse_parameter_number(text: str, param: str) -> int:
+    """Parse a request parameter that must be a whole number of at most nine digits, and return the number.
 
     Raises:
         WrongShapeError: if the text is anything else.
@@ -51,7 +53,7 @@ def require_number(text: str, param: str) -> int:
 
 
 def split_ref(ref: str, kind: str = "chain") -> tuple[str, int | None]:
-    """Split `name`, `name@live` or `name@version` into name and version number. It is None for the live version.
+    """Split `name`, `name@live` or `name@version` into `(name, version)`. The version is None for the live one.
 
     Args:
         ref: the reference.

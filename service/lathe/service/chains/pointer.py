@@ -6,6 +6,7 @@ A pointer is a value: each change returns a new one, which is written to `pointe
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from lathe.service.errors import ConflictError
 from lathe.transforms.errors import ArtifactError
@@ -17,7 +18,7 @@ MAX_VERSIONS = 10**9
 
 @dataclass(frozen=True)
 class Pointer:
-    """The live version of a name, and the history of live versions.
+    """The live version of a name, and the versions that were live before.
 
     Attributes:
         live: version that the bare name refers to; None before the first promotion.
@@ -33,7 +34,7 @@ class Pointer:
 
     @classmethod
     def parse(cls, name: str, content: bytes, kind: str = "chain") -> "Pointer":
-        """Parse the content of a pointer file, and return the live version with its history.
+        """Parse the content of `pointer.json`, and return which version is live, and which were before.
 
         Args:
             name: name that the versions are of, for messages.
@@ -53,6 +54,7 @@ class Pointer:
             raise ArtifactError(f"the live pointer of the {kind} {name} cannot be read: {error!r}") from error
 
     def _require_types(self) -> None:
+        """Raise `TypeError` if a version is no whole number in range, or a gate no text."""
         versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
         if not all(type(version) is int and 0 <= version < MAX_VERSIONS for version in versions):
             raise TypeError(f"a version is a whole number below {MAX_VERSIONS}")
@@ -64,12 +66,16 @@ class Pointer:
         """Gates that the live version failed, and that were overridden when it was promoted."""
         return () if self.live is None else self.forced.get(self.live, ())
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what callers see of the pointer: `{live, earlier, forced}`, with the gates overridden for `live`."""
+        return {"live": self.live, "earlier": list(self.earlier), "forced": list(self.overridden_gates)}
+
     def serialize(self) -> bytes:
-        """Return the pointer as JSON bytes, which `parse` reads."""
+        """Return the pointer as the bytes of JSON that `parse` reads."""
         return json.dumps(asdict(self)).encode()
 
     def add_version(self, version: int, promote: bool | None) -> "Pointer":
-        """Return a copy of the pointer with `last` set to a new version, which is also made live if `promote` is true.
+        """Return a copy of the pointer with `last` set to a new version, which is also live if `promote` is true.
 
         If `promote` is None, the version is promoted if no version is live.
         """
@@ -88,6 +94,7 @@ class Pointer:
         """
         if self.live == version:
             return self
+        # No version is both live and earlier, so that a rollback always changes which one is live.
         earlier = self.earlier if self.live is None else (*self.earlier, self.live)
         forced = self._forced_without(version) | ({version: tuple(failed_gates)} if failed_gates else {})
         return replace(self, live=version, earlier=tuple(v for v in earlier if v != version), forced=forced)
@@ -122,4 +129,5 @@ class Pointer:
         return replace(self, live=live, earlier=earlier, forced=self._forced_without(version))
 
     def _forced_without(self, version: int) -> dict[int, tuple[str, ...]]:
+        """Return `forced` without the entry of one version."""
         return {number: gates for number, gates in self.forced.items() if number != version}

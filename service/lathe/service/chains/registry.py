@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Registry(ChainFolder):
-    """The chains in one folder, and changes to them.
+    """The chains of transforms in one folder, and changes to them.
 
     The arguments are those of `ChainFolder`.
 
@@ -46,9 +46,7 @@ class Registry(ChainFolder):
         job: str | None = None,
         distribution: "FitDistribution | None" = None,
     ) -> tuple[int, bool]:
-        """Save a fitted chain as its next version. Return the version number, and whether the version is live.
-
-        The version is made live if `promote` says so.
+        """Save a fitted chain as the next version of its name. Return `(version number, whether this version is live)`.
 
         Args:
             chain: its metadata becomes the manifest's.
@@ -56,9 +54,6 @@ class Registry(ChainFolder):
             promote: whether to make the version live; None does so if no version is live.
             job: id of the job that fitted the chain; in Redis, a job that runs twice publishes once.
             distribution: distribution of the rows the chain was fitted on, stored in the version's folder.
-
-        Returns:
-            The version, and whether it is live.
 
         Raises:
             BadValueError: if the name is not valid.
@@ -74,7 +69,7 @@ class Registry(ChainFolder):
         return version, pointer.live == version
 
     def check_version(self, name: str, version: int) -> Manifest:
-        """Load a version from disk, and return its manifest.
+        """Load a version of a chain from disk, which checks its files, and return its manifest.
 
         Raises:
             ArtifactError: if its files are damaged.
@@ -82,10 +77,9 @@ class Registry(ChainFolder):
         return self.read(name, version).metadata
 
     def import_chain(self, name: str, source: "Registry") -> bool:
-        """Copy a chain with all versions and its pointer from another registry, unless the name was ever used here.
+        """Copy a chain with all versions and its pointer from another registry, and return whether it was copied.
 
-        Returns:
-            Whether the chain was copied.
+        A name that has a pointer here, even one whose versions were deleted, is not copied.
 
         Raises:
             ArtifactError: if a version or the pointer is damaged.
@@ -93,12 +87,9 @@ class Registry(ChainFolder):
         return self._copy_chain(name, source, load_chain)
 
     def install(self, name: str, shipped: "Registry") -> bool:
-        """Copy a chain that ships with Lathe, unless the name was ever used here.
+        """Copy a chain that ships with Lathe, unless the name was ever used here. Return whether it was copied.
 
         Unlike `import_chain`, this checks the digests of its files without importing torch.
-
-        Returns:
-            Whether the chain was copied.
         """
         return self._copy_chain(name, shipped, read_serialized_artifact)
 
@@ -111,9 +102,6 @@ class Registry(ChainFolder):
             name: name of the chain.
             source: registry that has it.
             check: reads and checks an artifact folder, and raises if it is damaged.
-
-        Returns:
-            Whether the chain was copied.
         """
         if (self.root / name / "pointer.json").exists():
             return False

@@ -1,4 +1,4 @@
-"""Resolution of a request's chain name and dimensions to a chain, its output dimensions and its space.
+"""Resolution of a request's chain name and dimensions to a chain, its output dimensions and its embedding space.
 
 Encodings of the answered vectors, `output_dtype`, are here too: floats, bytes, bits, or the chain's own codes. Values
 and packing are those of Cohere's and Voyage's APIs. Another encoding is a function here, with its name in
@@ -36,20 +36,20 @@ Encoding = Callable[[NDArray[np.float32], Quantizer | None], NDArray[Any]]
 
 
 def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Quantizer | None) -> NDArray[Any]:
-    """Encode floats `(n, k)` as a request's output dtype.
+    """Encode vectors `(n, k)` as a request's output dtype and return the array.
 
-    The result is `(n, k)` for float, int8 and uint8, `(n, ⌈k/8⌉)` for bits, `(n, bytes)` for codes.
+    The array is `(n, k)` for float, int8 and uint8, `(n, ⌈k/8⌉)` for binary and ubinary, and `(n, bytes)` for codes.
 
     Args:
         floats: what the chain answers, decoded if it has a quantizer.
-        dtype: the encoding, one that `find_dtype_problem` finds no problem with.
+        dtype: the encoding, one that `_find_dtype_problem` finds no problem with.
         quantizer: the chain's last step if it is a quantizer.
     """
     return ENCODINGS[dtype](floats, quantizer)
 
 
-def find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, normalized: bool) -> str | None:
-    """Return a sentence why a chain's outputs cannot be encoded as `dtype`, or None if they can.
+def _find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, unit_norm: bool) -> str | None:
+    """Return a sentence that says why a chain's outputs cannot be encoded as `dtype`, or None if they can.
 
     Codes need a quantizer and no query; int8 and uint8 need norms of at most 1, or a chain that ends in int8.
 
@@ -57,53 +57,54 @@ def find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query
         dtype: the encoding.
         quantizer: the chain's last step if it is a quantizer.
         is_query: whether the floats are those of queries, which have no codes.
-        normalized: whether their norm is at most 1.
+        unit_norm: whether their norm is at most 1.
     """
     if dtype == "codes" and quantizer is None:
         return "output_dtype codes needs a chain that ends in a quantizer: codes, int8 or binary"
     if dtype == "codes" and is_query:
         return "queries have no codes: they are compared as floats with the codes of documents (input_type query)"
-    if dtype in ("int8", "uint8") and not normalized and not isinstance(quantizer, Int8):
+    if dtype in ("int8", "uint8") and not unit_norm and not isinstance(quantizer, Int8):
         return f"output_dtype {dtype} needs vectors of norm 1, or a chain that ends in int8, which fits the ranges"
     return None
 
 
 def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[np.int8]:
-    """Encode floats `(n, k)` as signed bytes `(n, k)`.
+    """Encode floats `(n, k)` as signed bytes `(n, k)`, by the ranges of a chain that ends in int8, else by a factor
+    that only k decides.
 
-    A chain that ends in int8 encodes them with its fitted ranges. Otherwise values are multiplied by a factor that only
-    k decides, and clipped.
+    Values beyond the range are clipped.
     """
     if isinstance(quantizer, Int8):
         return np.asarray(quantizer.transform(floats), np.int8)
+    # The k values of a unit vector have a root mean square of 1/√k: 12 times that is coded as 127.
     scaled = np.rint(floats * np.float32(127 * np.sqrt(floats.shape[1]) / INT8_RANGE))
     return np.asarray(scaled.clip(-127, 127), np.int8)
 
 
-def _offset(octets: NDArray[Any]) -> NDArray[Any]:
-    """Return int8 as uint8, 128 higher, or uint8 as int8, 128 lower: either flips the highest bit."""
-    return (octets.view(np.uint8) ^ 128).view(np.uint8 if octets.dtype == np.int8 else np.int8)
+def _flip_sign_bit(values: NDArray[Any]) -> NDArray[Any]:
+    """Return int8 values as uint8, 128 higher, or uint8 values as int8, 128 lower."""
+    return (values.view(np.uint8) ^ 128).view(np.uint8 if values.dtype == np.int8 else np.int8)
 
 
 def _as_codes(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[Any]:
-    """Encode floats `(n, k)`, which are decoded codes, as the chain's own codes again."""
-    assert quantizer is not None  # `find_dtype_problem` has seen to it
+    """Encode floats `(n, k)`, which are decoded byte codes, as the chain's own codes again."""
+    assert quantizer is not None  # `_find_dtype_problem` has checked it
     return np.asarray(quantizer.recode(floats))
 
 
 ENCODINGS: dict[OutputDtype, Encoding] = {
     "float": lambda floats, _: floats,
     "int8": _as_int8,
-    "uint8": lambda floats, quantizer: _offset(_as_int8(floats, quantizer)),
+    "uint8": lambda floats, quantizer: _flip_sign_bit(_as_int8(floats, quantizer)),
     # A bit for each dimension, 1 where it is above 0: the first dimension is the highest bit of a byte.
-    "binary": lambda floats, _: _offset(np.packbits(floats > 0, axis=1)),
+    "binary": lambda floats, _: _flip_sign_bit(np.packbits(floats > 0, axis=1)),
     "ubinary": lambda floats, _: np.packbits(floats > 0, axis=1),
     "codes": _as_codes,
 }
 
 
 InputType = Side
-"""Side of a search that an input stands on: some chains map queries in their own way, and none quantizes them."""
+"""Whether inputs are queries or documents: some chains map queries in their own way, and none quantizes them."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Target:
 
     Attributes:
         loaded: the chain's version; None for raw vectors.
-        folded: the chain of this side with its steps multiplied into one; None for raw vectors.
+        folded: the chain for inputs of `input_type` with its affine steps multiplied into one; None for raw vectors.
         chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
         space_id: id of the vector space of the outputs, the same for queries and documents; only vectors with the same
             id may be compared.
@@ -135,22 +136,18 @@ class Target:
         return self.loaded.ref if self.loaded else RAW
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Transform vectors `(n, d)` by the chain to floats `(n, k)`.
-
-        Without a chain, they are returned unchanged.
+        """Transform vectors `(n, d)` by the chain, and return floats `(n, k)`. Without a chain, return the vectors
+        unchanged.
         """
         return vectors if self.folded is None else self.folded.floats(vectors)
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """The chain's quantizer, whether or not it is applied.
-
-        The result is None if the chain has none.
-        """
+        """The chain's quantizer, whether or not it is applied to these inputs, or None if the chain has none."""
         return self.loaded.quantizer if self.loaded else None
 
     def choose_dtype(self, as_codes: bool) -> OutputDtype:
-        """Return the encoding of the outputs: the requested one, else floats or, with `as_codes`, codes.
+        """Return the encoding of the outputs: the one requested, else "codes" if `as_codes` allows them, else "float".
 
         Args:
             as_codes: whether the format of the response, like .npy, holds codes by default. Queries and chains without
@@ -160,11 +157,14 @@ class Target:
         return self.output_dtype or ("codes" if coded else "float")
 
     def encode(self, floats: NDArray[np.float32], as_codes: bool) -> NDArray[Any]:
-        """Encode the floats `(n, k)` from `apply` as `choose_dtype` says."""
+        """Encode the floats `(n, k)` that `apply` returned in the dtype that `choose_dtype` chooses, and return the
+        array.
+        """
         return encode_output(floats, self.choose_dtype(as_codes), self.quantizer)
 
-    def require_output_dtype(self, dtype: OutputDtype | None) -> "Target":
-        """Return a copy of the target that encodes its outputs as `dtype`. With None, return the target itself.
+    def with_output_dtype(self, dtype: OutputDtype | None) -> "Target":
+        """Return a copy of the target that encodes its outputs as `dtype`. If `dtype` is None, return the target
+        itself.
 
         Raises:
             BadValueError: if its outputs cannot be encoded so.
@@ -172,7 +172,7 @@ class Target:
         if dtype is None:
             return self
         is_query = self.input_type == "query"
-        problem = find_dtype_problem(dtype, self.quantizer, is_query, self.normalized)
+        problem = _find_dtype_problem(dtype, self.quantizer, is_query, self.normalized)
         if problem is not None:
             raise BadValueError(f"{problem} (chain: {self.chain})", param="output_dtype")
         return replace(self, output_dtype=dtype)
@@ -183,7 +183,7 @@ class NotAtOnceError(Exception):
 
 
 class ChainResolver:
-    """Finds the chain, dimensions and space that a request's chain name and dimensions select."""
+    """Finds the chain of transforms, output dimensions and embedding space that a request's fields select."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -197,7 +197,8 @@ class ChainResolver:
         input_type: InputType = "document",
         at_once: bool = False,
     ) -> Target:
-        """Resolve a request's chain name and dimensions to the target: a chain for the encoder's vectors, or none.
+        """Find what a request's chain name and dimensions select for an encoder's vectors, a chain or none, and return
+        it as a target.
 
         The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's own
         select raw vectors, any other number the chain that its size route (the chain registered for this number) names.
@@ -225,14 +226,15 @@ class ChainResolver:
 
         routes = self.registry.size_routes
         if chain is not None and chain != RAW:
-            loaded = self._get_loaded(chain) if at_once else self.registry.load(chain)
+            loaded = self._get_from_memory(chain) if at_once else self.registry.load(chain)
         elif dimensions is None or dimensions == encoder.dimensions:
             raw = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
             return Target(None, None, None, encoder.dimensions, raw, input_type, normalize)
         elif at_once:
-            loaded = self._get_loaded(routes.find_ref(encoder.fingerprint, dimensions))
+            loaded = self._get_from_memory(routes.find_ref(encoder.fingerprint, dimensions))
         else:
             loaded = routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
+        # Folding multiplies matrices, and would hold up all requests on the event loop.
         if at_once and not loaded.is_folded(dimensions, normalize, input_type):
             raise NotAtOnceError
 
@@ -253,22 +255,23 @@ class ChainResolver:
             )
         return self._build_target(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions, input_type)
 
-    def _get_loaded(self, ref: str | None) -> LoadedChain:
-        """Return a chain from memory. Raise `NotAtOnceError` if it is not there, or there is none."""
+    def _get_from_memory(self, ref: str | None) -> LoadedChain:
+        """Return a chain from memory. Raise `NotAtOnceError` if it is not there, or `ref` is None."""
         loaded = None if ref is None else self.registry.get_loaded(ref)
         if loaded is None:
             raise NotAtOnceError
         return loaded
 
     def resolve_for_vectors(
-        self, width: int, chain: str, dimensions: int | None, input_type: InputType = "document"
+        self, input_dimensions: int, chain: str, dimensions: int | None, input_type: InputType = "document"
     ) -> Target:
-        """Resolve a request's chain and dimensions to the target that transforms vectors sent by the caller.
+        """Find the chain and dimensions that a request names for vectors sent by the caller, and return them as a
+        target.
 
         The vectors count as those of the encoder that the chain was fitted on.
 
         Args:
-            width: dimensions of the vectors.
+            input_dimensions: dimensions of the vectors.
             chain: name or reference of the chain.
             dimensions: dimensions of the outputs; None for all.
             input_type: `query` takes the chain's map of queries, without a quantizer.
@@ -280,12 +283,12 @@ class ChainResolver:
             ArtifactError: if the chain's files are damaged.
         """
         loaded = self.registry.load(chain)
-        if loaded.input_dimensions not in (None, width):
+        if loaded.input_dimensions not in (None, input_dimensions):
             raise WrongShapeError(
-                f"the chain {loaded.ref} takes vectors of {loaded.input_dimensions} dimensions, not {width}",
+                f"the chain {loaded.ref} takes vectors of {loaded.input_dimensions} dimensions, not {input_dimensions}",
                 param="vectors",
             )
-        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, width, input_type)
+        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, input_dimensions, input_type)
 
     def _build_target(
         self,
@@ -293,16 +296,18 @@ class ChainResolver:
         fingerprint: str | None,
         dimensions: int | None,
         normalize: bool,
-        width: int,
+        input_dimensions: int,
         input_type: InputType,
     ) -> Target:
-        """Fold a loaded chain for a request and return it as a target. Raise if it does not serve the dimensions."""
+        """Fold a loaded chain for a request and return it as a target. Raise `BadValueError` if it does not serve the
+        dimensions.
+        """
         if dimensions is not None and not loaded.serves(dimensions):
             raise BadValueError(
                 f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",
                 param="dimensions",
             )
-        size = dimensions or loaded.output_dimensions or width
+        size = dimensions or loaded.output_dimensions or input_dimensions
         space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
         form = dimensions, normalize, input_type
         normalized = loaded.is_normalized(normalize)

@@ -1,9 +1,9 @@
 """Pushing and pulling of chains and exported models to and from repositories of the hub.
 
-repository of a chain                                    repository of an exported model
-├── manifest.json, chain.safetensors                     ├── the files of the export, such as modules.json
-├── reference.safetensors  only with the statistics      ├── lathe.json   the chain's metadata
-└── README.md, recall.svg  the model card                └── SHA256SUMS   digests of the files that a pull takes
+repository of a chain                                      repository of an exported model
+├── manifest.json, chain.safetensors                       ├── the files of the export, such as modules.json
+├── reference.safetensors  optional: distribution of rows  ├── lathe.json   the chain's metadata
+└── README.md, recall.svg  the model card                  └── SHA256SUMS   digests of the files that a pull takes
 
 Nothing that is pulled is executed or unpickled. A pull takes the files named here and leaves all others where they
 are.
@@ -52,7 +52,7 @@ MAX_SUMS = 1_000_000
 
 
 @dataclass(frozen=True)
-class _Pulled:
+class _PulledChain:
     """Outcome of pulling a chain.
 
     Attributes:
@@ -69,9 +69,9 @@ class _Pulled:
 
 
 def push_chain(
-    registry: Registry, ref: str, repo: str, private: bool | None, license_id: str | None, statistics: bool
+    registry: Registry, ref: str, repo: str, private: bool | None, license_id: str | None, include_distribution: bool
 ) -> str:
-    """Push a version of a chain with a model card to a hub repository, and return the commit's address (URL).
+    """Push a version of a chain with a model card to a hub repository, and return the commit's URL.
 
     Args:
         registry: registry of the chain.
@@ -79,8 +79,8 @@ def push_chain(
         repo: `owner/name`.
         private: see `push_files`.
         license_id: license for the card; None states none.
-        statistics: whether the distribution of the fitted rows is pushed too, which drift detection needs. It reveals
-            their mean and covariance.
+        include_distribution: whether the distribution of the fitted rows is pushed too, which drift detection needs.
+            It reveals their mean and covariance.
 
     Raises:
         ServiceError: as `push_files` does.
@@ -88,7 +88,7 @@ def push_chain(
         ArtifactError: if its files are damaged.
     """
     loaded = registry.load(ref)
-    distribution = _load_distribution(loaded.folder, loaded.chain.metadata) if statistics else None
+    distribution = _load_distribution(loaded.folder, loaded.chain.metadata) if include_distribution else None
     with tempfile.TemporaryDirectory(prefix="lathe-push-") as temporary:
         folder = Path(temporary) / "chain"
         manifest = loaded.chain.save(folder, {"name": loaded.name, "version": loaded.version}, distribution)
@@ -100,7 +100,7 @@ def push_chain(
 
 
 def push_model(folder: Path, repo: str, private: bool | None, license_id: str | None) -> str:
-    """Push an exported model or chain with a model card to a hub repository. Return the commit's address (URL).
+    """Push an exported model or chain with a model card to a hub repository, and return the commit's URL.
 
     Args:
         folder: folder that `lathe export` wrote.
@@ -135,12 +135,13 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
         card = card.split("---\n", 2)[2].lstrip("\n")
     usage = card.replace("path/to/this/folder", repo)
     files[CARD] = f"{header}\n{usage}".encode()
-    files[SUMS] = "".join(f"{_digest(content)}  {name}\n" for name, content in sorted(files.items())).encode()
+    files[SUMS] = "".join(f"{_compute_sha256(content)}  {name}\n" for name, content in sorted(files.items())).encode()
     return push_files(repo, files, f"Export of {described['chain']}", private)
 
 
-def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> _Pulled:
-    """Download a chain from a hub repository, add it to the registry as a new version, and return the outcome.
+def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> _PulledChain:
+    """Download a chain from a hub repository and add it to the registry as a new version. Return the version, and
+    whether it is new and live.
 
     The first version of a name goes live. The version appears when it is complete and checked. The same chain under the
     same name is not added twice.
@@ -173,15 +174,15 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
     require_name(name, param="--as")
     encoder = (manifest.get("encoder") or {}).get("name")
     # A version that differs in nothing would only take a number.
-    if (known := _find_same(registry, name, manifest)) is not None:
-        return _Pulled(name, known, registry.live(name) == known, False, repo.commit, encoder)
+    if (known := _find_same_chain(registry, name, manifest)) is not None:
+        return _PulledChain(name, known, registry.live(name) == known, False, repo.commit, encoder)
     chain.metadata = chain.metadata | {"pulled_from": {"repository": repo.id, "commit": repo.commit}}
     version, live = registry.publish(chain, name, None, distribution=distribution)
-    return _Pulled(name, version, live, True, repo.commit, encoder)
+    return _PulledChain(name, version, live, True, repo.commit, encoder)
 
 
 def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
-    """Download an exported model from a hub repository to a new folder, and return its sorted file names.
+    """Download an exported model from a hub repository to a new folder, and return the sorted names of its files.
 
     The folder appears when it is complete and the SHA-256 digests of its files are right.
 
@@ -203,7 +204,7 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
                 _require_plain(name, b"")
         repo.download(sums, staging, max_bytes)
         for name, digest in sums.items():
-            if _digest(staging / name) != digest:
+            if _compute_sha256(staging / name) != digest:
                 raise BadValueError(f"{name} of {repo.id} was truncated or altered: its SHA-256 does not match")
             if name.endswith(".py"):
                 _require_plain(name, (staging / name).read_bytes())
@@ -212,6 +213,7 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
 
 
 def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
+    """Parse lines of SHA-256 digests and file names, and return the digests by file name."""
     digests = {}
     for line in text.splitlines():
         digest, separator, name = line.partition("  ")
@@ -222,9 +224,8 @@ def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
 
 
 def _require_plain(name: str, program: bytes) -> None:
-    """Raise `BadValueError` for a file that exports do not have, by its name and, for .py files, its content.
-
-    Only plain data is allowed, and programs that equal one that Lathe ships with its exports.
+    """Raise `BadValueError` for a file that is neither plain data, by its suffix, nor a program equal to one that Lathe
+    ships.
     """
     path = PurePosixPath(name)
     shipped = SHIPPED / path.name
@@ -234,7 +235,8 @@ def _require_plain(name: str, program: bytes) -> None:
         raise BadValueError(f"{name[:80]!r} is of a kind that exports of Lathe do not have, or a program of others")
 
 
-def _digest(content: Path | bytes) -> str:
+def _compute_sha256(content: Path | bytes) -> str:
+    """Return the SHA-256 digest, in hexadecimal, of bytes or of a file's content."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with content.open("rb") as file:
@@ -242,10 +244,13 @@ def _digest(content: Path | bytes) -> str:
 
 
 def _load_distribution(folder: Path, manifest: Manifest) -> FitDistribution | None:
+    """Load the distribution of the rows that a chain was fitted on, or return None if its manifest says that there is
+    none.
+    """
     return FitDistribution.load(folder) if manifest.get("reference") else None
 
 
-def _find_same(registry: Registry, name: str, manifest: Manifest) -> int | None:
+def _find_same_chain(registry: Registry, name: str, manifest: Manifest) -> int | None:
     """Return the newest version of a chain with the same tensors and steps as `manifest`, or None if there is none."""
     for version in reversed(registry.versions(name)):
         with suppress(ArtifactError):
@@ -287,7 +292,7 @@ def _format_header(metadata: Mapping[str, Any], library: str, license_id: str | 
 
 
 def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | None = None) -> str:
-    """Return the README of a chain for the hub in Markdown: YAML header, steps, measured figures and usage."""
+    """Return the README of a chain for the hub in Markdown: YAML header, steps, measured recall and usage."""
     name, certificate = metadata["name"], metadata.get("certificate") or {}
     encoder = metadata.get("encoder") or {}
     steps = ", ".join(step["kind"] for step in metadata["steps"])
@@ -299,7 +304,7 @@ def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | 
         "",
         f"A chain of transforms for {of}, fitted by Lathe: {steps}; {sizes}.",
         "",
-        *_format_figures(metadata, certificate),
+        *_format_measurements(metadata, certificate),
         "## Use",
         "",
         "```sh",
@@ -313,8 +318,8 @@ def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | 
     return "\n".join(lines) + "\n"
 
 
-def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the Markdown lines of the card's "Measured" section, or none if the chain has no certificate."""
+def _format_measurements(metadata: Mapping[str, Any], certificate: Mapping[str, Any]) -> list[str]:
+    """Return the Markdown lines of the model card's section "Measured", or none if the chain has no certificate."""
     if not certificate:
         return []
     rows = ["| texts | rows | recall@10 | rescored 4x | local Spearman |", "| --- | --- | --- | --- | --- |"]
@@ -328,15 +333,16 @@ def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any])
     if bytes_:
         lines += ["", f"A vector takes {bytes_['after']} bytes in place of {bytes_['before']}."]
     lines += [f"\nWarning of the fit: {warning}" for warning in certificate.get("warnings", [])]
-    if _find_points(metadata):
+    if _find_recall_points(metadata):
         lines += ["", f"![recall@10 by bytes of a vector]({FIGURE})"]
     return [*lines, ""]
 
 
-def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return the points `(bytes of a vector, recall@10)`, one for each measured number of dimensions, ascending.
+def _find_recall_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return points `(bytes of a vector, recall@10)`, one for each measured number of dimensions, ascending. Empty if
+    there are fewer than two.
 
-    The list is empty unless there are two. Only a nested chain is measured at several numbers of dimensions.
+    Only a nested chain is measured at several numbers of dimensions.
     """
     certificate = metadata.get("certificate") or {}
     sizes = {int(size): measured.get("recall_at_10") for size, measured in certificate.get("sizes", {}).items()}
@@ -350,8 +356,10 @@ def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
-    """Draw recall@10 against the bytes of a vector as SVG text. None if fewer than two sizes were measured."""
-    points = _find_points(metadata)
+    """Draw recall@10 against the bytes of a vector as SVG text, and return it. Return None if fewer than two sizes were
+    measured.
+    """
+    points = _find_recall_points(metadata)
     if not points:
         return None
     max_bytes = points[-1][0]

@@ -19,7 +19,7 @@ from lathe.transforms.files import read_json_file, replace_synced
 
 
 def record_use(path: Path, chain: str, use: str) -> None:
-    """Write to a file that something outside the state folder, such as a PostgreSQL column, uses a chain's version.
+    """Record in a file that something outside the state folder, such as a PostgreSQL column, uses a chain's version.
 
     Args:
         path: file of the recorded uses; it is created if it is missing.
@@ -38,9 +38,9 @@ def record_use(path: Path, chain: str, use: str) -> None:
 
 
 def read_recorded_uses(path: Path) -> dict[str, list[str]]:
-    """Read who uses chains outside the state folder, as `{"name@version": [what uses it]}`.
+    """Read what uses chains outside the state folder, as `{"name@version": [phrase, …]}`. Empty if there is no file.
 
-    The result is empty if there is no file. `record_use` writes the file.
+    `record_use` writes the file.
 
     Raises:
         ArtifactError: if the file is damaged.
@@ -63,7 +63,7 @@ def list_uses(
     indexes: Iterable[Mapping[str, Any]],
     recorded: Mapping[str, Iterable[str]],
 ) -> Iterator[str]:
-    """Yield a phrase for each size route, index and recorded outside use that depends on a chain's version.
+    """Yield a phrase for each size route, index and recorded outside use that depends on a version of a chain.
 
     Args:
         registry: registry that has the chain.
@@ -84,14 +84,15 @@ def list_uses(
     yield from recorded.get(versioned, ())
 
 
-def require_unused(
+def delete_unused_version(
     registry: Registry,
     name: str,
     version: int,
     indexes: Iterable[Mapping[str, Any]],
     recorded: Mapping[str, Iterable[str]],
 ) -> None:
-    """Raise `ConflictError` (code `chain_in_use`) if a size route, an index or a recorded use needs the version.
+    """Delete a version of a chain permanently. Raise `ConflictError` (code `chain_in_use`) if a size route, an index or
+    a recorded use needs it.
 
     The arguments are those of `list_uses`.
     """
@@ -102,3 +103,4 @@ def require_unused(
             param="version",
             code="chain_in_use",
         )
+    registry.delete(name, version)

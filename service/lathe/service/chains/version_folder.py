@@ -22,7 +22,7 @@ from filelock import FileLock
 from lathe.service.chains.names import is_name, parse_number, split_ref
 from lathe.service.chains.pointer import Pointer
 from lathe.service.errors import ConflictError, UnknownNameError
-from lathe.training.fitting.requests import is_upper_bound, read_gate_value, require_gates, satisfies_gate
+from lathe.training.fitting.requests import check_gate_names, is_upper_bound, read_gate_value, satisfies_gate
 from lathe.training.locks import lock_file
 from lathe.transforms.artifact import read_file
 from lathe.transforms.errors import ArtifactError
@@ -36,7 +36,7 @@ PointerChange = Callable[[Pointer, Collection[int]], Pointer]
 
 
 class VersionFolder:
-    """The versions in one folder.
+    """The versions of chains, or of trained encoders, in one folder.
 
     Args:
         root: the folder.
@@ -53,7 +53,7 @@ class VersionFolder:
         self.links_within = links_within
 
     def names(self) -> list[str]:
-        """List the names that have a version, sorted."""
+        """List the names that have at least one version, sorted."""
         if not self.root.is_dir():
             return []
         return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and self.versions(f.name))
@@ -66,7 +66,8 @@ class VersionFolder:
         return sorted(int(f.name) for f in folder.iterdir() if parse_number(f.name) and f.is_dir())
 
     def read_pointer(self, name: str) -> Pointer:
-        """Read which version of a name is live. The pointer is an empty one if there is no pointer file.
+        """Read which version of a name is live, and which were, and return the pointer. It is empty if there is no
+        pointer file.
 
         Raises:
             ArtifactError: if the file is damaged or cannot be read.
@@ -81,21 +82,20 @@ class VersionFolder:
             ) from error
 
     def live(self, name: str) -> int | None:
-        """Return the live version of a name.
+        """Return the live version of a name, or None if no version is live or the pointer is damaged."""
+        return self._read_pointer_or_empty(name).live
 
-        The result is None if no version is live, or the pointer is damaged.
+    def _read_pointer_or_empty(self, name: str) -> Pointer:
+        """Return the pointer of a name, which says what version is live. It is empty if the pointer file is missing or
+        damaged.
         """
-        return self.read_pointer_or_empty(name).live
-
-    def read_pointer_or_empty(self, name: str) -> Pointer:
-        """Read which version of a name is live. The pointer is empty if its file is missing or damaged."""
         try:
             return self.read_pointer(name)
         except ArtifactError:
             return Pointer()
 
     def resolve(self, ref: str) -> tuple[str, int]:
-        """Resolve a reference `name`, `name@live` or `name@version` to a name and version number.
+        """Resolve a reference `name`, `name@live` or `name@version`, and return `(name, version number)`.
 
         A name without a version means the live version.
 
@@ -104,7 +104,7 @@ class VersionFolder:
         """
         name, version = split_ref(ref, self.kind)
         versions = self.versions(name)
-        self.require_version(name, version, versions)
+        self._require_version(name, version, versions)
         if version is not None:
             return name, version
         live = self.read_pointer(name).live
@@ -115,7 +115,7 @@ class VersionFolder:
             )
         return name, live
 
-    def require_version(self, name: str, version: int | None, versions: Collection[int]) -> None:
+    def _require_version(self, name: str, version: int | None, versions: Collection[int]) -> None:
         """Raise `UnknownNameError` unless `version` is in `versions`, the versions that the name has.
 
         Args:
@@ -132,13 +132,8 @@ class VersionFolder:
                 f"the {self.kind} {name} has no version {version}; it has {existing}", param=self.kind
             )
 
-    def require_known(self, name: str) -> None:
-        """Raise `UnknownNameError` unless the name has a version."""
-        if not is_name(name) or not self.versions(name):
-            raise UnknownNameError(f"there is no {self.kind} {name!r}", param="name")
-
     def manifest(self, name: str, version: int) -> dict[str, Any]:
-        """Read the manifest of a version.
+        """Read the manifest of a version and return it as a dict.
 
         Raises:
             ArtifactError: if it is missing or damaged.
@@ -146,7 +141,7 @@ class VersionFolder:
         raise NotImplementedError
 
     def check_version(self, name: str, version: int) -> dict[str, Any]:
-        """Read a version's files as serving it would, and return its manifest.
+        """Read all files of a version, as serving it would, to check them. Return its manifest.
 
         Raises:
             ArtifactError: if its files are damaged.
@@ -154,7 +149,7 @@ class VersionFolder:
         raise NotImplementedError
 
     def promote(self, name: str, version: int, gate: Gate) -> Pointer:
-        """Make a version live, unless `gate` refuses its manifest by raising. Return the new pointer.
+        """Make a version live and return the new pointer, unless `gate` raises for the version's manifest.
 
         Args:
             name: the name.
@@ -168,14 +163,15 @@ class VersionFolder:
         """
 
         def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
-            self.require_version(name, version, versions)
+            self._require_version(name, version, versions)
             manifest = self.check_version(name, version)  # never make live what cannot be served
             return pointer.promote(version, gate(manifest))
 
         return self.change_pointer(name, change)
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """Describe a name as a JSON object: the manifest of one version, which version is live, and all versions.
+        """Return a JSON object that describes a name: the manifest of one version, which version is live, and all
+        versions.
 
         `live` is the live version, `earlier` lists the live versions before it, and `forced` the gates overridden for
         the live one. `versions` has the manifest of each version, or marks it as corrupt if it is damaged. The manifest
@@ -185,19 +181,19 @@ class VersionFolder:
             UnknownNameError: if there is no such name or version.
         """
         name, requested = split_ref(ref, self.kind)
-        self.require_known(name)
-        numbers, pointer = self.versions(name), self.read_pointer_or_empty(name)
+        numbers = self.versions(name) if is_name(name) else []
+        if not numbers:
+            raise UnknownNameError(f"there is no {self.kind} {name!r}", param="name")
+        pointer = self._read_pointer_or_empty(name)
         described = self.resolve(ref)[1] if requested else pointer.live or numbers[-1]
         versions = [self.describe_version(name, version) for version in numbers]
         current = next((v for v in versions if v["version"] == described), versions[-1])
         earlier = [version for version in pointer.earlier if version in numbers]
-        pointer_fields = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
-        return current | {"name": name} | pointer_fields | {"versions": versions}
+        return current | {"name": name} | pointer.to_json() | {"earlier": earlier, "versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return a version's manifest with `state` "ready", or an object with `state` "corrupt" and the error.
-
-        The version is corrupt if its manifest cannot be read.
+        """Return a version's manifest with `state` "ready". If it cannot be read, return an object with `state`
+        "corrupt" and the error.
         """
         try:
             return {"version": version, "state": "ready"} | self.manifest(name, version)
@@ -205,9 +201,7 @@ class VersionFolder:
             return {"version": version, "state": "corrupt", "error": str(error)}
 
     def rollback(self, name: str) -> Pointer:
-        """Make the live version before the current one live again, and return the new pointer.
-
-        It is the most recent of the earlier live versions that still exists.
+        """Make the most recent of the earlier live versions that still exist live again, and return the new pointer.
 
         Raises:
             UnknownNameError: if there is no such name.
@@ -230,13 +224,14 @@ class VersionFolder:
         """
 
         def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
-            self.require_version(name, version, versions)
+            self._require_version(name, version, versions)
             return pointer.remove_version(name, version, versions)
 
         self.change_pointer(name, change, doomed=version)
 
     def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Compute a name's new pointer with `change`, write it, and return it. Also delete the version `doomed`.
+        """Compute a name's new pointer with `change`, write it, and return it. Then delete the version `doomed`, if one
+        is given.
 
         If `change` raises, as it does for a name without versions, nothing changes.
 
@@ -248,13 +243,16 @@ class VersionFolder:
         if not is_name(name) or not self.versions(name):  # before the lock, which creates a folder
             return change(Pointer(), ())
         with self.lock(name):
+            # The pointer first, so that no reader is sent to a version that is being deleted.
             pointer = self.write_pointer(name, change(self.read_pointer(name), self.versions(name)))
             if doomed is not None:
                 self.remove_folder(name, doomed)
         return pointer
 
     def lock(self, name: str) -> FileLock:
-        """Create the folder of a name, and return the lock that callers hold while they change its versions."""
+        """Create the folder of a name, and return its file lock, not yet acquired, that callers hold while they change
+        its versions.
+        """
         make_root(self.root)
         make_folder(self.root / name)
         return lock_file(self.root / name / ".lock")
@@ -267,15 +265,15 @@ class VersionFolder:
         shutil.rmtree(doomed, ignore_errors=True)
 
     def write_pointer(self, name: str, pointer: Pointer) -> Pointer:
-        """Write a name's pointer file atomically, replacing the old one, and return `pointer` unchanged."""
+        """Replace a name's pointer file atomically, and return `pointer` unchanged."""
         replace_synced(self.root / name / "pointer.json", pointer.serialize())
         sync_folder(self.root / name)
         return pointer
 
 
 @dataclass(frozen=True)
-class FailedGate:
-    """A gate that a version fails.
+class _FailedGate:
+    """A gate (a threshold on a measure of the certificate) that a version fails.
 
     Attributes:
         value: measured value; None if it was not measured.
@@ -301,9 +299,9 @@ def promote_with_gates(
     version: int,
     gates: Mapping[str, float] | None = None,
     force: bool = False,
-    require_known_gates: Callable[[Mapping[str, float]], None] = require_gates,
+    require_known_gates: Callable[[Mapping[str, float]], None] = check_gate_names,
 ) -> Pointer:
-    """Make a version live if its certificate meets all gates (thresholds), and return the new live pointer.
+    """Make a version live if its certificate meets all gates (thresholds on its measures), and return the new pointer.
 
     Args:
         registry: registry of chains, or trained encoders.
@@ -336,8 +334,8 @@ def promote_with_gates(
     return registry.promote(name, version, pass_gates)
 
 
-def _find_failed_gates(manifest: Mapping[str, Any], requested: Mapping[str, float]) -> list[FailedGate]:
-    """List the gates (thresholds) that a version's certificate misses.
+def _find_failed_gates(manifest: Mapping[str, Any], requested: Mapping[str, float]) -> list[_FailedGate]:
+    """List the gates (thresholds on measures) that a version's certificate fails.
 
     The gates set by its fit come first, then those in `requested`. A metric that was not measured fails its gate.
     """
@@ -349,5 +347,5 @@ def _find_failed_gates(manifest: Mapping[str, Any], requested: Mapping[str, floa
         for gate, threshold in gates.items():
             figure = read_gate_value(gate, certificate)
             if not satisfies_gate(gate, threshold, figure):
-                failed.append(FailedGate(gate, threshold, figure, is_upper_bound(gate), origin))
+                failed.append(_FailedGate(gate, threshold, figure, is_upper_bound(gate), origin))
     return failed

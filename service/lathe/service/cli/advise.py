@@ -132,13 +132,13 @@ def _fit_decided(
     Returns:
         `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the decision takes none.
     """
-    from lathe.service.chains.fits import FitSetting, run_fit
+    from lathe.service.chains.fits import FitContext, run_fit
     from lathe.service.home import Home
     from lathe.training.advice.advise import build_recommended_fit
 
     try:
         with ProgressBar() as progress:
-            context = FitSetting(open_chains(write=True), Home(settings.home).vectors, format_command_line(), encoder)
+            context = FitContext(open_chains(write=True), Home(settings.home).vectors, format_command_line(), encoder)
             return {"fit": run_fit(build_recommended_fit(advice, name, request), context, progress)}
     except AdviceError as error:
         return {"fit": None, "fit_error": str(error)}

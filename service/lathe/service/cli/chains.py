@@ -9,12 +9,13 @@ import typer
 from lathe.service.cli.options import (
     SERVE_DIMENSIONS,
     ProgressBar,
-    describe_served,
+    describe_size_routes,
     flag,
     load_encoder,
     load_state,
     open_chains,
     parse_numbers,
+    split_versioned_name,
 )
 from lathe.service.errors import BadValueError
 from lathe.training.reporting.text import MISSING, align_columns, format_number
@@ -43,11 +44,12 @@ def compare(
     seed: Annotated[int, flag("--seed", "Seed of the sample.", min=0)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
-    """Compare the neighbours that two chains find among rows of a source with those of the vectors before them.
+    """Compare the neighbours that two chains find among rows of a source with the neighbours by the vectors before the
+    chains.
 
     The recall of the raw neighbours says which chain is better on this source. A low agreement says that search results
     will differ, and not which are better. Neighbours among a sample differ from those in a whole index: compare the two
-    chains with each other, not with figures of other sources.
+    chains with each other, not with the recall on other sources.
     """
     from lathe.transforms.quality import compare_neighbours
 
@@ -55,6 +57,7 @@ def compare(
     registry = open_chains(write=False)
     first_chain, second_chain = registry.load(first), registry.load(second)
     if None not in (first_chain.encoder_fingerprint, second_chain.encoder_fingerprint):
+        # A chain that was fitted without an encoder can be compared with any other.
         if first_chain.encoder_fingerprint != second_chain.encoder_fingerprint:
             raise BadValueError(f"{first_chain.ref} and {second_chain.ref} take vectors of different encoders")
 
@@ -71,7 +74,7 @@ def compare(
 def _sample_vectors(
     settings: "Settings", first: "LoadedChain", second: "LoadedChain", source: str, rows: int, seed: int
 ) -> "NDArray[np.float32]":
-    """Sample distinct rows of a source and return their vectors `(n, d)`, encoding texts if needed."""
+    """Sample distinct rows of a source of texts or vectors, and return their vectors `(n, d)`. Texts are encoded."""
     import numpy as np
 
     from lathe.training.sources.row_sample import sample_rows
@@ -94,7 +97,9 @@ def _sample_vectors(
 
 
 def format_comparison(comparison: dict[str, Any]) -> str:
-    """Format a comparison of two chains as a table and a sentence on which finds more of the raw neighbours."""
+    """Return the comparison of two chains as text: a table, and sentences that say which finds more of the raw
+    neighbours.
+    """
     recall, k = comparison["raw_recall_at_k"], comparison["k"]
     intervals = [
         f"{measured['value']:.3f} ({measured['low']:.3f} to {measured['high']:.3f})"
@@ -106,6 +111,7 @@ def format_comparison(comparison: dict[str, Any]) -> str:
         [f"recall@{k} of the raw neighbours", *intervals],
     ]
     difference = recall["difference"]
+    # An interval that contains 0 favours neither.
     better = comparison["second"] if difference["low"] > 0 else comparison["first"] if difference["high"] < 0 else None
     verdict = "The difference is within its interval" if better is None else f"{better} finds more of them"
     return "\n".join(
@@ -128,7 +134,7 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 @app.command("list")
 def list_chains(as_json: Json = False) -> None:
-    """List all chains with their live version and its figures."""
+    """List all chains with the live version's number of dimensions, recall@10 and steps."""
     registry = open_chains(write=False)
     chains = [registry.describe(name) for name in registry.names()]
     if as_json:
@@ -154,7 +160,7 @@ def list_chains(as_json: Json = False) -> None:
 
 @app.command()
 def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> None:
-    """Show steps, provenance and certificate of a chain as JSON."""
+    """Print steps, provenance and certificate of a chain as JSON."""
     registry = open_chains(write=False)
     description = registry.describe(chain)
     versions = [{"version": v["version"], "state": v["state"]} for v in description["versions"]]
@@ -172,21 +178,21 @@ def promote(
     force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
     serve_dimensions: Annotated[bool, flag("--serve-dimensions", SERVE_DIMENSIONS)] = False,
 ) -> None:
-    """Make a version live if its certificate passes the gates."""
+    """Make a version of a chain live if its certificate passes the gates, which are thresholds on its measures."""
     from lathe.service.chains.version_folder import promote_with_gates
 
     registry = open_chains(write=True)
-    name, version = _split_versioned_name(chain)
+    name, version = split_versioned_name(chain)
     pointer = promote_with_gates(registry, name, version, parse_numbers(gate, "--gate"), force)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
     if serve_dimensions:
-        typer.echo(describe_served(registry.size_routes.serve_dimensions(name)))
+        typer.echo(describe_size_routes(registry.size_routes.serve_dimensions(name)))
 
 
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
-    """Make the version live that was live before."""
+    """Make the version of a chain live that was live before, and print it."""
     typer.echo(f"{name}@{open_chains(write=True).rollback(name).live} is live")
 
 
@@ -195,20 +201,21 @@ def delete(
     chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
     force: Annotated[bool, flag("--force", "Delete it although something uses it.")] = False,
 ) -> None:
-    """Delete a version permanently.
+    """Delete a version of a chain permanently.
 
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with --force.
     """
-    from lathe.service.chains.usage import read_recorded_uses, require_unused
+    from lathe.service.chains.usage import delete_unused_version, read_recorded_uses
     from lathe.service.index.backend import describe_indexes
 
     registry = open_chains(write=True)
-    name, version = _split_versioned_name(chain)
-    if not force:
+    name, version = split_versioned_name(chain)
+    if force:
+        registry.delete(name, version)
+    else:
         settings, home = load_state()
         indexes = describe_indexes(settings, home)
-        require_unused(registry, name, version, indexes, read_recorded_uses(home.uses))
-    registry.delete(name, version)
+        delete_unused_version(registry, name, version, indexes, read_recorded_uses(home.uses))
     typer.echo(f"{name}@{version} is deleted")
 
 
@@ -244,13 +251,8 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
-    """Register a copied chain for the dimensions it served elsewhere, if they are free. Return a line to print.
-
-    The size route (the chain that answers requests for a number of dimensions) is copied unless another chain has it
-    here.
-
-    Returns:
-        What was done, as a text to print.
+    """Register a copied chain for the dimensions that it served elsewhere, if no chain here does. Return a phrase that
+    says what was done.
     """
     holder = size_routes.import_route(encoder, route, ref)
     if holder is None:
@@ -261,15 +263,7 @@ def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder:
 
 
 def _describe_route(route: str) -> str:
+    """Return a phrase for the dimensions of a size route, which is a number, or `nested` for all other sizes."""
     from lathe.service.chains.chain_folder import NESTED
 
     return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"
-
-
-def _split_versioned_name(chain: str) -> tuple[str, int]:
-    from lathe.service.chains.names import split_ref
-
-    name, version = split_ref(chain)
-    if version is None:
-        raise BadValueError(f"name a version, such as {name}@1")
-    return name, version

@@ -96,7 +96,9 @@ def doctor() -> None:
 
 
 def _check_state_folder(home: "Home") -> str | None:
-    """Open the state folder and print its state and warnings. Return why it cannot be written, or None."""
+    """Open the state folder, and print its state and warnings. Return a sentence that says why it cannot be written, or
+    None.
+    """
     try:
         problem = home.open()
         _print_line("state folder", f"{home.root} can be written" if problem is None else f"{problem}: {home.root}")
@@ -109,12 +111,10 @@ def _check_state_folder(home: "Home") -> str | None:
 
 
 def _check_encoder(spec: EncoderSpec) -> bool:
-    """Print where an encoder's files are, with a warning on a chat template. Return whether it can be loaded.
+    """Print where an encoder's files are, with a warning on a chat template. Return whether the encoder can be
+    loaded.
 
     The files of a model that was not downloaded yet are not looked into.
-
-    Returns:
-        Whether the encoder can be loaded.
     """
     origin, available = _locate_encoder(spec)
     loaded = spec.upstream is None
@@ -125,12 +125,10 @@ def _check_encoder(spec: EncoderSpec) -> bool:
 
 
 def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
-    """Describe where an encoder's files or its API are, and return that and whether they can be used.
+    """Return `(where an encoder's files or its API are, whether they can be used)`. Files that can be downloaded count
+    as usable.
 
     An API is not called, since that may cost. Its key must be in the environment.
-
-    Returns:
-        The description, and whether the files are there or can be downloaded.
     """
     if spec.upstream is not None:
         return _describe_upstream(spec.upstream)
@@ -156,7 +154,9 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
 
 
 def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
-    """Return a file of an encoder's model, from its folder or the hub's cache, or None if it is not there."""
+    """Return the content of a file of an encoder's model, from its folder or the hub's cache, or None if it is not
+    there.
+    """
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -174,7 +174,9 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
 
 
 def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
-    """Describe an embeddings API, and return that and whether its key is in the environment."""
+    """Return `(description of an embeddings API, whether its key is in the environment)`. An API without a key counts
+    as having it.
+    """
     place = f"{upstream.protocol} at {upstream.url}"
     if upstream.api_key_env is None:
         return f"{place}, without a key", True
@@ -200,7 +202,7 @@ def _check_servers(settings: "Settings", home: "Home") -> bool:
 
 
 def _check_redis(settings: "Settings") -> str | None:
-    """Print whether Redis answers. Return the error message if it does not, else None."""
+    """Print whether Redis answers. Return the error message if it does not, or None."""
     settings.require_redis_extra()
     from lathe.service.redis.connection import RedisConnection
 
@@ -241,10 +243,7 @@ class Machine:
 
 
 def read_machine(settings: "Settings", include: Path = INCLUDE) -> Machine:
-    """Find out what this machine has (device, CPU, disk, compiler), and return it.
-
-    `include` is the folder in which Python's headers are looked for.
-    """
+    """Return what this machine has: device, CPU, disk, compiler, and Python's headers in the folder `include`."""
     device = settings.device or best_device()
     return Machine(
         device=device,
@@ -267,7 +266,7 @@ def find_existing_folder(path: Path) -> Path:
 
 
 def lacks_avx512(flags: Set[str], machine: str) -> bool:
-    """Return whether the CPU is an x86 known to lack AVX-512.
+    """Return whether the CPU is an x86 known to lack AVX-512. Return False if its flags are unknown.
 
     Args:
         flags: flags of the CPU; empty if the system does not report them.
@@ -278,7 +277,7 @@ def lacks_avx512(flags: Set[str], machine: str) -> bool:
 
 @cache
 def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str] = version) -> tuple[str, ...]:
-    """Return the requirements of a package that are not met, each as `torch>=2.9 (2.3.1 is installed)`.
+    """Return the requirements of a package that are not met, as texts such as `torch>=2.9 (2.3.1 is installed)`.
 
     Args:
         distribution: name on the package index.
@@ -297,6 +296,7 @@ def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str]
 
 
 def _check_requirement(requirement: Requirement, version: Callable[[str], str]) -> list[str]:
+    """Return a list of the requirements that are not met: this one, or those of its extras. Empty if all are met."""
     try:
         installed = version(requirement.name)
     except PackageNotFoundError:
@@ -309,12 +309,14 @@ def _check_requirement(requirement: Requirement, version: Callable[[str], str]) 
 def find_shortfalls(
     settings: "Settings", machine: Machine, version: Callable[[str], str] = version
 ) -> Iterator[tuple[str, str]]:
-    """Yield (what is missing, its consequence) for machine and installation, most important first."""
+    """Yield `(what is missing, its consequence)` for the machine and the installation, most important first."""
     yield from _find_device_shortfalls(machine)
     unmet = [problem for name in DISTRIBUTIONS for problem in find_unmet(name, version=version)]
     for problem in dict.fromkeys(unmet):
         yield ("an old version", f"Lathe requires {problem}: pip install -U lathe-service")
-    yield from _find_disk_shortfalls(machine.free_bytes)
+    if machine.free_bytes < FIT_BYTES:
+        sizes = f"needs {FIT_BYTES / 1e9:.0f} GB, and {machine.free_bytes / 1e9:.1f} GB are free"
+        yield ("little disk", f"a fit on a million texts {sizes} on the disk of the state folder")
     if not settings.redis_url:
         cost = "servers share no chains, jobs and cache: each has its own; set LATHE_REDIS_URL to share them"
         yield ("no Redis", cost)
@@ -329,7 +331,7 @@ def find_shortfalls(
 
 
 def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield (what is missing, its consequence) for the device: GPU, bfloat16, AVX-512 and CPU cores."""
+    """Yield `(what is missing, its consequence)` for the device: GPU, bfloat16, AVX-512 and CPU cores."""
     if machine.device == "cpu":
         yield ("no GPU", _describe_missing_gpu(machine))
     if not machine.bfloat16:
@@ -346,7 +348,7 @@ def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _describe_missing_gpu(machine: Machine) -> str:
-    """Return why no GPU is used: a build of torch that does not fit the driver, or no driver."""
+    """Return a phrase that says why no GPU is used: a build of torch that does not fit the driver, or no driver."""
     if machine.driver:
         return (
             f"there is an NVIDIA driver, but this torch ({version('torch')}) finds no GPU: install a build of torch "
@@ -358,13 +360,8 @@ def _describe_missing_gpu(machine: Machine) -> str:
     )
 
 
-def _find_disk_shortfalls(free: int) -> Iterator[tuple[str, str]]:
-    if free < FIT_BYTES:
-        needed = f"a fit on a million texts needs {FIT_BYTES / 1e9:.0f} GB"
-        yield ("little disk", f"{needed}, and {free / 1e9:.1f} GB are free on the disk of the state folder")
-
-
 def _format_install_command(extra: str, machine: Machine) -> str:
+    """Return what to type or install for an extra. One that is compiled also needs a compiler and Python's headers."""
     command = f"pip install '{extra}'"
     if extra != "lathe-service[index]":
         return command

@@ -13,6 +13,7 @@ from lathe.service.cli.options import (
     load_writable_state,
     open_trained_encoders,
     parse_numbers,
+    split_versioned_name,
     take_fields,
 )
 from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
@@ -45,7 +46,7 @@ def list_encoders() -> None:
 
 @app.command()
 def show(encoder: Annotated[str, typer.Argument(help="NAME or NAME@VERSION of a trained encoder")]) -> None:
-    """Show a trained encoder as JSON: base, certificate, provenance and versions."""
+    """Print a trained encoder as JSON: base, certificate, provenance and versions."""
     typer.echo(json.dumps(open_trained_encoders(write=False).describe(encoder), indent=2))
 
 
@@ -57,23 +58,24 @@ def promote(
     ] = None,
     force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
 ) -> None:
-    """Make a version live if its certificate passes the gates.
+    """Make a version of a trained encoder live if its certificate passes the gates, which are thresholds on its
+    measures.
 
     A running server serves it within a second or two.
     """
     from lathe.service.chains.version_folder import promote_with_gates
-    from lathe.training.finetuning.requests import require_encoder_gates
+    from lathe.training.finetuning.requests import check_encoder_gates
 
-    name, version = _split_version(encoder)
+    name, version = split_versioned_name(encoder, "encoder")
     gates = parse_numbers(gate, "--gate")
-    pointer = promote_with_gates(open_trained_encoders(write=True), name, version, gates, force, require_encoder_gates)
+    pointer = promote_with_gates(open_trained_encoders(write=True), name, version, gates, force, check_encoder_gates)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
 
 
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME of a trained encoder")]) -> None:
-    """Make the version live that was live before."""
+    """Make the version of a trained encoder live that was live before, and print it."""
     typer.echo(f"{name}@{open_trained_encoders(write=True).rollback(name).live} is live")
 
 
@@ -82,28 +84,19 @@ def delete(
     encoder: Annotated[str, typer.Argument(help="NAME@VERSION of a trained encoder")],
     force: Annotated[bool, flag("--force", "Delete it although an index uses it.")] = False,
 ) -> None:
-    """Delete a version permanently.
+    """Delete a version of a trained encoder permanently.
 
     A version that an index uses is deleted only with --force.
     """
     from lathe.service.index.backend import describe_indexes
 
     settings, home = load_writable_state()
-    name, version = _split_version(encoder)
+    name, version = split_versioned_name(encoder, "encoder")
     users = [i["name"] for i in describe_indexes(settings, home) if i.get("encoder") == f"{name}@{version}"]
     if users and not force:
         raise ConflictError(f"{name}@{version} is used by the indexes {', '.join(users)}; --force deletes it")
     open_trained_encoders(write=True).delete(name, version)
     typer.echo(f"{name}@{version} is deleted")
-
-
-def _split_version(encoder: str) -> tuple[str, int]:
-    from lathe.service.chains.names import split_ref
-
-    name, version = split_ref(encoder, "encoder")
-    if version is None:
-        raise BadValueError(f"name a version, such as {name}@1")
-    return name, version
 
 
 @app.command("add")
@@ -165,9 +158,8 @@ def add_encoder(fields: dict[str, Any], upstream: dict[str, Any]) -> None:
 
 
 def _resolve_folder(model: str | None) -> str | None:
-    """Return the absolute path of a model's folder, so that a server started in another folder finds it.
-
-    A hub id, or None, is returned unchanged.
+    """Return the absolute path of a model's folder, so that a server started elsewhere finds it. Return a hub id, or
+    None, unchanged.
     """
     folder = None if model is None else expand_home(model)
     return str(folder.absolute()) if folder is not None and folder.is_dir() else model
@@ -175,7 +167,7 @@ def _resolve_folder(model: str | None) -> str | None:
 
 @app.command("remove")
 def remove_encoder(name: Annotated[str, typer.Argument(help="Name with which it was added.")]) -> None:
-    """Remove an encoder that was added.
+    """Remove an encoder that was added from the state folder.
 
     A running server serves it until DELETE /encoders/NAME.
     """

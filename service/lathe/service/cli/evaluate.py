@@ -101,12 +101,13 @@ def _require_evaluation_extra() -> None:
         raise EvaluationError("evaluating needs mteb: pip install 'lathe-training[evaluation]'")
 
 
-def _split_commas(value: str | None) -> list[str]:
-    return [part.strip() for part in (value or "").split(",") if part.strip()]
+def _split_commas(text: str | None) -> list[str]:
+    """Return the parts of a text between commas, without blanks and empty parts. Empty for None."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dtype: Dtype) -> "list[RequestedEncoder]":
-    """Return the encoders to evaluate: those of the option, else of the suite, else the default one."""
+    """Return the encoders to evaluate: those of the option, else those of the suite, else the default encoder."""
     from lathe.training.evaluation.encoders import RequestedEncoder
 
     def build_request(name: str | None) -> RequestedEncoder:
@@ -126,11 +127,11 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
 
 
 def name_folders(folders: Sequence[str]) -> dict[str, str]:
-    """Return a short, distinct name for each model's folder or hub id, as `{folder: name}`.
+    """Return a short, distinct name for each model's folder or hub id, as `{folder: name}`: the last part of the path,
+    or more parts where needed.
 
-    It is the last part, with those before it where needed. A last part `model` is left out, because `lathe train` calls
-    all its results so: `build/adapted/model` is called `adapted`. The last part alone is not enough if another model
-    has the same.
+    A last part `model` is left out, because `lathe train` calls all its results so: `build/adapted/model` is called
+    `adapted`.
     """
     parts = {folder: _split_path(folder) for folder in folders}
     names = {}
@@ -144,12 +145,13 @@ def name_folders(folders: Sequence[str]) -> dict[str, str]:
 
 
 def _split_path(folder: str) -> list[str]:
+    """Return the parts of a path, without a last part `model` unless it is the only one."""
     parts = [part for part in folder.split("/") if part]
     return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
 
 
 def load_chain_methods(names: Sequence[str]) -> "list[Method]":
-    """Load the named chains from the registry, and return each as a method to evaluate."""
+    """Load the named chains of transforms from the registry, and return each as a method that `evaluate` can score."""
     from lathe.training.evaluation.methods import build_chain_method, hash_chain
 
     if not names:

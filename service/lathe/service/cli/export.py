@@ -38,7 +38,7 @@ def export(
     ] = None,
     side: Annotated[
         Side | None,
-        typer.Option(help="Side of a search to export, for a chain that maps queries otherwise than documents."),
+        typer.Option(help="Export for queries or for documents, for a chain that maps the two differently."),
     ] = None,
 ) -> None:
     """Write a chain for use by other software without Lathe.
@@ -49,7 +49,7 @@ def export(
     refuses a chain for which they would give other vectors. onnx: the chain alone, and encoder, pooling and chain as
     one model. faiss: transforms for an IndexPreTransform, and for codes the index that searches them. numpy: for chains
     that end in codes, one file that encodes, decodes and scores. A chain that maps queries otherwise than documents is
-    exported one side at a time.
+    exported for queries or for documents, one at a time.
     """
     settings, _ = load_state()
     registry = open_chains(write=False)
@@ -83,7 +83,8 @@ def export(
 
 
 def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
-    """Return the side of a search (query or document) to export, or None for a chain that maps both alike.
+    """Return `side` (query or document) if the chain can be exported for it. None stands for a chain that maps both
+    alike.
 
     Raises:
         BadValueError: if a side is missing or not needed, or the documents end in codes, whose export would map
@@ -108,10 +109,10 @@ def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
 
 
 def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
-    """Load the encoder to export with a chain, in float32 on the CPU. None if the chain has none.
+    """Load the encoder to export with a chain, in float32 on the CPU, and return it: the named one, else the one the
+    chain was fitted for.
 
-    It is the named one, else the one the chain was fitted for. The result is None if none is named and the chain was
-    fitted without one.
+    The result is None if none is named and the chain was fitted without one.
     """
     from lathe.training.encoder.encoder import Encoder
 
@@ -131,11 +132,12 @@ def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None)
 
 
 def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
-    """Build the spec of the encoder that a chain's manifest records. It never runs the model's own code."""
+    """Return the spec of the encoder that a chain's manifest records. It never runs the model's own code."""
     if recorded.get("upstream"):
         raise BadValueError(
             f"the chain was fitted for {recorded['name']}, which is behind an embeddings API and not in the settings"
         )
+    # The manifest may come from the hub: it must not make this process run code of a model.
     fields = {name: recorded[name] for name in EncoderSpec.__dataclass_fields__ if name in recorded}
     return EncoderSpec(**(fields | recorded.get("given", {}) | {"trust_remote_code": False}))
 

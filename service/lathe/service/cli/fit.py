@@ -15,7 +15,7 @@ from lathe.service.cli.options import (
     ProgressBar,
     WorkersOption,
     build_request,
-    describe_served,
+    describe_size_routes,
     flag,
     format_command_line,
     load_encoder,
@@ -60,7 +60,7 @@ def fit(
     again. For vectors (.npy), name the encoder that made them with --encoder. Without it, the chain takes any vectors
     of their width and no texts, since nothing says which encoder fits it.
     """
-    from lathe.service.chains.fits import FitSetting, run_fit
+    from lathe.service.chains.fits import FitContext, run_fit
     from lathe.service.chains.names import require_name
     from lathe.training.sources.source import open_source
     from lathe.transforms.chain import parse_steps
@@ -80,7 +80,7 @@ def fit(
         open_engine(engine, address, workers, settings) as opened,
         ProgressBar() as progress,
     ):  # fails at once if there is no cluster
-        context = FitSetting(
+        context = FitContext(
             registry,
             home.vectors,
             format_command_line(),
@@ -93,7 +93,7 @@ def fit(
 
 
 def format_fit_result(result: dict[str, Any]) -> str:
-    """Format a fit's result as text: tables of its certificate, warnings, and whether the chain is live."""
+    """Return a fit's result as text: tables of the certificate's measures, warnings, and whether the chain is live."""
     certificate = result["certificate"]
     lines = [
         f"{result['chain']} fitted on {certificate['n_fit']:,} rows, measured on {certificate['n_heldout']:,} held out",
@@ -109,14 +109,16 @@ def format_fit_result(result: dict[str, Any]) -> str:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
     elif result["promoted"]:
         unserved = "Requests that name it get it; those for its dimensions do with --serve-dimensions."
-        lines.append(f"It is live. {describe_served(result['size_routes']) if result['size_routes'] else unserved}")
+        routes = result["size_routes"]
+        lines.append(f"It is live. {describe_size_routes(routes) if routes else unserved}")
     else:
         lines.append(f"It is not live: lathe chains promote {result['chain']}")
     return "\n".join(lines)
 
 
 def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
-    """Return a certificate as table rows, with a column for held-out rows and each out-of-domain corpus.
+    """Return the rows of a table of a certificate's measures, with a column for held-out rows and for each
+    out-of-domain corpus.
 
     Held-out rows alone have the recall at smaller sizes, the alignment to targets, mean norm, IsoScore and bytes per
     vector before → after the chain, the weighting of codes, and parameters that were derived from the data, where the
@@ -142,7 +144,9 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
 
 
 def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
-    """Return table rows of nDCG and recall before and after the chain, one for each set of queries and measure."""
+    """Return table rows of nDCG@10 and recall@10 before and after the chain, one for each set of queries and measure.
+    Empty without queries.
+    """
     if relevance is None:
         return []
     searches = {f"{relevance['queries']:,} queries": relevance}
@@ -159,7 +163,9 @@ def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
 
 
 def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
-    """Return a table of the codes that a fit tried: retrieval, gain over another, and its interval."""
+    """Return a table of the quantizers that a fit tried: split-half retrieval, gain over another, and its interval.
+    Empty if none was tried.
+    """
     header = ["codes tried", "split-half retrieval", "ahead", "±", "compared with", "rows"]
     rows = []
     for trial in codes["tried"]:
@@ -170,5 +176,8 @@ def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
     return [header, *rows] if rows else []
 
 
-def _format_measure(value: float | None) -> str:
-    return MISSING if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+def _format_measure(measure: float | None) -> str:
+    """Return a measure as text: a whole number as it is, others with four decimals, None as `MISSING`."""
+    if measure is None:
+        return MISSING
+    return str(measure) if isinstance(measure, int) else f"{measure:.4f}"

@@ -60,7 +60,7 @@ def export(
 
 
 def _export_to_file(name: str, out: Path) -> None:
-    """Write all items of an index to a .jsonl, .parquet or .npy file, with a progress bar, and print the count."""
+    """Write all items of an index to a .jsonl, .parquet or .npy file, with a progress bar, and print their count."""
     from lathe.service.index.backend import get_capabilities, read_items
     from lathe.training.sources.writers import open_writer
 
@@ -92,7 +92,7 @@ def _export_to_table(
     delete_others: bool,
     skip_nul: bool,
 ) -> None:
-    """Write all items of an index to a PostgreSQL table, and print the counts and the SQL for its index."""
+    """Write all items of an index to a PostgreSQL table. Print the counts and the SQL that creates its search index."""
     require_driver()
     from lathe.service.chains.names import RAW
     from lathe.service.index.backend import read_items
@@ -123,6 +123,7 @@ def _export_to_table(
 
 
 def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
+    """Return the fields of an item to write beside its vector. The metadata are a dict, or with `columns` JSON text."""
     from lathe.service.index.items import parse_metadata
 
     content = metadata or b"{}"
@@ -205,11 +206,7 @@ def delete(name: Name) -> None:
 
 
 def _require_backups() -> "Home":
-    """Return the state folder. Raise if the indexes are in a backend that another tool backs up.
-
-    Raises:
-        NotSupportedError: if the backend of the indexes is backed up by another tool.
-    """
+    """Return the state folder. Raise `NotSupportedError` if the indexes are in a backend that another tool backs up."""
     from lathe.service.index.backend import get_capabilities
 
     settings, home = load_state()

@@ -37,8 +37,8 @@ app = typer.Typer(
 )
 
 
-def show_version(requested: bool) -> None:
-    """Print the versions of Lathe, Python and torch, with Lathe's commit, and end the program, if `requested`."""
+def _show_version(requested: bool) -> None:
+    """Print the versions of Lathe, Python and torch, and end the program. Do nothing unless `requested`."""
     if requested:
         from lathe.service.build_info import describe_build, describe_package
 
@@ -51,13 +51,10 @@ def show_version(requested: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Declare the options before any subcommand.
-
-    The function itself does nothing.
-    """
+    """Declare the options before any subcommand. The function itself does nothing."""
 
 
 app.command()(serve.serve)
@@ -120,5 +117,6 @@ def main() -> None:
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
+    """Print a message to stderr, and end the program with an exit status."""
     typer.echo(f"lathe: {message}", err=True)
     sys.exit(status)

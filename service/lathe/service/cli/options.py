@@ -60,10 +60,9 @@ SERVE_DIMENSIONS = (
 """Help text of the option that changes size routes."""
 
 
-def describe_served(routes: list[str]) -> str:
-    """Return a sentence on the dimensions for which a chain is registered, given as its size routes.
-
-    A size route is a number of dimensions whose requests the chain answers, or `nested`.
+def describe_size_routes(routes: list[str]) -> str:
+    """Return a sentence that says which requests for dimensions a chain answers, given its size routes: numbers, or
+    `nested`.
     """
     sizes = ["sizes without a chain of their own" if route == "nested" else f"dimensions: {route}" for route in routes]
     return (
@@ -72,7 +71,7 @@ def describe_served(routes: list[str]) -> str:
 
 
 def flag(name: str, help_text: str | None = None, **parameters: Any) -> Any:
-    """Declare an option of a command.
+    """Return the declaration of a command's option for typer.
 
     Options are no environment variables, but for those that name one by `envvar`: a server's address, which is a
     setting, and addresses of other servers, which may hold a password or are the same for every command.
@@ -101,7 +100,7 @@ WorkersOption = Annotated[
 
 
 def load_state() -> "tuple[Settings, Home]":
-    """Read the settings, and return them with the state folder. Nothing is created or checked."""
+    """Read the settings. Return them and the state folder, which is neither created nor checked."""
     from lathe.service.home import Home
     from lathe.service.settings import read_settings
 
@@ -110,7 +109,8 @@ def load_state() -> "tuple[Settings, Home]":
 
 
 def load_writable_state() -> "tuple[Settings, Home]":
-    """Read the settings and prepare the state folder for writing. Return both, or raise if it is not writable.
+    """Read the settings and prepare the state folder for writing. Return both, or raise `ValueError` if it is not
+    writable.
 
     Raises:
         ValueError: if the folder cannot be written, or is not safe to use.
@@ -121,9 +121,8 @@ def load_writable_state() -> "tuple[Settings, Home]":
 
 
 def open_chains(write: bool) -> "Registry":
-    """Open and return the registry of chains, from the state folder or shared in Redis.
-
-    The starter chains are installed.
+    """Open the registry of chains, in the state folder or shared in Redis, and return it. Starter chains are installed
+    in it first.
 
     Args:
         write: whether the command changes chains; without, a folder that cannot be written is only read.
@@ -141,7 +140,7 @@ def open_chains(write: bool) -> "Registry":
 
 
 def open_trained_encoders(write: bool) -> "TrainedEncoders":
-    """Open and return the trained encoders, from the state folder or shared in Redis.
+    """Open the registry of trained encoders, in the state folder or shared in Redis, and return it.
 
     Args:
         write: whether the command changes them; without, a folder that cannot be written is only read.
@@ -157,7 +156,7 @@ def open_trained_encoders(write: bool) -> "TrainedEncoders":
 
 
 def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
-    """Return the spec of the named encoder in the settings, or build one for a model's folder or hub id.
+    """Return the spec of the named encoder of the settings, or a new spec for a model's folder or hub id.
 
     None means the default encoder. `NAME@V` is a version of a trained encoder, `NAME` its live version.
     """
@@ -173,9 +172,8 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
 
 
 def load_encoder(settings: "Settings", name: str | None) -> "TextEncoder":
-    """Load an encoder by its name in the settings, or by a model's folder or hub id, and return it.
-
-    Sets torch's number of threads as the settings say.
+    """Load an encoder by its name in the settings, or by a model's folder or hub id, and return it. Also set torch's
+    number of threads.
 
     Args:
         settings: the settings.
@@ -191,7 +189,7 @@ def load_encoder(settings: "Settings", name: str | None) -> "TextEncoder":
 
 @contextmanager
 def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[FitEngine]":
-    """Open the engine that runs a fit's work, on this machine or on Ray, for the block, and yield it.
+    """Yield the engine that runs a fit's work, on this machine or on Ray, and close it after the block.
 
     A note is printed if `address` is not used.
 
@@ -218,13 +216,25 @@ def open_engine(name: str, address: str | None, workers: int | None, settings: "
         yield engine
 
 
+def split_versioned_name(ref: str, kind: str = "chain") -> tuple[str, int]:
+    """Split `name@version` into `(name, version)`. Raise `BadValueError` if the reference has no version."""
+    from lathe.service.chains.names import split_ref
+
+    name, version = split_ref(ref, kind)
+    if version is None:
+        raise BadValueError(f"name a version, such as {name}@1")
+    return name, version
+
+
 def format_command_line() -> str:
-    """Return the command line of this process for a chain's provenance, with paths shortened to their last part."""
+    """Return the command line of this process, to be stored in a chain's provenance, with paths shortened to their last
+    part.
+    """
     return shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
 
 
 def _parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
-    """Parse an option's values, each KEY=VALUE, to a dict of texts.
+    """Parse an option's values, each KEY=VALUE, and return them as a dict of texts.
 
     Args:
         values: the values; None stands for none.
@@ -243,7 +253,7 @@ def _parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
 
 
 def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
-    """Parse an option's values, each KEY=NUMBER, to a dict of floats.
+    """Parse an option's values, each KEY=NUMBER, and return them as a dict of floats.
 
     Args:
         values: the values; None stands for none.
@@ -301,8 +311,8 @@ def take_fields(
 
         @wraps(command)
         def run(**values: Any) -> None:
-            found = {field: values.pop(option.name) for field, option in options.items()}
-            fields = {field: value for field, value in found.items() if value is not None}
+            given = {field: values.pop(option.name) for field, option in options.items()}
+            fields = {field: value for field, value in given.items() if value is not None}
             for field in fields:
                 kind, _ = _find_type(known[field])
                 if get_origin(kind) is dict:
@@ -318,7 +328,7 @@ def take_fields(
 
 
 def _build_option(name: str, field: FieldInfo, description: str, change: str | ParameterInfo | None) -> Parameter:
-    """Build the parameter of a command, as typer reads it, for a field of a request.
+    """Return the parameter of a command, as typer reads it, for a field of a request.
 
     Args:
         name: name of the parameter, and of the option unless `change` names another.
@@ -352,7 +362,7 @@ def _build_option(name: str, field: FieldInfo, description: str, change: str | P
 
 
 def _find_type(field: FieldInfo) -> tuple[Any, list[Any]]:
-    """Return the type of a field's option, and the constraints of the field.
+    """Return `(type of a field's option, constraints of the field)`.
 
     The type is `str` for what a command line has no type for: the request makes the value of it.
     """
@@ -368,7 +378,7 @@ def _find_type(field: FieldInfo) -> tuple[Any, list[Any]]:
 
 
 def build_request(kind: type[AnyRequest], fields: dict[str, Any]) -> AnyRequest:
-    """Return the request with these fields, which are called as the command's options.
+    """Return the request with these fields, validated. Errors name the option of a field.
 
     Raises:
         BadValueError: for the first option with a wrong value, or if options contradict one another.
@@ -417,13 +427,11 @@ class ProgressBar:
         self.bar.set_description_str(message)
 
     def clear(self) -> None:
-        """Remove the bar from its line, so that other output can be printed.
-
-        The next call shows it again.
-        """
+        """Remove the bar from its line, so that other output can be printed. The next call shows it again."""
         self.bar.clear()
 
     def _show_regularly(self) -> None:
+        """Show the progress every `LINE_SECONDS` until the block ends."""
         while not self.ended.wait(LINE_SECONDS):
             if not self.bar.disable:
                 self.bar.set_description_str(self.message.describe())

@@ -41,9 +41,8 @@ def require_driver() -> None:
 
 
 def record_column(connection: "Connection", table: object, column: str, chain: str) -> None:
-    """Record in the state folder that a chain fills a table's column, so that it is not deleted by mistake.
-
-    If that is not possible, a warning is printed.
+    """Record in the state folder that a chain fills a table's column, so that the chain is not deleted by mistake.
+    Print a warning if that fails.
     """
     from lathe.service.chains.usage import record_use
 

@@ -47,7 +47,7 @@ def serve(
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to each address of a host at this port. They do not listen yet.
+    """Return sockets bound to each address of a host at this port, which do not listen yet.
 
     Clients are refused until they listen. The host `::` stands for all addresses, those of IPv4 included. Port 0 is one
     free port, the same for each address.
@@ -81,7 +81,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 @contextmanager
 def _explain_bind_errors(host: str, port: int) -> Iterator[None]:
-    """Raise `ValueError` with what to do instead of the system's error for an address that cannot be bound.
+    """Convert the system's error for an address that cannot be bound to a `ValueError` that says what to do, while the
+    block runs.
 
     Other errors are not changed.
     """
@@ -138,9 +139,9 @@ def worker(
     settings.require_redis_extra()
     worker_class: WorkerClass = "trainings" if training else "jobs"
     if check:
-        from lathe.service.jobs.redis_queue import require_live_worker
+        from lathe.service.jobs.redis_queue import check_live_worker
 
-        typer.echo(require_live_worker(settings, worker_class))
+        typer.echo(check_live_worker(settings, worker_class))
         return
     from lathe.service import logs
     from lathe.service.jobs.runner import run_worker

@@ -56,9 +56,8 @@ class Server(uvicorn.Server):
         self.services = services
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown when a signal arrives: end event streams, and fail late requests after a while.
-
-        Unfinished requests fail after `shutdown_seconds`.
+        """Begin the shutdown when a signal arrives: end event streams now, and fail unfinished requests after
+        `shutdown_seconds`.
         """
         if not self.services.closing.is_set():
             self.services.closing.set()
@@ -68,10 +67,9 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the time limits of all connections once a second. uvicorn calls this ten times a second.
+        """Check the time limits of all connections once a second, and return whether the server should exit.
 
-        Returns:
-            What uvicorn's own `on_tick` returns: whether the server should exit.
+        uvicorn calls this ten times a second.
         """
         if counter % 10 == 0:
             check_connections(self.server_state.connections, asyncio.get_running_loop().time())
@@ -128,7 +126,9 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
 async def serve_and_greet(
     server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services
 ) -> None:
-    """Serve requests until the server stops. Print the greeting once all encoders have loaded or failed."""
+    """Serve requests on the sockets until the server stops. Print the greeting once all encoders have loaded or
+    failed.
+    """
     greeting = asyncio.create_task(_greet(server, settings, services))
     try:
         await server.serve(sockets)
@@ -137,6 +137,7 @@ async def serve_and_greet(
 
 
 async def _greet(server: uvicorn.Server, settings: Settings, services: Services) -> None:
+    """Wait until all encoders have loaded or failed and the server has started. Print warnings and the greeting."""
     for engine in services.embedder.engines.values():
         await asyncio.to_thread(engine.settled.wait)
     for warning in await asyncio.to_thread(list_start_warnings, services):
@@ -147,7 +148,9 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
 
 
 def list_start_warnings(services: Services) -> list[str]:
-    """Return sentences to show at the start: the warnings of `/health`, unreadable live chains, missing API keys."""
+    """Return sentences to show at the start: the warnings of `/health`, live chains that cannot be read, and missing
+    API keys.
+    """
     warnings = services.list_warnings()
     if (mixture := find_mixed_installation()) is not None:
         warnings.append(mixture)
@@ -188,7 +191,8 @@ def _format_greeting(settings: Settings, services: Services, port: int) -> str:
 
 
 def _format_example_dimensions(services: Services) -> str:
-    """Return the JSON field `dimensions` for the example requests, or an empty text if no chain serves any.
+    """Return a JSON field such as `, "dimensions": 128` for the example requests, or an empty text if no chain serves
+    any.
 
     The value is the first size for which the default encoder has a chain.
     """
@@ -201,16 +205,13 @@ def _format_example_dimensions(services: Services) -> str:
 
 
 def _find_bound_port(server: uvicorn.Server) -> int | None:
-    """Return the port that the server listens on, which the system selects for port 0.
-
-    The result is None if the server has no socket.
-    """
+    """Return the port that the server listens on, which the system selects for port 0, or None if it has no socket."""
     sockets = [socket for bound in server.servers for socket in bound.sockets]
     return int(sockets[0].getsockname()[1]) if sockets else None
 
 
 def limit_this_thread_to_one_core(threads_elsewhere: int) -> None:
-    """Let torch use one core in the calling thread, and `threads_elsewhere` in threads that start later.
+    """Make torch use one core in the calling thread, and `threads_elsewhere` cores in threads that start later.
 
     For the thread of an event loop, which maps only a few rows at a time: a second core joins later than they take, and
     then waits for more work at full speed, which cost half a millisecond of it for each request.

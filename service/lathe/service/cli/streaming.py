@@ -63,12 +63,12 @@ def embed_source(
     with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
         with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
-        encoded = EncodedRows(vectors, loaded)
+        encoded = _EncodedRows(vectors, loaded)
         _write_file(opened, out, target, lambda batch: target.apply(encoded.take(batch)))
 
 
-class EncodedRows:
-    """Vectors of a source's texts, taken batch by batch in order.
+class _EncodedRows:
+    """The vectors of a source's texts, encoded before, which are taken batch by batch in order.
 
     Args:
         vectors: `(n, d)` of all texts that are not blank.
@@ -79,7 +79,9 @@ class EncodedRows:
         self.vectors, self.encoder, self.taken = vectors, encoder, 0
 
     def take(self, batch: RowBatch) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` of the source's next batch, and advance. Blank texts are encoded now."""
+        """Return the vectors `(n, d)` of the source's next batch. Blank texts, which have no stored vector, are encoded
+        now.
+        """
         texts = list(batch.values)
         blank = np.array([not text.strip() for text in texts])
         count = len(texts) - int(blank.sum())
@@ -113,9 +115,8 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
 def _write_file(
     source: Source, out: Path, target: Target, transform: Callable[[RowBatch], NDArray[np.float32]]
 ) -> None:
-    """Write each row of a source with its vector, as `transform` computes it, to a file. Print a summary.
-
-    Progress is shown. The summary goes to stderr.
+    """Write each row of a source with its vector, as `transform` computes it, to a file. Show progress, and print a
+    summary to stderr.
     """
     total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
@@ -131,7 +132,7 @@ def _write_file(
 
 
 def _build_records(batch: RowBatch, field: str) -> list[Record]:
-    """Return the fields to write beside each vector of a batch: the source's row without its vector field.
+    """Return the fields to write beside each vector of a batch: those of the source's row without its vector.
 
     Raises:
         SourceError: if a field holds an integer beyond 64 bits.

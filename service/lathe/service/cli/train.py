@@ -37,6 +37,8 @@ NameOption = Annotated[
 
 
 def _add_training_command(method: str) -> None:
+    """Add the command `lathe train METHOD` for a method of training."""
+
     @app.command(method, help=METHODS[method].help)
     @take_fields(
         NewTraining,
@@ -88,21 +90,21 @@ def synthesize(
 
 
 def _synthesize_pairs(config: Path, out: Path, yes: bool) -> None:
-    """Generate pairs with the user's consent, and print a report."""
+    """Generate training pairs with the user's consent, write them to a folder, and print a report."""
     from lathe.training.finetuning.job import read_settings
     from lathe.training.reporting.tables import Table
-    from lathe.training.synthesis.chat import open_endpoint
+    from lathe.training.synthesis.chat import read_endpoint
     from lathe.training.synthesis.job import SynthesisJob
-    from lathe.training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, build_stage_rows, summarize_run
-    from lathe.training.synthesis.run import prepare, run
+    from lathe.training.synthesis.report import PAIRS, REJECTED, REPORT, build_report, build_stage_rows, summarize_run
+    from lathe.training.synthesis.run import prepare_job, run_synthesis
 
-    prepared = prepare(read_settings(config, SynthesisJob))
-    endpoint = open_endpoint(prepared.job.endpoint)
+    prepared = prepare_job(read_settings(config, SynthesisJob))
+    endpoint = read_endpoint(prepared.job.endpoint)
     if not yes:
         _require_consent(f"Send requests about {len(prepared.seeds):,} seeds to {endpoint.host}?")
     with ProgressBar() as progress:
-        outcome = run(prepared, endpoint, out, progress)
-    summary = as_json(outcome)
+        outcome = run_synthesis(prepared, endpoint, out, progress)
+    summary = build_report(outcome)
     typer.echo(Table.from_rows(build_stage_rows(summary)).to_text())
     typer.echo("\n" + "\n".join(summarize_run(summary)))
     typer.echo(f"{summary['pairs']:,} pairs are in {out / PAIRS}, what was left out in {out / REJECTED}")
@@ -110,13 +112,14 @@ def _synthesize_pairs(config: Path, out: Path, yes: bool) -> None:
 
 
 def _require_consent(question: str) -> None:
+    """Ask a question on the terminal, and end the program if the answer is no. Raise `JobError` without a terminal."""
     if not sys.stdin.isatty():
         raise JobError("consent is needed and stdin is no terminal: use --yes to start")
     typer.confirm(question, abort=True, err=True)
 
 
 def _train(method: str, config: Path, out: Path | None) -> None:
-    """Train an encoder by a method as a config file says, and print a summary of sources and steps."""
+    """Train an encoder by a method as a config file says, and print a summary of data sets and steps."""
     _require_training_extra()
     import torch
 
@@ -125,12 +128,14 @@ def _train(method: str, config: Path, out: Path | None) -> None:
 
     settings, _ = load_state()
     job = read_settings(config, TrainingJob)
+    # torchrun starts LOCAL_WORLD_SIZE processes on this machine, which share its cores.
     torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
         folder = out or Path(f"{config.stem}-{method}")
         mining_encoder = find_encoder(settings, job.negatives.model if job.negatives else None)
         outcome = run_training(method, job, spec, settings.device, folder, progress, mining_encoder)
+    # Under torchrun each process gets here, and only the first one prints.
     if get_process_rank() > 0:
         return
     mixture = outcome.mixture
@@ -148,7 +153,7 @@ def _train(method: str, config: Path, out: Path | None) -> None:
 
 
 def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> None:
-    """Train an encoder as a config file says, publish it as a version, and print what its certificate says."""
+    """Train an encoder as a config file says, publish it as a version, and print the measures of its certificate."""
     if out is not None:
         raise BadValueError("--out and --name exclude each other: a version is stored in the state folder")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -179,7 +184,7 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
 
 
 def _format_training_result(result: dict[str, Any]) -> list[str]:
-    """Format a training's result as lines: what its searches gain, warnings, and whether the version is live."""
+    """Return a training's result as lines: nDCG@10 before and after, warnings, and whether the version is live."""
     certificate = result["certificate"]
     rows = [["texts", "queries", "nDCG@10 before", "after", "gain"]]
     for group in ("relevance", "out_of_domain"):
@@ -199,6 +204,9 @@ def _format_training_result(result: dict[str, Any]) -> list[str]:
 
 
 def _require_training_extra() -> None:
+    """Raise `JobError` if the packages for training are not installed. Also stop tokenizers from starting threads,
+    unless set otherwise.
+    """
     from importlib.util import find_spec
 
     if find_spec("accelerate") is None or find_spec("datasets") is None:

@@ -332,7 +332,7 @@ class Embedder:
         target = self.resolver.resolve_for_encoder(
             encoder, request.chain, request.dimensions, options.normalize, request.input_type, at_once
         )
-        target = target.require_output_dtype(request.output_dtype)
+        target = target.with_output_dtype(request.output_dtype)
         if target.folded is not None and not options.normalize:
             # Chains take unit vectors; whether they give them is folded in.
             options = replace(options, normalize=True)
@@ -384,7 +384,7 @@ class Embedder:
             ArtifactError: if the chain's files are damaged.
         """
         target = self.resolver.resolve_for_vectors(vectors.shape[1], chain, dimensions, input_type)
-        target = target.require_output_dtype(output_dtype)
+        target = target.with_output_dtype(output_dtype)
         reduced = target.apply(vectors)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")

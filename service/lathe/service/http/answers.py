@@ -12,15 +12,14 @@ from lathe.service.jobs.job import ResultFile
 
 
 async def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Serialize the content to a JSON response in a thread, off the event loop.
-
-    The content may hold NumPy arrays.
+    """Serialize the content, which may hold NumPy arrays, in a thread off the event loop. Return it as a JSON
+    response.
     """
     return Response(await run_in_threadpool(dump_json, content), status, headers, media_type=JSON)
 
 
 async def answer_job(job_id: str) -> Response:
-    """Return the 202 response for a queued job, with the job's id and the URL of its status.
+    """Return a 202 response for a queued job, with the job's id and the URL of its status.
 
     The URL is also in the `location` header.
     """
@@ -29,29 +28,28 @@ async def answer_job(job_id: str) -> Response:
 
 
 def stream_file(file: ResultFile, media_type: str, headers: dict[str, str]) -> Response:
-    """Return a response that sends a file piece by piece."""
+    """Return a response with status 200 that sends a file piece by piece, so that memory never holds all of it."""
     return StreamingResponse(file.pieces, 200, {"content-length": str(file.size)} | headers, media_type)
 
 
 def build_json_response(content: Any, headers: dict[str, str]) -> Response:
-    """Serialize the content to a JSON response with status 200, in the calling thread.
-
-    The content may hold NumPy arrays.
+    """Serialize the content, which may hold NumPy arrays, in the calling thread. Return it as a JSON response with
+    status 200.
     """
     return Response(dump_json(content), 200, headers, media_type=JSON)
 
 
 def build_npy_response(answer: Answer) -> Response:
-    """Serialize vectors to a .npy response in the calling thread.
+    """Return the vectors of an answer as a .npy response, serialized in the calling thread.
 
-    Without a requested encoding, documents are codes if the chain has a quantizer.
+    If the request chose no output dtype, documents are sent as byte codes where the chain has a quantizer.
     """
     content = answer.target.encode(answer.vectors, as_codes=True)
     return Response(dump_npy(content), 200, answer.build_headers(as_codes=True), media_type=NPY)
 
 
 def encode_answer(answer: Answer, encoding_format: EncodingFormat) -> Any:
-    """Encode the vectors of an answer as the rows of a JSON response, for `dump_json`.
+    """Return the vectors of an answer as rows, numbers or base64, that `dump_json` can write to a JSON response.
 
     The rows are in the output dtype that was requested, else floats.
     """

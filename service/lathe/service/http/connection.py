@@ -73,7 +73,9 @@ class ConnectionLimits:
 
     @property
     def spare(self) -> int:
-        """Number of descriptors that connections may not use, because files are opened while requests are answered."""
+        """Number of file descriptors that connections may not use, because files are opened while requests are
+        answered.
+        """
         return 0 if self.descriptors is None else self.descriptors // 8
 
     @property
@@ -85,7 +87,8 @@ class ConnectionLimits:
         return 2048 if self.descriptors is None else max(16, min(2048, self.spare))
 
     def find_reason_to_refuse(self, connections: int, descriptor: int) -> str | None:
-        """Return why one more connection is too many, or None if it is not, or if idle ones were closed for it.
+        """Return why one more connection must be refused, or None if it may stay. Idle connections are closed to make
+        room for it.
 
         Args:
             connections: number of open connections, including this one.
@@ -113,14 +116,13 @@ class ConnectionLimits:
         return None
 
     def are_scarce(self, descriptor: int, spare: int) -> bool:
-        """Return whether fewer than `spare` descriptors are free above this one.
-
-        The result is False if the limit is unknown.
+        """Return whether fewer than `spare` file descriptors are free above this one. Return False if the limit is
+        unknown.
         """
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
     def log_refusal(self, connections: int) -> None:
-        """Log that new connections are refused, at most once in `LOG_SECONDS`. `connections` is how many are open."""
+        """Log that new connections are refused, at most once in `LOG_SECONDS`, with the number of open connections."""
         now = time.monotonic()
         if now - self.logged_at >= LOG_SECONDS:
             self.logged_at = now
@@ -129,7 +131,7 @@ class ConnectionLimits:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that is ended when its requests are too large, too slow or too many.
+    """A connection of HTTP/1.1 that is ended when its requests are too large, too slow or too many.
 
     Attributes:
         deadline: time of the event loop by which the head or body in progress must be complete; None if neither is
@@ -151,10 +153,10 @@ class Connection(HttpToolsProtocol):
         self.skipping = False
 
     def connection_made(self, transport: Any) -> None:
-        """Accept a connection, or answer 503 if there are too many and none is idle. Starts its first time limit.
+        """Accept a new connection and start its first time limit. If there are too many, close idle ones, or else
+        answer 503.
 
-        If there are too many, idle ones are closed. A refused connection is logged, and closed after `LINGER_SECONDS`,
-        or at once if descriptors are nearly used up.
+        A refused connection is logged, and closed after `LINGER_SECONDS`, or at once if descriptors are nearly used up.
         """
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.deadline = self.loop.time() + HEAD_SECONDS
@@ -187,7 +189,8 @@ class Connection(HttpToolsProtocol):
                 self.refuse(ServiceError(message, status=431))
 
     def on_headers_complete(self) -> None:
-        """Begin the request whose headers were parsed, and start its body's time limit. Raise for too many headers.
+        """Begin the request whose headers were parsed, and start its body's time limit. Raise if a limit on its head is
+        exceeded.
 
         Raises:
             ServiceError: for over `HEADERS` headers, a path and query over `LINE_BYTES`, or over `MAX_PIPELINED`
@@ -224,7 +227,8 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     async def read_whole_body(self, scope: Any, length: int, on_size: Callable[[int], None]) -> memoryview | None:
-        """Receive the whole body of a request whose head says how long it is, into one buffer.
+        """Receive the whole body of a request into one buffer and return it. Return None if the body must be read as a
+        stream.
 
         Args:
             scope: the request's scope.
@@ -250,12 +254,16 @@ class Connection(HttpToolsProtocol):
         return await self.whole_body.wait()
 
     def end_whole_body(self) -> None:
-        """End the request whose body was received as a whole: the parser, which has not seen it, is replaced."""
+        """End a request whose body was received past the parser, and replace the parser, which still expects
+        that body.
+        """
         self.parser = Parser(self)
         self.on_message_complete()
 
     def skip_body(self, received: memoryview) -> None:
-        """Let the parser pass over bytes of a body whose request has ended, so that it finds the next head."""
+        """Let the parser read over bytes of a body whose request has ended, so that it finds the next request's
+        head.
+        """
         self.skipping = True
         try:
             for piece in _split(received):
@@ -264,7 +272,7 @@ class Connection(HttpToolsProtocol):
             self.skipping = False
 
     def on_message_complete(self) -> None:
-        """End the request whose body was parsed, and clear the time limit until the next request begins."""
+        """End the request whose body was parsed. There is no time limit until the next request begins."""
         self.progressed = True
         if self.parser.has_offer:
             return
@@ -288,7 +296,7 @@ class Connection(HttpToolsProtocol):
         self.refuse(self.refusal or BadValueError(msg, code="malformed_request"))
 
     def refuse(self, error: ServiceError) -> None:
-        """Answer the client with an error, count that, and close the connection after `LINGER_SECONDS`.
+        """Answer the client with an error, count the refusal, and close the connection after `LINGER_SECONDS`.
 
         If the response to a request has begun, or its whole body was received, close at once without the error. A
         request whose body is incomplete is ended as if its client had disconnected. A second refusal does nothing.
@@ -356,7 +364,7 @@ class Connection(HttpToolsProtocol):
 
 
 def _split(data: bytes | memoryview) -> Iterable[Any]:
-    """Return the data in pieces of at most `HEAD_BYTES`, without copying it."""
+    """Return the data in pieces of at most `HEAD_BYTES`, without copying them."""
     if len(data) <= HEAD_BYTES:
         return (data,)
     # Slices of bytes would be copies, slices of a view are not.
@@ -365,6 +373,7 @@ def _split(data: bytes | memoryview) -> Iterable[Any]:
 
 
 def _serialize_response(error: ServiceError) -> bytes:
+    """Return an error as the bytes of a complete HTTP/1.1 response that closes the connection."""
     body = dump_json(error_body(error))
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
     lines += [f"content-length: {len(body)}", "connection: close"]
@@ -386,7 +395,7 @@ def check_connections(connections: Iterable[object], now: float) -> None:
 
 
 def get_descriptor_limit() -> int | None:
-    """Return how many files and sockets this process may open, or None if that is unlimited or unknown."""
+    """Return how many files and sockets this process may open, or None if their number is unlimited or unknown."""
     with suppress(ImportError, OSError):  # not on Windows
         import resource
 

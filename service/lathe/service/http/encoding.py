@@ -26,24 +26,32 @@ from lathe.training.encoder.text_encoder import compute_space_id
 from lathe.training.sources.rows import count_written_numbers, explain_written_vector
 
 
-def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
-    """Return the space id that the request names in its body, else in its header `x-space-id`.
-
-    The result is None if it names none.
+def read_space_id(body: TextsOrVectors, request: Request) -> str | None:
+    """Return the id of the embedding space that a request names for its vectors, in its body or its header
+    `x-space-id`, or None.
     """
     return body.space_id or request.headers.get("x-space-id")
 
 
-def require_space(space_id: str | None, spec: IndexSpec, originals_only: bool) -> None:
-    """Raise `ConflictError` if the space that a request names for its vectors is not the index's.
+def require_space(space_id: str | None, body: TextsOrVectors, spec: IndexSpec, originals_only: bool) -> None:
+    """Raise `ConflictError` if a request's vectors are of another embedding space than the index's, or must name theirs
+    and do not.
 
-    A space is a set of comparable vectors.
+    Vectors must name their space if the index has held vectors of another encoder before.
 
     Args:
-        space_id: space that the request names; None passes.
+        space_id: id of the space that the request names; None if it names none.
+        body: body with texts or vectors.
         spec: settings of the index.
-        originals_only: whether only the space of the original vectors passes, not that of the reduced ones.
+        originals_only: whether the space of the reduced vectors does not pass, only that of the original ones.
     """
+    if space_id is None and body.vectors is not None and spec.vectors > 1:
+        raise ConflictError(
+            f"space_id is missing: this index was moved to another encoder, so vectors must name their space; "
+            f"that of {spec.encoder} is {spec.raw_space_id}",
+            param="space_id",
+            code="space_unnamed",
+        )
     if space_id not in (None, spec.raw_space_id) and (originals_only or space_id != spec.space_id):
         raise ConflictError(
             f"the vectors belong to the space {space_id}, the index to {spec.space_id} "
@@ -53,27 +61,14 @@ def require_space(space_id: str | None, spec: IndexSpec, originals_only: bool) -
         )
 
 
-def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
-    """Raise `ConflictError` if a request must name the space of its vectors and does not.
-
-    It must if the index has held vectors of another encoder before.
-    """
-    if space_id is None and spec.vectors > 1:
-        raise ConflictError(
-            f"space_id is missing: this index was moved to another encoder, so vectors must name their space; "
-            f"that of {spec.encoder} is {spec.raw_space_id}",
-            param="space_id",
-            code="space_unnamed",
-        )
-
-
 async def encode_body_texts(
     request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services, side: InputType
 ) -> Vectors:
-    """Encode the texts in a request body with the index's encoder, and return original vectors `(n, d)`.
+    """Encode the texts in a request body with the index's encoder, and return their vectors `(n, d)`, before any chain
+    of transforms.
 
-    They are not reduced by the chain. Without a `prompt_name`, texts get the encoder's prompt for their side of a
-    search, if it has one. The encoding is cancelled if the client disconnects.
+    Without a `prompt_name`, texts get the encoder's prompt for queries or for documents, as `side` says, if it has one.
+    The encoding is cancelled if the client disconnects.
 
     Raises:
         ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
@@ -81,14 +76,14 @@ async def encode_body_texts(
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = _find_index_engine(services.embedder, spec)
     prompt_name = engine.get_ready_info().choose_prompt(body.prompt_name or None, side)
-    wanted = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
-    pending = await run_in_threadpool(services.embedder.begin, wanted)
+    embed_request = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
+    pending = await run_in_threadpool(services.embedder.begin, embed_request)
     await wait_for_encoding(request, pending.work)
     return (await run_in_threadpool(pending.wait_for_answer)).vectors
 
 
 def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:
-    """Check the vectors in a request body, and return them as an array `(n, d)`, or `(n, k)` if `reduced`.
+    """Check the vectors in a request body, and return them as an array `(n, d)`, or `(n, k)` if they are `reduced`.
 
     Args:
         body: body with vectors.
@@ -109,7 +104,7 @@ def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services
 
 
 def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:
-    """Return the texts in a request, one or a list, as a checked list. Raise for empty texts or token ids.
+    """Check the texts of a request, one or several, and return them as a list. Raise for empty texts and token ids.
 
     Raises:
         BadValueError: if there are no texts, a text is empty, or there are token ids.
@@ -132,7 +127,7 @@ def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:
 
 
 async def wait_for_encoding(request: Request, work: Work | None) -> None:
-    """Wait until a request's texts are encoded. If the client disconnects, cancel the encoding and raise.
+    """Wait until a request's texts are encoded. If the client disconnects, cancel the encoding and raise an error.
 
     Args:
         request: request whose client is watched.
@@ -157,13 +152,15 @@ async def wait_for_encoding(request: Request, work: Work | None) -> None:
 
 
 async def _cancel_on_disconnect(request: Request, work: Work) -> None:
+    """Wait until the client of a request disconnects, then cancel the encoding of the request's texts."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     work.future.cancel()
 
 
 def _find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
-    """Return the engine that runs an index's encoder, after checking that the encoder is still the same.
+    """Return the engine (queue and processes) of an index's encoder, after checking that the encoder's vectors are
+    still those of the index.
 
     Raises:
         WrongShapeError: if the index has no encoder and takes vectors only.
@@ -194,9 +191,8 @@ def _find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
 
 
 def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
-    """Encode texts with an index's encoder, and return the raw vectors `(n, d)`, before any chain.
-
-    Waits for the encoder to encode them.
+    """Encode texts as documents with an index's encoder, and return the vectors `(n, d)`, before any chain of
+    transforms. Blocks until they are encoded.
 
     Raises:
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.

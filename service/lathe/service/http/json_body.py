@@ -42,7 +42,7 @@ AnyBody = TypeVar("AnyBody", bound=JsonObject)
 
 
 async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
-    """Read the body of a JSON request and return its unparsed bytes, after waiting for memory to parse them.
+    """Read the body of a JSON request, wait until there is memory to parse it, and return its bytes, not yet parsed.
 
     The memory is reserved until the response begins, or until `RequestMemory.end_parsing`; small bodies do not wait.
     Parsing and using the body take time: pass it to a function in another thread, which begins with `validate_json`. A
@@ -56,8 +56,11 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
     Raises:
         ServiceError: those of `read_body`; 415 for another content type.
     """
-    if not any_content_type:
-        require_json_type(request)
+    content_type = request.headers.get("content-type", "")
+    # A web page can make a browser send text, forms and bodies without a content type to any server without a
+    # preflight request, but not JSON.
+    if not any_content_type and content_type.partition(";")[0].strip().lower() != JSON:
+        raise ServiceError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}", status=415)
     body = bytes(await read_body(request, settings))
     if len(body) > FREE_BYTES:
         memory: RequestMemory = request.scope["memory"]
@@ -65,56 +68,24 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
     return body
 
 
-def require_json_type(request: Request) -> None:
-    """Raise `ServiceError` (415) unless the request's content type is JSON.
-
-    A web page can make a browser send text, forms and bodies without a content type to any server, without a preflight
-    request, but not JSON.
-    """
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != JSON:
-        raise ServiceError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}", status=415)
-
-
 def estimate_parsed_bytes(body: bytes) -> int:
-    """Return an upper bound of the bytes that a JSON body takes when parsed, counting each comma as a value."""
+    """Return an upper bound of the memory in bytes that a JSON body takes when parsed."""
     return BYTES_PER_CHARACTER * len(body) + BYTES_PER_VALUE * body.count(b",")
 
 
 def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
-    """Parse a JSON object and validate it by the schema.
+    """Parse a JSON object and validate it by a pydantic schema. Return the instance of the schema.
 
     Raises:
         BadValueError: if the body is not valid JSON, or a field has a wrong value.
         TooLargeError: if the body holds too many lists and objects for its size.
         WrongShapeError: if the body is no JSON object, or a field has a wrong type or is missing.
     """
-    content = parse_object(body)
-    if "metadata" in schema.known:
-        content = restore_long_integers(body, content, content.get("metadata"))
-    return validate_object(content, schema)
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON body that must be an object, and return it as a dict.
-
-    Raises:
-        BadValueError, TooLargeError: as `parse_json`.
-        WrongShapeError: if the body is no JSON object.
-    """
     content = parse_json(body)
     if not isinstance(content, dict):
         raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
-    return content
-
-
-def validate_object(content: dict[str, Any], schema: type[AnyBody]) -> AnyBody:
-    """Validate a parsed JSON object by a schema, and return it as an instance of that schema.
-
-    Raises:
-        BadValueError: if a field has a wrong value.
-        WrongShapeError: if a field has a wrong type or is missing.
-    """
+    if "metadata" in schema.known:
+        content = restore_long_integers(body, content, content.get("metadata"))
     try:
         return schema.model_validate(content)
     except ValidationError as error:
@@ -122,7 +93,8 @@ def validate_object(content: dict[str, Any], schema: type[AnyBody]) -> AnyBody:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body and return its content. Raise `BadValueError` if it is not valid JSON.
+    """Parse a JSON body within limits on its lists and objects, and return its content. Raise `BadValueError` if it is
+    not JSON.
 
     If a key is repeated, its last value counts. A byte order mark before it is ignored.
 
@@ -140,7 +112,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
-    """Return why a body is not JSON, in words, with the position: invalid UTF-8 or the parser's message."""
+    """Return a phrase that says why a body is not JSON, with the position: invalid UTF-8, or the parser's message."""
     try:
         body.decode()
     except UnicodeDecodeError as problem:
@@ -149,6 +121,9 @@ def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
 
 
 def _require_few_containers(body: bytes) -> None:
+    """Raise `TooLargeError` if a JSON body has so many lists and objects that it would take many times its size in
+    memory.
+    """
     allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
     if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
         return
@@ -158,9 +133,8 @@ def _require_few_containers(body: bytes) -> None:
 
 
 def count_containers(body: bytes) -> int:
-    """Return the number of lists and objects in an unparsed JSON body, counted by their opening brackets.
-
-    Brackets inside strings are not counted.
+    """Return the number of lists and objects in an unparsed JSON body: its opening brackets, except those inside
+    strings.
     """
     unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
     characters = np.frombuffer(unescaped, np.uint8)
@@ -182,15 +156,11 @@ def _convert_validation_error(error: ValidationError) -> ServiceError:
     if detail["type"] == UNKNOWN_FIELD:
         location = (*location, detail["ctx"]["field"])
 
-    field = ".".join(str(part) for part in location if not _is_union_branch(part)) or None
+    # Pydantic also names the branches of unions, such as "str" and "list[int]", which are no fields.
+    field = ".".join(str(part) for part in location if part not in ("str", "int") and "[" not in str(part)) or None
     message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
     error_type = WrongShapeError if _is_type_problem(detail["type"]) else BadValueError
     return error_type(message, param=field)
-
-
-def _is_union_branch(part: int | str) -> bool:
-    """Return whether a part of a pydantic error location names a branch of a union instead of a field."""
-    return isinstance(part, str) and ("[" in part or part in {"str", "int"})
 
 
 def _is_type_problem(error_type: str) -> bool:

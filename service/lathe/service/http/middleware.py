@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestMiddleware:
-    """Middleware that gives each request an id, counts and logs it, and answers 500 for an unhandled exception."""
+    """Middleware that gives each request an id, counts and logs it, and answers unhandled exceptions with an error."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -81,7 +81,7 @@ class RequestMiddleware:
 
 
 class _Exchange:
-    """A request and the state of its response, as metrics and the log need them.
+    """A request and the state of its response, from which metrics and the log line are made.
 
     Neither gets texts, paths, queries or keys.
 
@@ -107,9 +107,10 @@ class _Exchange:
         self.begun = time.perf_counter()
 
     def watch(self, receive: Receive) -> Receive:
-        """Wrap `receive` so that `holds_body_back` becomes false when the body is first read. Return the wrapper.
+        """Return `receive`, or a wrapper of it that notes when the app first reads a body that the client holds
+        back.
 
-        Reading the body makes the server send `100 Continue`.
+        Reading the body makes the server send `100 Continue`. `holds_body_back` is false from then on.
         """
         if not self.holds_body_back:
             return receive
@@ -121,8 +122,8 @@ class _Exchange:
         return receive_body
 
     async def send(self, message: Message) -> None:
-        """Send a message of the response to the client, adding the request id and making redirects relative. No page
-        of another origin may frame it.
+        """Send a message of the response to the client. The request id and security headers are added, and redirects
+        are made relative.
 
         The id is the header `x-request-id`. If the client still holds its body back, the connection is closed: it need
         not send the body any more, and what it sends next could not be told from it.
@@ -172,12 +173,14 @@ class _Exchange:
 
 @cache
 def _get_metrics(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
-    """Return the metrics of requests of one kind, which Prometheus takes longer to find than to count."""
+    """Return `(counter, histogram)` of requests with these labels. Prometheus takes longer to find them than to
+    count.
+    """
     return REQUESTS.labels(method, route, str(status)), SECONDS.labels(method, route)
 
 
 def _remove_host(location: bytes) -> bytes:
-    """Return a redirect's location without scheme and host, which the caller could choose."""
+    """Return the target of a redirect without scheme and host, which the caller could choose."""
     _, _, path, query, _ = urlsplit(location)
     return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
 
@@ -193,16 +196,13 @@ def is_health(path: str) -> bool:
 
 
 def _log_failure(error: Exception) -> None:
-    """Log the type and stack of an unhandled exception.
-
-    Its message is left out, as it may quote what a caller sent.
-    """
+    """Log the type and stack of an unhandled exception. Its message is left out, as it may quote what a caller sent."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("request failed", extra={"error": type(error).__name__, "frames": frames})
 
 
 async def send_error(error: ServiceError, send: Send) -> None:
-    """Send an error as a complete JSON response, through the ASGI function `send`."""
+    """Send an error as a complete JSON response through `send`, the ASGI function of the request."""
     body = dump_json(error_body(error))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.retry_after:
@@ -229,7 +229,7 @@ class RootPathMiddleware:
 
 
 def get_path_below_root(scope: Scope) -> str:
-    """Return the path of a request without the server's path prefix, which is `root_path` in the scope.
+    """Return the path of a request without the prefix `root_path` that the scope names, if the path begins with it.
 
     Ray Serve sets `root_path`, too.
     """
@@ -238,8 +238,8 @@ def get_path_below_root(scope: Scope) -> str:
     return path.removeprefix(root_path) if root_path and path.startswith(f"{root_path}/") else path
 
 
-def require_distinct(root_path: str, routes: Iterable[str]) -> None:
-    """Raise `ValueError` if a route begins with the same segment as the prefix `root_path`.
+def check_root_path(root_path: str, routes: Iterable[str]) -> None:
+    """Raise `ValueError` if one of the server's routes begins with the same segment as the prefix `root_path`.
 
     A request could then mean two routes.
 
@@ -267,7 +267,7 @@ class SheddingMiddleware:
         self.embedder = embedder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 429 to requests to encode texts while the queues of all encoders are full. Pass on all others.
+        """Answer 429 to requests to encode texts while the queues of all encoders are full. Pass all others on.
 
         Requests to encode texts are POST requests to a path of `TAKES_TEXTS`. The body of a refused request is first
         read and discarded, up to `DRAINED_BYTES`. The response says when to try again.

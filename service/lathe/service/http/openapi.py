@@ -17,7 +17,7 @@ VECTOR_HEADERS = {
         "x-space-id": "vectors with the same id are comparable",
         "x-chain": "name@version, or none",
         "x-dimensions": "of each vector, as floats",
-        "x-input-type": "side of a search that the vectors stand on: query or document",
+        "x-input-type": "whether the vectors are of queries or documents: query or document",
         "x-output-dtype": "float, int8, uint8, binary, ubinary or codes",
         "x-tokens": "of the texts that were read, as in `usage`",
         "x-tokens-cut": "of the texts that were not read; estimated for very long texts",
@@ -53,7 +53,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def describe_body(schema: type[JsonObject], **more: Any) -> dict[str, Any]:
-    """Return the OpenAPI `requestBody` for a route that parses its body itself, from the body's schema.
+    """Return the OpenAPI entry `requestBody`, made from the body's schema, for a route that parses its body itself.
 
     Args:
         schema: schema of the body.
@@ -68,7 +68,7 @@ def describe_body(schema: type[JsonObject], **more: Any) -> dict[str, Any]:
 
 
 def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return a copy of a JSON schema in which each `$ref` is replaced by its definition.
+    """Return a copy of a JSON schema in which each `$ref` is replaced by the definition that it names.
 
     What stands beside a `$ref`, such as a field's own description, takes the place of the same in the definition.
     FastAPI collects only the definitions of models that it reads itself.

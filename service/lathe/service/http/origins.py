@@ -7,7 +7,7 @@ page whose domain resolves to 127.0.0.1 ─────────────�
 any other program ──────────────────────────────────────► sends neither, and names the server it wants
 
 Bodies that change something must also be declared as JSON: no page can make a browser send that type to another origin
-without a preflight request (see `require_json_type`).
+without a preflight request (see `lathe.service.http.json_body.read_json`).
 """
 
 import ipaddress
@@ -59,7 +59,8 @@ class OriginMiddleware:
             await self.app(scope, receive, send)
 
     def _is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
-        """Return whether a web page of an origin that is neither this server's nor allowed sent the request.
+        """Return whether the request was sent by a web page whose origin is neither this server's nor an
+        allowed one.
 
         `Sec-Fetch-Site` tells, if it is there, else `Origin` is compared with `hosts`, the request's `Host` values.
         Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
@@ -94,9 +95,10 @@ class Hosts:
         self.allow = lru_cache(maxsize=256)(self._allow)
 
     def _allow(self, header: bytes) -> bool:
-        """Return whether the server answers to this value of the `Host` header. The port is ignored.
+        """Return whether the server answers to this value of the `Host` header, as the class describes. The port is
+        ignored.
 
-        The class says which values are allowed. A malformed one is not, unless all values are.
+        A malformed value is refused, unless all values are allowed.
         """
         if self.any:
             return True
@@ -114,7 +116,7 @@ class Hosts:
 
 
 def allow_origins(app: Starlette, origins: tuple[str, ...]) -> None:
-    """Add CORS middleware to the app, so that web pages of these origins may call it and read its headers.
+    """Add CORS middleware to the app, so that web pages of these origins may call the server and read its headers.
 
     Credentials are never allowed: a page sets the key in a header itself; if browsers added cookies or passwords on
     their own, any page could act as its user.

@@ -22,27 +22,25 @@ PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
 """Name of the file in which pairs of a field go with the job."""
 
 
-def require_pairs(*fields: Pairs | None) -> None:
-    """Raise `BadValueError` if a list of pairs is empty. None stands for a field that was not sent."""
-    if [] in fields:
-        raise BadValueError("the list of pairs is empty", param="pairs")
-
-
 def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
-    """Return the path from which the job reads pairs. Pairs in the request are first added to `files`.
+    """Return the path from which a job reads pairs of query and document. Pairs in the request are first added to
+    `files`.
 
     Raises:
+        BadValueError: if the list of pairs is empty.
         ForbiddenError, UnknownNameError, BadValueError: as `resolve_allowed_path`, for a file.
     """
     if isinstance(pairs, str):
         return resolve_allowed_path(pairs, data_root, field)
+    if not pairs:
+        raise BadValueError("the list of pairs is empty", param="pairs")
     name = PAIR_FILES[field]
     files[name] = serialize_lines(pair.model_dump() for pair in pairs)
     return name
 
 
 def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job:
-    """Check a reindex request, queue its job with any new texts, and return the job.
+    """Check a request to reindex an index, queue its job with any new texts, and return the job.
 
     What can be checked before the work begins is checked here, so that the client is told at once.
     """
@@ -54,7 +52,7 @@ def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job
             "create another with the settings you want, and import into that"
         )
 
-    spec, artifact, encoder = build_specs(services).resolve_reindexed(request, index)
+    spec, artifact, encoder = build_spec_resolver(services).resolve_reindexed(request, index)
     if request.texts and encoder is None:
         raise BadValueError("texts are encoded again only by another encoder: name it in `encoder`", param="texts")
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
@@ -69,8 +67,8 @@ def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job
         return services.jobs.submit("reindex", job.to_json(), files)
 
 
-def build_specs(services: Services) -> SpecResolver:
-    """Build the resolver of the settings of indexes from the served encoders and chains."""
+def build_spec_resolver(services: Services) -> SpecResolver:
+    """Return a resolver of index settings that knows the served encoders and the chains."""
     embedder = services.embedder
     return SpecResolver(
         services.registry,

@@ -33,7 +33,8 @@ INFLATED_BYTES = 1_000_000
 
 
 async def read_body(request: Request, settings: Settings) -> Body:
-    """Read the whole request body, decompressed, and return its bytes. Raise if it exceeds the size limit.
+    """Read the whole request body and return its bytes, decompressed. Raise if it exceeds the limit of size or of
+    memory.
 
     Its bytes count against the memory for all bodies. A body with `Content-Encoding: gzip` or `deflate` is
     decompressed, and the limits are those of its decompressed bytes.
@@ -65,6 +66,7 @@ async def read_body(request: Request, settings: Settings) -> Body:
         elif coding or size > limit * DRAINED_BODIES:
             break
         else:
+            # Read on and discard, so that the client sees the 413 and not a connection that was reset.
             chunks.clear()
             memory.resize(0)
 
@@ -74,7 +76,7 @@ async def read_body(request: Request, settings: Settings) -> Body:
 
 
 async def _read_at_once(request: Request, memory: "RequestMemory", length: int) -> Body | None:
-    """Read a body whose length is known, or return None if it must be read in pieces."""
+    """Read a body of known length and return it, or return None if it must be read in pieces."""
     connection: Connection | None = request.scope.get("connection")
     try:
         if length <= FREE_BYTES:
@@ -87,7 +89,7 @@ async def _read_at_once(request: Request, memory: "RequestMemory", length: int) 
 
 
 async def stream_body(request: Request) -> AsyncIterator[bytes]:
-    """Yield the pieces of a request's body, decompressed.
+    """Yield the pieces of a request's body as they arrive, decompressed.
 
     Raises:
         BadValueError: if the body is not in the format that `Content-Encoding` names.
@@ -101,7 +103,7 @@ async def stream_body(request: Request) -> AsyncIterator[bytes]:
 
 
 def _read_coding(request: Request) -> str:
-    """Return the body's content coding, `gzip` or `deflate`, or an empty string if it has none.
+    """Return the body's content coding, such as `gzip`, or an empty string if it has none.
 
     Raises:
         ServiceError: 415 for another coding, or several.
@@ -115,13 +117,13 @@ def _read_coding(request: Request) -> str:
 
 
 def _read_length(request: Request) -> int:
-    """Return how many bytes the head says the body has, 0 if it does not say so."""
+    """Return the number of bytes in the body by the header `content-length`, or 0 without a valid header."""
     declared = request.headers.get("content-length", "")
     return int(declared) if declared.isdecimal() else 0
 
 
 async def _inflate(request: Request) -> AsyncIterator[bytes]:
-    """Yield the decompressed request body in pieces of at most `INFLATED_BYTES`.
+    """Yield a compressed request body in decompressed pieces of at most `INFLATED_BYTES`.
 
     Each is decompressed in a thread.
 
@@ -156,7 +158,7 @@ for bodies of its queue."""
 
 
 class ParseQueue:
-    """A first-in first-out queue that admits bodies up to `limit` bytes together, and a larger body alone."""
+    """A first-in first-out queue that admits bodies of up to `limit` bytes together, and a larger body alone."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -180,20 +182,18 @@ class ParseQueue:
             raise
 
     def leave(self, size: int) -> None:
-        """Release `size` bytes and admit waiting bodies."""
+        """Release the `size` bytes of an admitted body, and admit waiting bodies that now fit."""
         self.reserved -= size
         self._admit()
 
     def _fits(self, size: int) -> bool:
-        """Return whether a body of `size` bytes fits now.
-
-        A body larger than the limit fits only if no other is admitted.
-        """
+        """Return whether a body of `size` bytes may be admitted now. One over the limit may if no other is admitted."""
         return not self.reserved or self.reserved + size <= self.limit
 
     def _admit(self) -> None:
         """Admit waiting bodies in order of arrival until one does not fit. Cancelled ones are dropped."""
         while self.waiting:
+            # Only the first is tried: if small bodies overtook a large one, it might never fit.
             size, admitted = self.waiting[0]
             if not admitted.cancelled():
                 if not self._fits(size):
@@ -227,7 +227,8 @@ class RequestMemory:
         self.reserved = 0
 
     def resize(self, size: int) -> None:
-        """Set how many bytes the request's body holds. Raise if the bodies of all requests exceed their limit.
+        """Set how many bytes the request's body holds. Raise `OverloadedError` if all bodies together exceed their
+        limit.
 
         Args:
             size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.
@@ -248,9 +249,10 @@ class RequestMemory:
         self.counted = counted
 
     async def reserve(self, size: int) -> None:
-        """Wait until the server has memory to parse a body that takes `size` bytes then, and reserve it."""
+        """Wait until the server has `size` bytes of memory to parse a body, and reserve them."""
         queue = next(queue for largest, queue in self.memory.queues if size <= largest)
         await queue.enter(size)
+        # Stored only now: a request that is cancelled while it waits has reserved nothing.
         self.queue, self.reserved = queue, size
 
     def end_parsing(self) -> None:

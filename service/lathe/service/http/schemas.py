@@ -13,7 +13,7 @@ from lathe.training.encoder.spec import LongText
 from lathe.training.json_object import JsonObject
 
 
-class CompatibleBody(JsonObject):
+class _CompatibleBody(JsonObject):
     """A request in the shape of another service, whose clients may send fields that only that service knows.
 
     Unknown fields are ignored, except those that seem to mean a known one. `ignored` has their names.
@@ -28,7 +28,8 @@ class CompatibleBody(JsonObject):
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` if an unknown field looks like a misspelt known one. Others are accepted.
+        """Raise `PydanticCustomError` if an unknown field looks like a misspelt known one. Other unknown fields are
+        accepted.
 
         The error is also raised if there are more unknown fields than any client sends: comparing each of them with the
         known ones takes time.
@@ -38,20 +39,20 @@ class CompatibleBody(JsonObject):
             super().refuse_unknown(misspelt)
 
 
-Side = Annotated[
+TruncationSide = Annotated[
     Literal["left", "right"],
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),  # TEI writes "Right"
 ]
 
 
-class TextsBody(CompatibleBody):
+class TextsBody(_CompatibleBody):
     """Texts to encode.
 
     Attributes:
         prompt_name: name of the encoder's prompt to put before each text, as `/info` lists them; null for that of
             documents, if the encoder has one.
-        input_type: side of a search that the texts stand on, which some chains map differently; null for `query` if the
-            prompt is of that name, else `document`.
+        input_type: whether the texts are queries or documents, which some chains map differently; null for `query` if
+            the prompt is of that name, else `document`.
         long_text: what becomes of a text with more tokens than the model reads: truncated, refused with a 413, or
             encoded in chunks whose vectors are averaged; null for the encoder's setting.
     """
@@ -61,8 +62,8 @@ class TextsBody(CompatibleBody):
     long_text: LongText | None = None
 
     @property
-    def side(self) -> InputType:
-        """The `input_type`, or if it was left out, `query` for a prompt of that name and else `document`."""
+    def resolved_input_type(self) -> InputType:
+        """The `input_type`. If it was left out, `query` for a prompt of that name, else `document`."""
         return self.input_type or ("query" if self.prompt_name == "query" else "document")
 
 
@@ -106,7 +107,7 @@ class EmbedBody(TextsBody):
     inputs: str | list[str]
     normalize: bool = True
     truncate: bool | None = None
-    truncation_direction: Side = "right"
+    truncation_direction: TruncationSide = "right"
     dimensions: Dimensions | None = None
     encoding_format: EncodingFormat = "float"
     output_dtype: OutputDtype | None = None
@@ -114,14 +115,14 @@ class EmbedBody(TextsBody):
     chain: str | None = None
 
     @model_validator(mode="after")
-    def require_agreement(self) -> "EmbedBody":
-        """Raise `ValueError` if `truncate` and `long_text` contradict one another, else return the body."""
+    def _require_agreement(self) -> "EmbedBody":
+        """Return the body, or raise `ValueError` if `truncate` and `long_text` contradict each other."""
         if (self.truncate, self.long_text) in ((True, "error"), (False, "truncate")):
             raise ValueError(f"truncate {str(self.truncate).lower()} contradicts long_text {self.long_text}")
         return self
 
     def choose_long_text(self, default: LongText) -> LongText:
-        """Return what to do with texts that are too long: as `long_text` or `truncate` says, else `default`.
+        """Return what to do with texts that are too long, as `long_text`, else `truncate`, else `default` says.
 
         Args:
             default: the encoder's `long_text`, for requests that name none.
@@ -145,7 +146,7 @@ class SimilarityInputs(JsonObject):
     sentences: Annotated[list[str], Field(min_length=1)]
 
 
-class SimilarityParameters(CompatibleBody):
+class SimilarityParameters(_CompatibleBody):
     """How sentences are read.
 
     Attributes:
@@ -157,10 +158,10 @@ class SimilarityParameters(CompatibleBody):
 
     prompt_name: str | None = None
     truncate: bool | None = None
-    truncation_direction: Side = "right"
+    truncation_direction: TruncationSide = "right"
 
 
-class SimilarityBody(CompatibleBody):
+class SimilarityBody(_CompatibleBody):
     """A request of cosines in text-embeddings-inference's shape, with a chain.
 
     Attributes:
@@ -236,7 +237,7 @@ class ReduceBody(JsonObject):
         vectors: the vectors, one list of numbers each, with as many dimensions as the chain takes.
         chain: chain, NAME or NAME@VERSION.
         dimensions: fewer dimensions than the chain's own, if it is nested; null for its own.
-        input_type: side of a search that the vectors stand on, which some chains map differently.
+        input_type: whether the vectors are of queries or of documents, which some chains map differently.
         output_dtype: numbers that the answer holds; null for floats, or for a chain's codes in a .npy answer.
     """
 
@@ -325,7 +326,7 @@ Rows = Annotated[
 
 
 class TextsOrVectors(JsonObject):
-    """Either texts or vectors, and the space of the vectors.
+    """Either texts or vectors, and the embedding space of the vectors.
 
     Attributes:
         texts: the text, or the texts; give these or `vectors`.
@@ -344,8 +345,8 @@ class TextsOrVectors(JsonObject):
     long_text: LongText | None = None
 
     @model_validator(mode="after")
-    def require_exactly_one(self) -> "TextsOrVectors":
-        """Raise `ValueError` unless exactly one of `texts` and `vectors` is given, else return the body."""
+    def _require_exactly_one(self) -> "TextsOrVectors":
+        """Return the body, or raise `ValueError` unless exactly one of `texts` and `vectors` is given."""
         if (self.texts is None) == (self.vectors is None):
             raise ValueError("give either texts or vectors")
         return self
@@ -432,8 +433,8 @@ class DeleteBody(JsonObject):
     filter: Any = None
 
     @model_validator(mode="after")
-    def require_exactly_one(self) -> "DeleteBody":
-        """Raise `ValueError` unless exactly one of `ids` and `filter` is given, else return the body."""
+    def _require_exactly_one(self) -> "DeleteBody":
+        """Return the body, or raise `ValueError` unless exactly one of `ids` and `filter` is given."""
         if (self.ids is None) == (self.filter is None):
             raise ValueError("give either ids or filter")
         if self.filter == {}:

@@ -45,7 +45,7 @@ class WholeBody(asyncio.BufferedProtocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> memoryview:
-        """Receive the rest of the body, and return the whole.
+        """Receive the rest of the body, and return the whole body.
 
         Raises:
             ClientDisconnect: if the client disconnects, or the connection refuses the request.
@@ -55,16 +55,17 @@ class WholeBody(asyncio.BufferedProtocol):
         try:
             await self.done
         finally:
+            # The route was cancelled: the connection must get its own protocol back.
             if not self.done.done() or self.done.cancelled():
                 self.stop()
         return self.body
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the part of the body that is not received yet."""
+        """Return the part of the body's buffer that is not received yet, for the transport to write to."""
         return self.body[self.size :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count received bytes, and give the connection back after the last."""
+        """Count received bytes, and return the connection to its own protocol after the last of them."""
         self.size += nbytes
         try:
             self.on_size(self.size)
@@ -75,29 +76,31 @@ class WholeBody(asyncio.BufferedProtocol):
             self._finish(None)
 
     def stop(self) -> None:
-        """Give the connection back, as the request has ended."""
+        """Return the connection to its own protocol because the request has ended. `wait` raises `ClientDisconnect`."""
         self._finish(ClientDisconnect())
 
     def eof_received(self) -> None:
-        """End the request, as uvicorn does when its client ends its side."""
+        """Return None, so that the transport closes itself when the client ends its side."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the request and the connection."""
+        """End the request with `ClientDisconnect`, and pass the end of the connection on to its protocol."""
         if not self.done.done():
             self.done.set_exception(ClientDisconnect())
         self.connection.whole_body = None
         self.connection.connection_lost(error)
 
     def pause_writing(self) -> None:
-        """Pass on that the client does not read."""
+        """Pass on to the connection that the client does not read."""
         self.connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the client reads again."""
+        """Pass on to the connection that the client reads again."""
         self.connection.resume_writing()
 
     def _finish(self, error: Exception | None) -> None:
-        """Give the connection back, and end `wait`. Does nothing the second time."""
+        """Return the connection to its own protocol, and let `wait` return or raise `error`. Does nothing the second
+        time.
+        """
         if self.connection.whole_body is not self:
             return
         self.connection.whole_body = None
@@ -105,14 +108,15 @@ class WholeBody(asyncio.BufferedProtocol):
         if error is None:
             self.connection.end_whole_body()
         else:
+            # The parser still expects these bytes before the next request's head.
             self.connection.skip_body(self.body[self.parsed : self.size])
         if not self.done.done():
             self.done.set_result(None) if error is None else self.done.set_exception(error)
 
     def _change_protocol(self, protocol: Any) -> None:
-        """Let a protocol receive what comes next.
+        """Let a protocol receive the bytes that come next from the transport.
 
-        uvloop chooses how it reads when reading begins, so it is begun again.
+        uvloop chooses how it reads when reading begins, so reading is paused and resumed.
         """
         transport = self.connection.transport
         if transport.is_closing():
@@ -141,10 +145,7 @@ class Parser(httptools.HttpRequestParser):
 
     @property
     def has_offer(self) -> bool:
-        """Whether the request in progress offers another protocol.
-
-        CONNECT demands one, and is no offer.
-        """
+        """Whether the request in progress offers another protocol. CONNECT demands one, and is no offer."""
         return self.should_upgrade() and self.get_method() != b"CONNECT"
 
     def feed_data(self, data: Any) -> None:
@@ -163,6 +164,7 @@ class Parser(httptools.HttpRequestParser):
             self._protocol.parser.feed_data(head + unparsed)
 
     def _build_head_without_offer(self) -> bytes:
+        """Return the bytes of the request's head without its `Upgrade` header."""
         method, version = self.get_method(), self.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (method, self._protocol.url, version)]
         lines += [b"%s: %s" % header for header in self._protocol.headers if header[0] != b"upgrade"]
@@ -186,10 +188,11 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Buffer the first bytes, and send them together with the next bytes in one system call.
+        """Buffer the first bytes written, and send them together with the next ones in one system call.
 
         Buffered bytes that no others follow are sent when the event loop's iteration ends.
         """
+        # uvicorn writes a response's head first and its body right after it: both go in one call.
         self._unsent.append(data)
         if len(self._unsent) > 1:
             self._send()
@@ -207,7 +210,7 @@ class JoinedWrites:
         self._transport.close()
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that were written but not sent."""
+        """Return the number of bytes that were written but not sent yet."""
         return sum(map(len, self._unsent)) + int(self._transport.get_write_buffer_size())
 
     def _send(self) -> None:

@@ -23,9 +23,8 @@ class StrictRoute(APIRoute):
     """Route that refuses query parameters that its OpenAPI description does not name."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the coroutine function that handles a request: it refuses unknown query parameters, then answers.
-
-        It raises `BadValueError` for an unknown query parameter.
+        """Return the coroutine function that handles a request. It raises `BadValueError` for an unknown query
+        parameter, else answers.
         """
         answer = super().get_route_handler()
         described = (self.openapi_extra or {}).get("parameters", [])
@@ -46,9 +45,8 @@ class StrictRoute(APIRoute):
 
 
 def list_ignored_parameters(request: Request, allowed: Collection[str], fields: Collection[str]) -> list[str]:
-    """Return the names of a request's unknown query parameters, which are ignored for other services' clients.
-
-    Its clients may send parameters that are not known here.
+    """Return the names of a request's unknown query parameters, which are ignored because clients of other services
+    send them.
 
     Args:
         request: the request.
@@ -71,7 +69,8 @@ def list_ignored_parameters(request: Request, allowed: Collection[str], fields: 
 
 
 def name_ignored(response: Response, ignored: Collection[str]) -> Response:
-    """List ignored fields in the response's header `x-ignored-fields`, and return the response.
+    """Add a header `x-ignored-fields` to the response that lists ignored fields, if there are any, and return the
+    response.
 
     The log has the header too. At most `MAX_NAMES` are named.
     """

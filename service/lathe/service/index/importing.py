@@ -30,7 +30,7 @@ from lathe.training.sources.lines import explain_encoding, read_numbered_lines
 from lathe.training.sources.rows import Record, RowBatch
 from lathe.training.sources.source import Source
 from lathe.transforms.progress import Progress
-from lathe.transforms.quality import geometry_measures
+from lathe.transforms.quality import measure_geometry
 
 SAMPLE_ROWS = 2000
 """Number of rows on which the cost of the chain is measured."""
@@ -256,7 +256,7 @@ def measure_cost(
     return ImportCost(
         rows=total,
         sampled=len(sample),
-        quality=geometry_measures(sample, reducer.reduce_documents(sample), queries),
+        quality=measure_geometry(sample, reducer.reduce_documents(sample), queries),
         bytes_per_vector={"before": 4 * spec.width, "after": reducer.measure_bytes(spec.dimensions)},
         graph_bytes={
             "before": estimate_float_graph(total, spec.width, spec.m),

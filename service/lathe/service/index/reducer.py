@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import IndexSpec, Metric
 from lathe.transforms.artifact import MANIFEST, TENSORS, read_file
-from lathe.transforms.chain import Chain, leading_query_maps, serves_dimensions
+from lathe.transforms.chain import Chain, build_leading_query_maps, serves_dimensions
 from lathe.transforms.codes import Quantizer
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.linear import Normalize
-from lathe.transforms.statistics import MIN_ORDINARY_NORM, row_norms, unit_rows, without_direction
+from lathe.transforms.statistics import MIN_ORDINARY_NORM, is_near_zero, row_norms, unit_rows
 
 MAX_HALF, MIN_HALF = 65504.0, 2.0**-14
 """Largest float16, and smallest float16 with full precision."""
@@ -60,7 +60,7 @@ class Reducer:
             # Folded: neighbouring linear steps become one matrix, so that a vector is multiplied once.
             self.queries = chain.fold(cut, side="query")
             self.documents = chain.without_quantizer().fold(cut) if chain.two_sided else self.queries
-            self.leading = leading_query_maps(chain)
+            self.leading = build_leading_query_maps(chain)
             self.unit = chain.normalize
             steps = self.queries.transforms
             self.only_normalizes = self.metric == "cosine" and all(isinstance(step, Normalize) for step in steps)
@@ -223,7 +223,7 @@ def require_finite_norms(vectors: Vectors) -> None:
 
 def require_directions(vectors: Vectors) -> None:
     """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero."""
-    empty = without_direction(row_norms(torch.from_numpy(np.require(vectors, np.float32, ["W"]))), torch.float32)
+    empty = is_near_zero(row_norms(torch.from_numpy(np.require(vectors, np.float32, ["W"]))), torch.float32)
     if empty.any():
         raise BadValueError(
             f"vector {int(empty.int().argmax())} is zero, or shorter than float32 can hold (1.2e-38): it has no "

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
+from lathe.service.chains.fits import FitContext, run_fit, wait_for_redis
 from lathe.service.home import Home
 from lathe.service.jobs.job import REPORT, VECTORS
 from lathe.service.jobs.sources import locate_inputs
@@ -24,20 +24,18 @@ ADVICE_SHARE = 0.6
 
 
 def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run the fit that a job requests and publish the chain. Return the version's name, state and certificate.
+    """Run the fit that a job requests and publish the chain. Return
+    `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`.
 
-    With `transform`, the vectors are written to the job's folder, and the result has their `vectors_url`.
-
-    Returns:
-        `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`, and with `transform` also
-        `vectors_url`.
+    With `transform`, the source's vectors, transformed by the chain, are written to the job's folder, and the result
+    also has their `vectors_url`.
     """
     request = locate_inputs(job.request, job.files, folder)
     on_progress(0.0, "loading the encoder")
     encoder, target_encoder = _open_encoder(job.encoder, settings), _open_encoder(job.target_encoder, settings)
     home = Home(settings.home)
     registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
-    context = FitSetting(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
+    context = FitContext(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
     if not request.transform:
         return run_fit(request, context, on_progress)
     result = run_fit(request, context, on_progress, folder / VECTORS)
@@ -45,7 +43,8 @@ def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Pr
 
 
 def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Advise on a source's embeddings, and return the advice as JSON. Also write `report.html` to the folder.
+    """Advise in what form to store a source's vectors, and return the advice as JSON. Also write `report.html` to the
+    folder.
 
     If the request names a chain to fit, the decision's chain is fitted too, and its result is under `fit`. If that
     fails, the advice is returned all the same, with `fit` None and the reason in `fit_error`.
@@ -65,7 +64,7 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
         fitting = part_of(on_progress, share, 1.0)
         try:
             registry = open_registry(home, settings.redis_url)
-            context = FitSetting(registry, home.vectors, "POST /advise", encoder, job=folder.name)
+            context = FitContext(registry, home.vectors, "POST /advise", encoder, job=folder.name)
             result["fit"] = run_fit(build_recommended_fit(advice, name, request), context, fitting)
         except (TrainingError, TransformError) as error:  # the advice holds all the same
             result |= {"fit": None, "fit_error": str(error)}
@@ -73,7 +72,7 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
 
 
 def _open_encoder(spec: EncoderSpec | None, settings: Settings) -> "TextEncoder | None":
-    """Open the encoder of a spec. None stands for vectors without an encoder, which need none of its code."""
+    """Open the encoder of a spec and return it. Return None if `spec` is None, for vectors without an encoder."""
     if spec is None:
         return None
     from lathe.training.encoder.opening import open_encoder

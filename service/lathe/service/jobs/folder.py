@@ -64,18 +64,18 @@ class FolderQueue:
         self._ended: set[str] = set()  # jobs that `take` need not read again
 
     def warnings(self) -> builtins.list[str]:
-        """Return nothing: a job that cannot be started fails, with the reason."""
+        """Return an empty list: a job that cannot be started fails, with the reason."""
         return []
 
-    def find_folder(self, job_id: str) -> Path:
-        """Return the folder of an existing job."""
+    def _find_folder(self, job_id: str) -> Path:
+        """Return the folder of a job. Raise `UnknownNameError` if there is no such job."""
         folder = self.root / job_id
         if not is_job_id(job_id) or not (folder / "job.json").is_file():
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
         return folder
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a new job of a kind, queued, with its request and input files to disk, and return it.
+        """Write a new queued job with its request and input files to disk, and return it.
 
         Ended jobs over the limit are removed.
         """
@@ -97,8 +97,8 @@ class FolderQueue:
         return job
 
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the JSON that was written."""
-        self.find_folder(job_id)
+        """Return a job's request as the bytes of JSON that were written."""
+        self._find_folder(job_id)
         return read_beneath(self.root, f"{job_id}/request.json")
 
     def report_damaged_request(self, job_id: str, why: str) -> None:
@@ -106,8 +106,8 @@ class FolderQueue:
         log.error("job %s: %s", job_id, why)
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Open the result file `name` of a job for reading, or return None if the job has no such file."""
-        self.find_folder(job_id)
+        """Open the result file `name` of a job and return it, or return None if the job has no such file."""
+        self._find_folder(job_id)
         try:
             return ResultFile.from_file(open_beneath(self.root, f"{job_id}/{name}"))
         except (FileNotFoundError, OutsideError):
@@ -121,8 +121,10 @@ class FolderQueue:
             return sorted((entry.name for entry in entries if is_job_id(entry.name) and entry.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
-        """Read a job's state as last written to disk. A job whose file is damaged is returned as failed."""
-        self.find_folder(job_id)
+        """Read a job's state as last written to disk, and return it. A job whose file is damaged is returned as
+        failed.
+        """
+        self._find_folder(job_id)
         try:
             return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
         except FileNotFoundError:  # removed in this moment
@@ -131,12 +133,14 @@ class FolderQueue:
             return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state. One whose process ended without a result is first marked as ended."""
+        """Return a job in its current state. If its process ended without a result, first mark the job as failed,
+        cancelled or queued again.
+        """
         job = self.read(job_id)
         return self._settle(job) if job.state == "running" else job
 
     def list(self) -> builtins.list[Job]:
-        """Return all jobs in their current state, newest first."""
+        """Return all jobs in their current state, as `get` does, newest first."""
         jobs = []
         for job_id in self.list_ids():
             with suppress(UnknownNameError):  # removed meanwhile
@@ -166,7 +170,8 @@ class FolderQueue:
                     shutil.rmtree(self.root / job_id, ignore_errors=True)
 
     def take(self, worker_class: WorkerClass) -> Job | None:
-        """Return the queued job of a class that was added first, or None if there is none or one of the class runs.
+        """Return the queued job of a class that was added first, or None if none is queued or one of this class
+        runs.
 
         Nothing is written: the process of the job marks it as running. A job of the class that runs is one of an
         earlier server, whose lock tells when it ends.
@@ -194,7 +199,9 @@ class FolderQueue:
         return "cancelled" if self._is_cancelled(job.id) else "goes on"
 
     def release(self, job: Job, counts: bool = True) -> None:
-        """End a job whose process is over, as cancelled or failed, or queue a training again, if it has not ended."""
+        """If a job has not ended although its process is over, mark it as failed or cancelled, or queue a training
+        again.
+        """
         with suppress(UnknownNameError):  # it was deleted
             current = self.get(job.id)
             # A process that died before it marked the job as running. A training that is queued again has another try.
@@ -204,14 +211,13 @@ class FolderQueue:
                 self._ended.add(job.id)
 
     def open_output(self, job_id: str) -> AbstractContextManager[IO[bytes]]:
-        """Open the job's `log.txt`, to which its process writes."""
-        return continue_file(self.find_folder(job_id) / "log.txt", append=True)
+        """Open the job's `log.txt`, to which its process writes, and return a context that yields the file."""
+        return continue_file(self._find_folder(job_id) / "log.txt", append=True)
 
     @contextmanager
     def claim(self, job_id: str) -> Iterator[tuple[Job, Path] | None]:
-        """Mark a job as running, and yield it and its folder while this process holds its lock.
-
-        None if it has ended, was cancelled, or another process runs it.
+        """Mark a queued job as running, and yield it and its folder while this process holds its lock. Yield None if it
+        has ended or was cancelled, or another process runs it.
         """
         try:
             lock = self._lock(job_id).acquire(blocking=False)
@@ -254,14 +260,14 @@ class FolderQueue:
         staging.replace(self.root / job.id / "job.json")
 
     def _lock(self, job_id: str) -> FileLock:
-        """Return the file lock that a process must hold to run a job and write its state."""
         return lock_file(self.root / job_id / ".lock")
 
     def _is_cancelled(self, job_id: str) -> bool:
         return (self.root / job_id / "cancel").exists()
 
     def _settle(self, job: Job) -> Job:
-        """Mark a job as cancelled or failed if no process runs it any more. Return the job.
+        """Mark a job as failed or cancelled, or queue a training again, if no process runs it any more. Return
+        the job.
 
         A job that has ended, or whose lock a process holds, is returned unchanged.
         """
@@ -273,10 +279,10 @@ class FolderQueue:
             return job
 
     def _end_orphan(self, job: Job) -> Job:
-        """Mark a job without a process as cancelled or failed, delete its inputs, and return it.
+        """Mark a job whose process is gone as cancelled or failed, delete its inputs, and return it. A training is
+        queued again instead, once.
 
-        It ends as cancelled if that was requested. A training is queued again instead, once. The caller holds its lock.
-        A disk that is full is no error.
+        It ends as cancelled if that was requested. The caller holds its lock. A disk that is full is no error.
         """
         cancelled = self._is_cancelled(job.id)
         if not cancelled and job.state == "running" and job.kind in TRAINING_KINDS and job.tries + 1 < TRIES:

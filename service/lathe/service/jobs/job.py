@@ -74,7 +74,7 @@ class Job:
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
-        """Return the job as JSON for callers, without the process id and the number of tries."""
+        """Return the fields of the job that callers see, without the process id and the number of tries, as a dict."""
         return {key: value for key, value in asdict(self).items() if key not in ("pid", "tries")}
 
     def succeed(self, result: dict[str, Any]) -> "Job":
@@ -86,10 +86,11 @@ class Job:
         return replace(self._end("failed", message), error=error)
 
     def cancel(self) -> "Job":
-        """Return a copy of the job that ended now because a caller wanted it."""
+        """Return a copy of the job that ended now because a caller cancelled it."""
         return self._end("cancelled", "cancelled")
 
     def _end(self, state: State, message: str) -> "Job":
+        """Return a copy of the job that ended now in this state."""
         return replace(self, state=state, message=message, finished_at=datetime.now(UTC).isoformat(), pid=None)
 
 
@@ -97,7 +98,7 @@ JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
 
 def create_job(kind: str) -> Job:
-    """Return a queued job with a new id that begins with the current time."""
+    """Return a new queued job of a kind. Its id begins with the current time."""
     now = datetime.now(UTC)
     return Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
 
@@ -108,7 +109,7 @@ def is_job_id(text: str) -> bool:
 
 
 def parse_job(job_id: str, content: bytes) -> Job:
-    """Parse a job's state from JSON, and check that it is the job `job_id`.
+    """Parse a job's state from JSON and return it, after checking that it is the job `job_id`.
 
     Raises:
         ValueError, TypeError: if it is damaged, another job's, or not serializable; the message quotes nothing of it.
@@ -124,7 +125,7 @@ def parse_job(job_id: str, content: bytes) -> Job:
 
 
 def describe_validation_error(error: ValidationError) -> str:
-    """Describe the first error of a validation in one line, without the value."""
+    """Return a line that names the field and problem of a validation's first error, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     # Pydantic names its own validators and unions in between, such as function-after[check(), NewFit].
     fields = [str(part) for part in first["loc"] if "[" not in str(part)]
@@ -142,7 +143,7 @@ class ResultFile:
     def from_file(cls, file: BinaryIO) -> "ResultFile":
         """Return the size of an open file and an iterator over its pieces, which closes the file at the end.
 
-        It can be read to the end even if the file is deleted meanwhile.
+        The file can be read to the end even if it is deleted meanwhile.
         """
 
         def pieces() -> Iterator[bytes]:

@@ -43,7 +43,7 @@ PARENT_SECONDS = 0.5
 
 
 def run_request(request: AnyJob, folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run a request in the job's folder, and return its result as JSON. Only the code of its kind is imported."""
+    """Run a job's request in the job's folder, and return its result as JSON. Only the code of its kind is imported."""
     match request:
         case FitJob():
             from lathe.service.jobs.fitting import run_fit_job
@@ -102,18 +102,20 @@ class _ProgressReporter:
             self._write()
 
     def _write(self) -> None:
+        """Write the job with its last message and, if the message has not changed for long, for how long."""
         with self._lock:
             self.write(replace(self.job, message=self.message.describe()))
             self.written = time.monotonic()
 
     def _write_regularly(self) -> None:
+        """Write the job every `STANDING_WRITE_SECONDS` until the block ends."""
         while not self._ended.wait(STANDING_WRITE_SECONDS):
             with suppress(OSError):  # a full disk fails the job where it writes its results
                 self._write()
 
 
 def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
-    """Run a job to its end, unless it is not to be run any more or another process runs it.
+    """Run a job to its end, unless the job has ended or was cancelled, or another process runs it.
 
     Its progress, result files and end are written to the queue.
     """
@@ -141,6 +143,7 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
 
 
 def _parse_request(kind: str, content: bytes) -> AnyJob:
+    """Return the parsed request of a job. Raise `BadValueError` if it is damaged."""
     try:
         return parse_request(kind, content)
     except ValueError as error:
@@ -148,7 +151,7 @@ def _parse_request(kind: str, content: bytes) -> AnyJob:
 
 
 def _describe_error(error: Exception, folder: Path, settings: Settings) -> str:
-    """Return what a caller is told of the error that ended a job.
+    """Return the sentence that tells a caller what error ended a job.
 
     An unexpected error's traceback is printed to stderr, and its message left out: it may quote texts.
     """
@@ -208,9 +211,10 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
 
 
 def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Progress) -> AnyJob:
-    """Return the request with the specs of trained encoders as this machine has them, copying them from Redis first.
+    """Return the request with specs of trained encoders that have this machine's paths. Models that are missing here
+    are copied from Redis first.
 
-    Their folders are those of the server that queued the job.
+    In the request, their folders are those of the server that queued the job.
 
     Raises:
         UnknownNameError: if Redis has no such version.
@@ -229,7 +233,7 @@ def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Pro
 
 
 def _limit_resources(settings: Settings) -> None:
-    """Give way to all other processes, and limit torch and BLAS to the settings' number of job threads."""
+    """Lower this process's priority by `job_nice`, and limit torch and BLAS to `job_threads` threads."""
     yield_to_others(settings.job_nice)
     import torch
     from threadpoolctl import threadpool_limits
@@ -239,10 +243,11 @@ def _limit_resources(settings: Settings) -> None:
 
 
 def yield_to_others(nice: int) -> None:
-    """Lower this process's priority by `nice`: requests go before jobs, which take what is left of the cores.
+    """Lower this process's priority by `nice`, so that requests go before jobs.
 
-    Threads that it starts later inherit that. What the system does not have, or does not allow, is left out. With the
-    policy SCHED_IDLE, any other process would stop a job entirely, and serving would lose no less.
+    Jobs take what is left of the cores. Threads that the process starts later inherit the priority. What the system
+    does not have, or does not allow, is left out. With the policy SCHED_IDLE, any other process would stop a job
+    entirely, and serving would lose no less.
     """
     os.nice(nice)
     # Linux may share the cores among sessions first (sched_autogroup), and look at a process's priority only within its
@@ -253,7 +258,7 @@ def yield_to_others(nice: int) -> None:
 
 
 def _open_queue(settings: Settings) -> JobQueue:
-    """Open the queue that this process reports to: in the state folder, or in Redis if the settings name one."""
+    """Return the queue that this process reports to: in the state folder, or in Redis if the settings name one."""
     if not settings.redis_url:
         return FolderQueue(Home(settings.home).jobs)
     from lathe.service.jobs.redis_queue import RedisQueue

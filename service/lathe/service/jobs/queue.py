@@ -36,7 +36,7 @@ class JobQueue(Protocol):
         """Number of live workers of each class. None if the server runs the jobs itself, or the numbers are unknown."""
 
     def warnings(self) -> list[str]:
-        """Return sentences on what keeps jobs from running, as last seen."""
+        """Return sentences that say what keeps jobs from running, as last seen."""
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Write a new job with its request and input files as a whole, queue it, and return it."""
@@ -48,13 +48,13 @@ class JobQueue(Protocol):
         """Return all jobs in their current state, newest first."""
 
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the JSON that was written."""
+        """Return a job's request as the bytes of JSON that were written."""
 
     def report_damaged_request(self, job_id: str, why: str) -> None:
         """Log that a job's request cannot be read."""
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Open a result file of a job, or return None if the job has none of that name."""
+        """Open a result file of a job and return it, or return None if the job has no file of that name."""
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job and return it: a queued one ends now, a running one soon. An ended job stays unchanged."""
@@ -65,10 +65,12 @@ class JobQueue(Protocol):
         """Return the next job for a runner of a class, or None if there is none to run now."""
 
     def record_job_heartbeat(self, job: Job) -> Literal["goes on", "cancelled", "lost"]:
-        """Record that the runner that took a job still runs it. Return "cancelled" or "lost" if it must stop."""
+        """Record that the runner that took a job still runs it. Return "goes on", or "cancelled" or "lost" if it must
+        stop.
+        """
 
     def release(self, job: Job, counts: bool = True) -> None:
-        """Queue a taken job again or end it, if its process is over and it has not ended.
+        """Queue a taken job again or end it, if its process is over and the job has not ended.
 
         Args:
             job: the job as it was taken.
@@ -76,18 +78,21 @@ class JobQueue(Protocol):
         """
 
     def open_output(self, job_id: str) -> AbstractContextManager[IO[bytes] | None]:
-        """Open the file for the output of a job's process, or return None in its place for that of the runner."""
+        """Return a context that yields the file for the output of a job's process, or None to use the runner's own
+        output.
+        """
 
     # What the process of a job does
 
     def claim(self, job_id: str) -> AbstractContextManager[tuple[Job, Path] | None]:
-        """Return a context in which this process runs a job: the job, and the folder for its inputs and results.
-
-        None if the job is no longer to be run, or another process runs it.
+        """Return a context in which this process runs a job. It yields `(job, folder of its inputs and results)`, or
+        None if the job must not be run or another process runs it.
         """
 
     def fetch_inputs(self, job_id: str, folder: Path) -> str | None:
-        """Make a job's input files available in its folder. Return what is wrong with them, or None."""
+        """Make a job's input files available in its folder. Return a sentence if they are missing or damaged, else
+        None.
+        """
 
     def write_progress(self, job: Job, folder: Path) -> None:
         """Write a running job's state, and what may be read of its result files so far."""

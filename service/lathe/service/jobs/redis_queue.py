@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import asdict, replace
 from functools import wraps
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -63,13 +64,12 @@ from lathe.service.jobs.redis_record import (
     decode_id,
     filter_job_ids,
     parse_record,
-    split_pieces,
     write_file,
 )
 from lathe.service.redis.connection import RedisConnection, as_unavailable, connect, is_wrong_type, note_damage
 from lathe.service.settings import Settings
 from lathe.training.locks import lock_file
-from lathe.transforms.files import create_file, make_folder, make_root
+from lathe.transforms.files import create_file, make_folder, make_root, read_pieces
 
 QUEUE = "lathe:queue:"
 RUNNING = "lathe:running"
@@ -133,7 +133,7 @@ T = TypeVar("T")
 
 
 def _reaching(method: "Callable[Concatenate[RedisQueue, P], T]") -> "Callable[Concatenate[RedisQueue, P], T]":
-    """Let a method of `RedisQueue` raise `UnavailableError` in place of the errors of Redis."""
+    """Return a method of `RedisQueue` that raises `UnavailableError` in place of the errors of Redis."""
 
     @wraps(method)
     def reach(queue: "RedisQueue", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -177,25 +177,26 @@ class RedisQueue:
 
     @classmethod
     def open(cls, settings: Settings) -> "RedisQueue":
-        """Open the queue for a worker, or the process of a job."""
+        """Return the queue in the Redis of the settings, for a worker or the process of a job."""
         return cls(RedisConnection(settings.redis_url, SOCKET_SECONDS), Home(settings.home))
 
-    def get_name(self, worker_class: WorkerClass) -> str:
-        """Return the name of the queue of a class of workers."""
+    def get_queue_name(self, worker_class: WorkerClass) -> str:
+        """Return the name of the queue in Redis from which a class of workers takes jobs."""
         return build_queue_name(worker_class, self.home.read_or_create_id() if worker_class == "own" else None)
 
     # What a server does
 
     @property
     def workers(self) -> dict[WorkerClass, int] | None:
-        """Number of live workers of this version of Lathe, by class, as last seen.
-
-        The result is None while Redis is unreachable.
+        """Number of live workers of this version of Lathe, by class, as last seen, or None while Redis is
+        unreachable.
         """
         return {name: workers for name, (_, workers) in self.seen.items()} if self.seen and self.connection.up else None
 
     def warnings(self) -> builtins.list[str]:
-        """Return a warning for each class of which jobs wait while no worker is alive. None while Redis is down."""
+        """Return a warning for each class of workers of which none is alive while jobs wait. The list is empty while
+        Redis is down.
+        """
         return [
             f"{name} wait ({waiting}) and {_describe_missing_worker(build_queue_name(name))}"
             for name, (waiting, workers) in self.seen.items()
@@ -204,10 +205,11 @@ class RedisQueue:
 
     @_reaching
     def maintain(self) -> None:
-        """Queue the jobs of dead workers again, and remove old jobs. Also count waiting jobs and live workers.
+        """Queue the jobs of dead workers again, and count waiting jobs and live workers. Remove old jobs every
+        `PRUNE_SECONDS`.
 
-        Every `PRUNE_SECONDS`, old jobs are removed, and a key is written, since a Redis that takes no writes may answer
-        all else. A server does nothing while its replicator finds Redis down.
+        Before old jobs are removed, a key is written, since a Redis that takes no writes may answer all else. A server
+        does nothing while its replicator finds Redis down.
         """
         if self.connection.has_replicator and not self.connection.up:
             self.patient_until = time.monotonic() + LOST_SECONDS
@@ -225,12 +227,12 @@ class RedisQueue:
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Write a new job with its request and input files to Redis and queue it, in one transaction. Return it."""
         job = create_job(kind)
-        queue = self.get_name("own" if kind in OWN_KINDS else "trainings" if kind in TRAINING_KINDS else "jobs")
+        queue = self.get_queue_name("own" if kind in OWN_KINDS else "trainings" if kind in TRAINING_KINDS else "jobs")
         fields = json.dumps(asdict(job)), json.dumps(request), json.dumps(list(files)), queue
         with self.client.pipeline() as pipe:
             pipe.hset(RECORD + job.id, mapping=dict(zip(("job", "request", "files", "queue"), fields, strict=True)))
             for name, content in files.items():
-                write_file(pipe, job.id, name, split_pieces(content))
+                write_file(pipe, job.id, name, read_pieces(BytesIO(content)))
             pipe.zadd(JOBS, {job.id: read_server_time(self.client)})
             pipe.lrem(QUEUE + queue, 0, job.id)  # the client may send all this twice
             pipe.rpush(QUEUE + queue, job.id)
@@ -243,7 +245,7 @@ class RedisQueue:
         return filter_job_ids(members)
 
     def _find_all(self, ids: Iterable[str]) -> builtins.list[JobRecord]:
-        """Return the records of the jobs with these ids. Ids without a record are skipped."""
+        """Return the records of the jobs with these ids, in order. Ids without a record are skipped."""
         job_ids = list(ids)
         with self.client.pipeline(transaction=True) as pipe:
             for job_id in job_ids:
@@ -256,7 +258,9 @@ class RedisQueue:
 
     @_reaching
     def find(self, job_id: str) -> JobRecord:
-        """Return the record of a job (its state, queue and number of tries)."""
+        """Return the record of a job: its state, queue and number of tries. Raise `UnknownNameError` if there is no
+        such job.
+        """
         records = self._find_all([job_id]) if is_job_id(job_id) else []
         if not records:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
@@ -275,7 +279,7 @@ class RedisQueue:
         return [self._describe_waiting(record, workers.get(record.queue)) for record in records]
 
     def _describe_waiting(self, record: JobRecord, has_workers: bool | None = None) -> Job:
-        """Return the job of a record. If it waits, its message says what for, such as a worker.
+        """Return the job of a record. If it waits, its message says what it waits for, such as a worker.
 
         Args:
             record: the record.
@@ -290,12 +294,14 @@ class RedisQueue:
         return replace(record.job, message=f"waiting: {_describe_missing_worker(record.queue)}")
 
     def _has_workers(self, queue: str) -> bool:
-        """Return whether a queue has workers. A state folder's own queue has one, which the server starts."""
+        """Return whether a queue has live workers. The queue of one state folder always counts as having one, which the
+        server starts.
+        """
         return ":" in queue or bool(list_live_workers(self.client, queue))
 
     @_reaching
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the JSON that was written."""
+        """Return a job's request as the bytes of JSON that were written."""
         self.find(job_id)
         content: Any = self.client.hget(RECORD + job_id, "request")
         return content or b""
@@ -306,19 +312,21 @@ class RedisQueue:
 
     @_reaching
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Open the result file `name` of a job, read from Redis piece by piece. None if the job has no such file."""
+        """Return the result file `name` of a job, whose pieces are read from Redis one by one, or None if there is no
+        such file.
+        """
         self.find(job_id)
         return self.files.read(job_id, name)
 
     @_reaching
     def count_waiting(self, worker_class: WorkerClass) -> int:
         """Return the number of jobs that wait for workers of a class."""
-        count: Any = self.client.llen(QUEUE + self.get_name(worker_class))
+        count: Any = self.client.llen(QUEUE + self.get_queue_name(worker_class))
         return int(count)
 
     @_reaching
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job: a waiting one ends now, a running one is stopped later by its worker. Return the job.
+        """Cancel a job and return it: a waiting job ends now, a running one is stopped later by its worker.
 
         A job that has ended is returned unchanged.
         """
@@ -338,7 +346,7 @@ class RedisQueue:
         """Send a heartbeat of this worker every `HEARTBEAT_SECONDS`, and queue the jobs of dead workers again."""
         if time.monotonic() - self.announced_at < HEARTBEAT_SECONDS:
             return
-        key, now = WORKERS + self.get_name(worker_class), read_server_time(self.client)
+        key, now = WORKERS + self.get_queue_name(worker_class), read_server_time(self.client)
         with self.client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {self.worker: now})
             pipe.zremrangebyscore(key, "-inf", now - FORGOTTEN_SECONDS)
@@ -348,21 +356,22 @@ class RedisQueue:
 
     @_reaching
     def leave(self, worker_class: WorkerClass) -> None:
-        """Remove this worker's heartbeat."""
-        self.client.zrem(WORKERS + self.get_name(worker_class), self.worker)
+        """Remove this worker's heartbeat, so that it no longer counts as alive."""
+        self.client.zrem(WORKERS + self.get_queue_name(worker_class), self.worker)
 
     def rejects_password(self, error: UnavailableError) -> bool:
-        """Return whether Redis was not available because it rejects the password."""
+        """Return whether the error means that Redis rejects the password."""
         return isinstance(error.__cause__, redis_errors.AuthenticationError)
 
     @_reaching
     def take(self, worker_class: WorkerClass) -> Job | None:
-        """Take the next job of a class for this worker and mark it as running. Return None if there is none to run.
+        """Take the next job of a class for this worker, mark it as running and return it. Return None if there is none
+        to run.
 
         A job that was cancelled or has no tries left is ended instead. A job that has ended or has no record is
         dropped.
         """
-        taken: Any = self._take(keys=[QUEUE + self.get_name(worker_class), RUNNING])
+        taken: Any = self._take(keys=[QUEUE + self.get_queue_name(worker_class), RUNNING])
         if taken is None:
             return None
         for record in self._find_all(filter_job_ids([taken])):
@@ -376,7 +385,8 @@ class RedisQueue:
 
     @_reaching
     def record_job_heartbeat(self, job: Job) -> Literal["goes on", "cancelled", "lost"]:
-        """Record that this worker still runs a job. Return "goes on", or "cancelled" or "lost" if it must stop.
+        """Record that this worker still runs a job. Return "goes on", or "cancelled" or "lost" if the worker
+        must stop.
 
         A job is lost to a worker if it is not running any more, or another worker has it. Nothing is recorded for a job
         that was cancelled or lost.
@@ -395,7 +405,7 @@ class RedisQueue:
 
     @_reaching
     def release(self, job: Job, counts: bool = True) -> None:
-        """Queue a job again if its process is over and it has not ended. Does nothing if another worker has it.
+        """Queue a job again if its process is over and it has not ended. Do nothing if another worker has the job.
 
         A job that was cancelled or has no tries left is ended instead.
         """
@@ -405,17 +415,18 @@ class RedisQueue:
             self._requeue([job.id], silent_since=math.inf)
 
     def open_output(self, job_id: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return None: the process of a job writes to the worker's output."""
+        """Return a context that yields None: the process of a job writes to the worker's output."""
         return nullcontext()
 
     # What the process of a job does
 
     @contextmanager
     def claim(self, job_id: str) -> Iterator[tuple[Job, Path] | None]:
-        """Yield a job that a worker took, and a temporary folder in which it runs.
+        """Yield a job that a worker took, and a temporary folder in which it runs. Yield None if the job has ended or
+        was queued again.
 
-        None if the job has ended or was queued again, because its worker was considered dead before this process began.
-        Temporary folders of killed processes are removed first.
+        It is queued again if its worker was considered dead before this process began. Temporary folders of killed
+        processes are removed first.
         """
         record = self.find(job_id)
         if record.job.ended or record.waiting:
@@ -433,7 +444,9 @@ class RedisQueue:
 
     @_reaching
     def fetch_inputs(self, job_id: str, folder: Path) -> str | None:
-        """Copy a job's input files from Redis to its folder. Return None, or what is wrong if they are damaged."""
+        """Copy a job's input files from Redis to its folder. Return None, or a sentence that says they are missing or
+        damaged.
+        """
         try:
             for name in self.files.read_input_names(job_id):
                 input_file = self.files.read(job_id, name)
@@ -452,7 +465,10 @@ class RedisQueue:
 
     @_reaching
     def _write_progress(self, job: Job, training_log: Path) -> None:
-        # A record that this created anew, after Redis lost its data, would be in no list, and stay for ever.
+        # A record written after Redis lost its data would be in no list, and would never be deleted.
+        """Write the state of a running job and its training log if the log has grown, unless the job's record
+        is gone.
+        """
         if not self.client.hexists(RECORD + job.id, "job"):
             return
         self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
@@ -460,7 +476,8 @@ class RedisQueue:
             self.files.store_results(job.id, [training_log])
 
     def end(self, job: Job, folder: Path) -> None:
-        """Write how a job ended, with the result files of one that succeeded. Retried while Redis is away or full.
+        """Write how a job ended, with the result files of one that succeeded. Try again while Redis is unreachable or
+        full.
 
         Raises:
             UnavailableError: if Redis is not available for `END_SECONDS`, or at once for another reason.
@@ -478,7 +495,9 @@ class RedisQueue:
 
     @_reaching
     def _store_results(self, job: Job, results: builtins.list[Path]) -> Job:
-        """Store a job's result files in Redis. Return the job, whose result says if its vectors are too large."""
+        """Store a job's result files in Redis. Return the job, whose result says so if its vectors were too large to
+        store.
+        """
         if job.result is None or VECTORS not in self.files.store_results(job.id, results):
             return job
         message = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"
@@ -486,7 +505,7 @@ class RedisQueue:
 
     @_reaching
     def write_end(self, job: Job) -> Job:
-        """Write how a job ended, unless that is written already, and remove its inputs. Return the job as stored.
+        """Write how a job ended, unless its end is written already, and remove its inputs. Return the job as stored.
 
         A job without a record is returned unchanged, and nothing is written.
         """
@@ -521,7 +540,7 @@ class RedisQueue:
                 self.client.zrem(RUNNING, *(member for member in members if not is_job_id(decode_id(member))))
 
     def _requeue(self, ids: Collection[str], silent_since: float) -> None:
-        """Put running jobs back in their queues. Jobs that were cancelled or have no tries left are ended instead.
+        """Put running jobs back in their queues. End those that were cancelled or have no tries left instead.
 
         Jobs that have ended, or have no record, are removed from the running ones.
 
@@ -543,6 +562,7 @@ class RedisQueue:
                     note_damage("queue", record.queue, "it is no list")
 
     def _end_if_cancelled_or_out_of_tries(self, record: JobRecord) -> bool:
+        """End a job that was cancelled or has no tries left, and return whether it was ended."""
         job = record.job
         if record.cancelled:
             self.write_end(job.cancel())
@@ -553,7 +573,7 @@ class RedisQueue:
 
     @_reaching
     def prune(self) -> None:
-        """Delete the oldest ended jobs over the limit, and end jobs that waited for a week or that Redis lost.
+        """Delete the oldest ended jobs over the limit. End jobs that waited for a week, and those that Redis lost.
 
         Redis lost a job that neither waits nor runs.
         """
@@ -572,7 +592,7 @@ class RedisQueue:
         self._end_stranded(waiting)
 
     def _end_stranded(self, records: Collection[JobRecord]) -> None:
-        """End jobs that Redis lost, which are neither in a queue nor running, as cancelled or failed.
+        """End jobs that are neither in a queue nor running, because Redis lost them, as cancelled or failed.
 
         They end as cancelled if that was requested. If a queue cannot be read, nothing is ended.
         """
@@ -591,13 +611,15 @@ class RedisQueue:
                 self.write_end(record.job.cancel() if record.cancelled else record.job.fail(error, WORKERS_LOST))
 
     def _delete(self, job_id: str) -> None:
+        """Delete a job's record, inputs and results from Redis."""
         self.files.delete_results(job_id)
         self.client.delete(RECORD + job_id, *build_input_keys(job_id))
         self.client.zrem(JOBS, job_id)
 
 
 def _delete_leftovers(jobs: Path) -> None:
-    """Remove temporary job folders that killed processes left in `jobs`: unlocked and over `LEFT_SECONDS` old.
+    """Remove temporary job folders that killed processes left in the folder `jobs`: unlocked, and over `LEFT_SECONDS`
+    old.
 
     They may hold callers' texts.
     """
@@ -621,7 +643,7 @@ def build_queue_name(worker_class: WorkerClass = "jobs", home_id: str | None = N
 
 
 def _describe_missing_worker(queue: str) -> str:
-    """Say that a queue has no worker, and how one is started."""
+    """Return a phrase that says that a queue has no worker, and how one is started."""
     number, _, trainings = queue.partition("/")
     command = COMMANDS["trainings" if trainings else "jobs"]
     return f"no worker of Lathe {number} is there: start `{command}`"
@@ -634,25 +656,23 @@ def read_server_time(client: Redis) -> float:
 
 
 def list_live_workers(client: Redis, queue: str) -> list[str]:
-    """Return the machine name of each live worker of a queue, once per worker."""
+    """Return the machine name of each live worker of a queue, once for each worker."""
     members: Any = client.zrangebyscore(WORKERS + queue, read_server_time(client) - ALIVE_SECONDS, "+inf")
     return [member.decode(errors="replace").rpartition("/")[0] for member in members]
 
 
 def require_redis(settings: Settings) -> None:
-    """Raise `ValueError` if no Redis is set."""
+    """Raise `ValueError` if the settings name no Redis."""
     if not settings.redis_url:
         raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")
 
 
-def require_live_worker(settings: Settings, worker_class: WorkerClass) -> str:
-    """Raise if this machine has no live worker of a class. Return a sentence that says how many it has.
+def check_live_worker(settings: Settings, worker_class: WorkerClass) -> str:
+    """Return a sentence that says how many live workers of a class this machine has. Raise `UnavailableError` if it has
+    none.
 
-    A worker is alive if it sent a heartbeat to Redis lately.
-
-    Returns:
-        A sentence for health checks. It states how many workers there are or, if Redis is unreachable, that this is
-        unknown. That is no error, because workers wait for Redis and a running job goes on meanwhile.
+    A worker is alive if it sent a heartbeat to Redis lately. If Redis is unreachable, the sentence says that their
+    number is unknown. That is no error, because workers wait for Redis and a running job goes on meanwhile.
 
     Raises:
         ValueError: if no Redis is set.

@@ -60,7 +60,8 @@ class JobRecord:
 
 
 def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
-    """Parse a job's fields read from Redis to a record. Return None if there are none, a failed job if damaged.
+    """Parse a job's fields read from Redis and return its record. Return None if there is none, and a failed job if it
+    is damaged.
 
     Damage is counted and logged once.
 
@@ -70,7 +71,9 @@ def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
         heartbeat: last heartbeat of its worker; None if no worker has it.
     """
     try:
-        return None if _is_missing(fields) else _parse_fields(job_id, fields, running=heartbeat is not None)
+        if isinstance(fields, Exception):
+            raise ValueError("it is no hash")
+        return None if fields[0] is None else _parse_fields(job_id, fields, running=heartbeat is not None)
     except (ValueError, TypeError) as error:  # orjson's is a TypeError
         why = str(error)
     note_damage("job", job_id, why)
@@ -78,14 +81,8 @@ def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
     return JobRecord(job, "", 0, cancelled=False)
 
 
-def _is_missing(fields: Any) -> bool:
-    if isinstance(fields, Exception):
-        raise ValueError("it is no hash")
-    return fields[0] is None
-
-
 def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecord:
-    """Parse the values of a job's record, in the order of `FIELDS`, to the record with the job's latest state.
+    """Parse the values of a job's record, in the order of `FIELDS`. Return the record with the job's latest state.
 
     The job is as it ended, else, if it runs, as last written, else as submitted.
 
@@ -102,10 +99,7 @@ def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) ->
 
 
 def filter_job_ids(members: Iterable[bytes]) -> list[str]:
-    """Decode the members of a Redis key, and return those that are valid job ids.
-
-    Other members are counted as damage and skipped.
-    """
+    """Decode the members of a Redis key, and return those that are valid job ids. Count the others as damage."""
     job_ids = []
     for member in members:
         if is_job_id(decode_id(member)):
@@ -116,7 +110,7 @@ def filter_job_ids(members: Iterable[bytes]) -> list[str]:
 
 
 def decode_id(member: bytes) -> str:
-    """Decode bytes from Redis to text, replacing invalid UTF-8."""
+    """Decode bytes from Redis to text and return it, with invalid UTF-8 replaced."""
     return member.decode(errors="replace")
 
 
@@ -154,7 +148,7 @@ class JobFiles:
         self.limits = limits
 
     def read_input_names(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of a job's inputs.
+        """Return the names of a job's input files, as they were recorded when it was submitted.
 
         Raises:
             ValueError: if the record of the names is damaged.
@@ -163,34 +157,31 @@ class JobFiles:
         return INPUTS.validate_json(content or b"")
 
     def read(self, job_id: str, name: str) -> ResultFile | None:
-        """Return a job's file from Redis: its size and an iterator over its pieces. None if there is no such file."""
+        """Return a job's file in Redis, as its size and an iterator over its pieces, or None if there is no
+        such file.
+        """
         key = build_file_key(job_id, name)
         count = int(self.client.llen(key))
         if not count:
             return None
         size = (count - 1) * PIECE_BYTES + len(self._read_piece(key, -1))
-        return ResultFile(size, self._read_pieces(key, count))
+        return ResultFile(size, (self._read_piece(key, index) for index in range(count)))
 
     def read_size(self, job_id: str, name: str) -> int:
-        """Return the bytes of a job's result file, 0 if there is none."""
+        """Return the size in bytes of a job's result file, or 0 if there is none."""
         size: Any = self.client.hget(RECORD + job_id, f"result:{name}")
         return int(size or 0)
 
-    def _read_pieces(self, key: str, count: int) -> Iterator[bytes]:
-        for index in range(count):
-            yield self._read_piece(key, index)
-
     def _read_piece(self, key: str, index: int) -> bytes:
+        """Return one piece of the file under a Redis key, or empty bytes if it is gone."""
         piece: Any = self.client.lindex(key, index)
         return piece or b""
 
     def store_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Store a job's result files in Redis, and return the names of those that were too large for it.
+        """Store a job's result files in Redis. Return the names of files that were not stored: too large, or Redis is
+        full.
 
         Then the results of the oldest jobs are removed until all results are within their limit.
-
-        Returns:
-            Names of the files that were not stored: those over the limit of a file, or for which Redis is full.
         """
         refused = []
         for path in paths:
@@ -199,6 +190,7 @@ class JobFiles:
                 refused.append(path.name)
                 continue
             try:
+                # The log of a training is stored again whenever it has grown.
                 growth = size - self.read_size(job_id, path.name)
                 with self.client.pipeline() as pipe:
                     write_file(pipe, job_id, path.name, ResultFile.from_file(path.open("rb")).pieces)
@@ -211,7 +203,7 @@ class JobFiles:
         return refused
 
     def enforce_limit(self) -> None:
-        """Remove result files of the oldest jobs from Redis until all results together are within the limit.
+        """Remove the result files of the oldest jobs from Redis until all results together are within the limit.
 
         The results of one job are always left. The jobs themselves stay.
         """
@@ -237,7 +229,7 @@ class JobFiles:
 
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
-    """Queue Redis commands on `pipe` that write a job's file piece by piece, replacing an earlier one.
+    """Add commands to a Redis pipeline that write a job's file piece by piece, in place of an earlier one.
 
     An empty file gets one empty piece, so that it can be told from a missing one.
     """
@@ -250,13 +242,8 @@ def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes])
         pipe.rpush(key, b"")
 
 
-def split_pieces(content: bytes) -> Iterator[bytes]:
-    """Return an iterator over the bytes in pieces of `PIECE_BYTES`."""
-    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
-
-
 def build_input_keys(job_id: str) -> list[str]:
-    """Return the Redis keys of all inputs that a job may have."""
+    """Return the Redis keys of all input files that a job may have."""
     return [build_file_key(job_id, name) for name in INPUT_NAMES]
 
 

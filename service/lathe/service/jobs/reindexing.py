@@ -45,7 +45,7 @@ CUTOVER_SECONDS = 600.0
 
 
 class Reembedding:
-    """Encodes an index's items with a new encoder, from their texts.
+    """Encodes the texts of an index's items with a new encoder.
 
     Args:
         text_field: field of the metadata that holds the texts.
@@ -68,7 +68,8 @@ class Reembedding:
         self.on_encoded = on_encoded
 
     def encode_after(self, label: int) -> tuple[Labels, Vectors]:
-        """Encode the next `REPLAY_ROWS` items after a label (row number). Return their labels and vectors `(n, d)`.
+        """Encode the next `REPLAY_ROWS` items after a label (row number). Return
+        `(labels, vectors of shape (n, d))`.
 
         Raises:
             ConflictError: if an item has no text.
@@ -87,15 +88,13 @@ class Reembedding:
             raise error.at(f"the text of {payloads[error.position or 0][0]!r}") from None
 
     def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
-        """Encode a sample of the index's items, and return their new vectors and their old vectors.
+        """Encode a sample of the index's items. Return
+        `(new vectors (n, d), stored vectors (n, spec.width) of the same items)`.
 
-        The sample is up to `PAIRS` items spread over the index. Items without an old vector are skipped.
+        The sample is up to `PAIRS` items spread over the index. Items without a stored vector are skipped.
 
         Args:
             spec: settings that the index serves now.
-
-        Returns:
-            New vectors `(n, d)`, and old vectors `(n, spec.width)` of the same items.
 
         Raises:
             ConflictError: if an item has no text.
@@ -108,18 +107,18 @@ class Reembedding:
 
 
 def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Build new rows and a new search graph for an index, and wait until the index's server uses them.
+    """Build the next generation of an index (rows and search graph) and wait until its server uses it. Return a summary
+    as a dict.
 
-    They are the index's next generation, in a new folder. A lock file tells the index's owner that the job is alive.
+    Its keys are `index`, `chain`, `space_id`, `rows` and `seconds`.
+
+    The generation is in a new folder. A lock file tells the index's owner that the job is alive.
 
     Args:
         request: request of the job.
         job: folder of the job, from which inputs are read.
         settings: settings of the process.
         on_progress: called with progress in [0, 1] and a message.
-
-    Returns:
-        `{index, chain, space_id, rows, seconds}`.
 
     Raises:
         ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.
@@ -151,12 +150,14 @@ def _build_generation(
     folder: Path,
     on_progress: Progress,
 ) -> int:
-    """Write the new generation (chain, rows, search graph, snapshot) to its folder, and return its number of rows.
+    """Write the new generation (chain, rows, search graph and snapshot) to its folder, and return its number of
+    rows.
 
     The chain reduces the index's stored vectors or, with a new encoder, vectors encoded from the items' texts, which
     are stored too; an alignment between the two encoders' spaces is then also fitted. Files tell the index's owner that
     new items need a text (only with a new encoder) and, at the end, that the generation is ready.
     """
+    # Read before any row: rows deleted up to here are not in this generation, so their tombstones can go.
     sequence, served_spec = record.read_meta("sequence"), record.spec
     artifact = _copy_chain(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
@@ -207,28 +208,26 @@ def _build_generation(
     return generation.rows.count
 
 
-def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
-    """Yield labels and vectors of the index's items that come after the generation's last row, batch by batch.
+def _read_batches(generation: Generation, read_after: Any) -> Iterator[tuple[Labels, Vectors]]:
+    """Yield `(labels, vectors)` of the index's items that come after the generation's last row, batch by batch.
 
     The caller appends each batch to the generation before it requests the next one. The iterator ends when no items are
     left.
 
     Args:
         generation: the generation.
-        read: function from a label to the labels and vectors of the next items after it.
+        read_after: function from a label to the labels and vectors of the next items after it.
     """
     while True:
-        labels, vectors = read(generation.last_label)
+        labels, vectors = read_after(generation.last_label)
         if not len(labels):
             return
         yield labels, vectors
 
 
 def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
-    """Copy the chain's files from the job's folder to the new generation's. Return them as (manifest, tensors).
-
-    Returns:
-        The contents of both. None, with nothing copied, if the index uses no chain.
+    """Copy the chain's files from the job's folder to the new generation's. Return `(manifest, tensors)` as bytes, or
+    None without a chain.
     """
     if spec.chain == RAW:
         return None
@@ -240,6 +239,7 @@ def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 
 
 def _read_new_texts(job: Path) -> dict[str, str]:
+    """Return the texts sent with the request, by item id. Empty if none were sent."""
     try:
         return parse_json_object(read_beneath(job, FILE_OF_NEW_TEXTS))
     except FileNotFoundError:
@@ -247,7 +247,7 @@ def _read_new_texts(job: Path) -> dict[str, str]:
 
 
 def _wait_for_cutover(record: IndexRecord, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:
-    """Wait until the index serves the new generation. Raise if its server refuses it or takes too long."""
+    """Wait until the index serves the new generation. Raise if its server refuses the generation or takes too long."""
     deadline = time.monotonic() + CUTOVER_SECONDS
     while record.spec.generation != spec.generation:
         if (folder / REFUSED).exists():

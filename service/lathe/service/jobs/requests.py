@@ -20,7 +20,7 @@ from lathe.training.fitting.requests import NewFit, SourcedRequest
 
 
 def _require_input_name(name: str) -> str:
-    """Return `name` unchanged if it is one of the file names that jobs read as inputs. Raise otherwise.
+    """Return `name` if it is a file name that jobs read as an input. Raise `ValueError` otherwise.
 
     Raises:
         ValueError: otherwise.
@@ -33,18 +33,14 @@ def _require_input_name(name: str) -> str:
 
 
 def _require_generation(spec: IndexSpec) -> IndexSpec:
-    """Return the index settings unchanged if their generation is a valid folder name. Raise otherwise.
-
-    Raises:
-        ValueError: if their generation is not a valid folder name.
-    """
+    """Return the index settings if their generation is a valid folder name. Raise `ValueError` otherwise."""
     if not is_name(spec.generation):
         raise ValueError("no generation has this name")
     return spec
 
 
 def _require_chain_name(request: AdviceRequest) -> AdviceRequest:
-    """Return the request unchanged if a chain can have the name that it asks for. Raise `ValueError` otherwise."""
+    """Return the request if a chain can have the name in `fit`, or it has none. Raise `ValueError` otherwise."""
     if request.fit is not None and not is_name(request.fit):
         raise ValueError("no chain has the name in fit")
     return request
@@ -62,7 +58,7 @@ class JobRequest(BaseModel):
     encoder: EncoderSpec | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the parameters as JSON, which `parse_request` reads."""
+        """Return the parameters as a dict for JSON, which `parse_request` reads."""
         return self.model_dump(mode="json")
 
     @property
@@ -77,7 +73,7 @@ class JobRequest(BaseModel):
         return []
 
 
-class SourcedJob(JobRequest):
+class _SourcedJob(JobRequest):
     """A request with the spec of its encoder, and the names of the files that came with it."""
 
     request: SourcedRequest
@@ -89,7 +85,7 @@ class SourcedJob(JobRequest):
         return [path for path in self.request.paths.values() if path not in self.files]
 
 
-class FitJob(SourcedJob):
+class FitJob(_SourcedJob):
     """A fit with the specs of the encoders that it names."""
 
     target_encoder: EncoderSpec | None
@@ -101,7 +97,7 @@ class FitJob(SourcedJob):
         return super().paths + [path for path in self.request.out_of_domain.values() if path not in self.files]
 
 
-class AdviseJob(SourcedJob):
+class AdviseJob(_SourcedJob):
     """An advice request."""
 
     request: Annotated[AdviceRequest, AfterValidator(_require_chain_name)]
@@ -126,7 +122,7 @@ class TrainJob(JobRequest):
     request: NewTraining
 
 
-class AdaptJob(SourcedJob):
+class AdaptJob(_SourcedJob):
     """An adaptation with the spec of its encoder, which it always has."""
 
     encoder: EncoderSpec

@@ -71,7 +71,7 @@ class JobRunner:
             self.start_next()
 
     def supervise(self) -> bool:
-        """Record that the job's process runs, or release the job once its process is over. Return whether it runs.
+        """Return whether the job's process runs, and record that it does. If the process is over, release the job.
 
         The process of a job that was cancelled, or is another worker's by now, is killed.
         """
@@ -79,12 +79,13 @@ class JobRunner:
             return False
         if self.is_running and self.queue.record_job_heartbeat(self.job) == "goes on":
             return True
+        # A process that has ended does not mind, and that of a lost job must not write any more.
         self.kill()
         self.release()
         return False
 
     def start_next(self) -> None:
-        """Take the next job, if there is one, and start its process."""
+        """Take the next job of the class from the queue, if there is one, and start its process."""
         self.job = self.queue.take(self.worker_class)
         if self.job is not None:
             self.process = self._start_process(self.job)
@@ -98,7 +99,7 @@ class JobRunner:
         self.process = None
 
     def release(self, counts: bool = True) -> None:
-        """Give up the job, whose process is over. It is queued again or ended, unless it has ended itself.
+        """Give up the job, whose process is over. It is queued again or ended, unless it has already ended.
 
         Args:
             counts: whether this was one of its tries.
@@ -108,7 +109,10 @@ class JobRunner:
         self.job = None
 
     def _start_process(self, job: Job) -> Process | None:
-        """Start and return the process of a job. An error is logged, and the job is then released by the next step."""
+        """Start the process of a job and return it. If that fails, log the error and return None.
+
+        The next step then releases the job.
+        """
         try:
             with self.queue.open_output(job.id) as output:
                 program = Program(
@@ -125,12 +129,12 @@ class JobRunner:
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment variables of a job's process: this process's and all its settings, without keys."""
+    """Return the environment variables of a job's process: those of this process and all its settings, without keys."""
     return get_environment_without_keys() | settings.to_environment()
 
 
 class JobThread:
-    """The thread of a server that sees to its jobs.
+    """The thread of a server that manages its jobs.
 
     Args:
         steps: what it does regularly: the steps of the runners of a folder, or what a queue in Redis needs.
@@ -156,17 +160,18 @@ class JobThread:
             self.thread.join(timeout=5)
 
     def warnings(self) -> list[str]:
-        """Return sentences on what kept the thread from its work the last time."""
+        """Return sentences that say what kept the thread from managing the jobs the last time. Empty if nothing did."""
         trouble = f"jobs cannot be managed: {self.trouble}" if self.trouble else None
         return [warning for warning in (self.unexpected.message, trouble) if warning]
 
     def _run(self) -> None:
+        """Call `manage` every `poll_seconds` until the thread is stopped."""
         while not self.stopping.wait(self.poll_seconds):
             with self.unexpected.watch():
                 self.manage()
 
     def manage(self) -> None:
-        """Do all steps once. If Redis refuses, log that instead of raising it, unless it was so the last time too."""
+        """Call each step once. If Redis refuses, log that instead of raising it, unless it was so the last time too."""
         try:
             for step in self.steps:
                 step()
@@ -201,15 +206,15 @@ class Worker:
         self.reached: bool | None = None
 
     def request_stop(self, *_: Any) -> None:
-        """Count a request to stop.
+        """Count a request to stop. The first ends the worker after the running job, the second kills that job too.
 
-        The first ends the worker after the running job, the second kills that job too. A training is killed at the
-        first.
+        A training is killed at the first.
         """
         self.stops += 1
 
     def run(self, burst: bool) -> None:
-        """Run queued jobs until asked to stop, waiting while Redis is down. At the end, remove the worker's heartbeat.
+        """Run queued jobs until asked to stop, waiting while Redis is unreachable. At the end, remove the worker's
+        heartbeat.
 
         Args:
             burst: whether to end when no job is queued.
@@ -247,7 +252,7 @@ class Worker:
         """Send a heartbeat. The first time, and after an outage, also log that and warm up the process starter."""
         self.queue.announce(self.worker_class)
         if not self.reached:
-            log.info("taking jobs from %s", self.queue.get_name(self.worker_class))
+            log.info("taking jobs from %s", self.queue.get_queue_name(self.worker_class))
             self.processes.warm_up()
         self.reached = True
 
@@ -280,9 +285,8 @@ class OwnWorker:
         self.not_before = 0.0
 
     def step(self) -> None:
-        """Start the worker if jobs wait for it and it is not running.
-
-        After an error, that is `RESTART_SECONDS` later.
+        """Start the worker if jobs wait for it and it is not running. If it failed, start it again `RESTART_SECONDS`
+        later.
         """
         if self.process is not None and (status := self.process.poll()) is not None:
             self.process = None

@@ -24,18 +24,18 @@ PATHS = ("folder", "jsonl", "corpus")
 """Settings of a training's source, target or evaluation that hold a path."""
 
 
-class NamesPaths(Protocol):
+class _NamesPaths(Protocol):
     """A request that names files, some of which may have been sent with it."""
 
     @property
     def paths(self) -> dict[str, str]:
-        """Paths by field."""
+        """Paths of files, by the field that names them."""
 
     def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request with other paths."""
+        """Return a copy of the request with these paths, by field, in place of its own."""
 
 
-AnyRequest = TypeVar("AnyRequest", bound=NamesPaths)
+AnyRequest = TypeVar("AnyRequest", bound=_NamesPaths)
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,30 @@ class JobSource:
     Attributes:
         path: path for `open_source`; the name of a file in the job's folder for data sent with the request.
         texts: whether it holds texts instead of vectors.
-        width: dimensions of vectors sent with the request; None if unknown.
+        dimensions: dimensions of vectors sent with the request; None if unknown.
         distinct: number of distinct rows sent with the request; None if there are too many to count, or for a path.
         files: contents of the files to store in the job's folder, by name.
     """
 
     path: str
     texts: bool
-    width: int | None = None
+    dimensions: int | None = None
     distinct: int | None = None
     files: dict[str, bytes] = field(default_factory=dict)
 
+    def check_distinct(self, operation: str) -> None:
+        """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent, which the operation needs.
 
-def receive(source: RowSource, data_root: Path | None) -> JobSource:
-    """Check the source in a request, and return what a job needs to read it: its path or files, and its kind.
+        Rows that were not counted pass.
+        """
+        if self.distinct is not None and self.distinct < MIN_DISTINCT_ROWS:
+            needed = f"{operation} needs at least {MIN_DISTINCT_ROWS} different rows"
+            raise BadValueError(f"{needed}, the source has {self.distinct}", param="source")
+
+
+def receive_source(source: RowSource, data_root: Path | None) -> JobSource:
+    """Check the source of texts or vectors in a request. Return what a job needs to read it: its path or files, and its
+    kind.
 
     Texts or vectors sent with the request become files. A path must be a built-in source or lie in `data_root`, and is
     opened to see whether it holds texts or vectors.
@@ -78,22 +88,8 @@ def receive(source: RowSource, data_root: Path | None) -> JobSource:
     return JobSource(path, open_source(path).kind() == "texts")
 
 
-def require_distinct(sent: JobSource, what: str) -> None:
-    """Raise `BadValueError` if the texts or vectors sent have fewer than `MIN_DISTINCT_ROWS` distinct rows.
-
-    A source whose rows were not counted passes.
-
-    Args:
-        sent: the source.
-        what: operation that needs the rows, for the message.
-    """
-    if sent.distinct is not None and sent.distinct < MIN_DISTINCT_ROWS:
-        raise BadValueError(
-            f"{what} needs at least {MIN_DISTINCT_ROWS} different rows, the source has {sent.distinct}", param="source"
-        )
-
-
 def _serialize_texts(texts: list[str]) -> bytes:
+    """Return texts as JSON lines. Raise `BadValueError` if there are none, or one is blank."""
     if not texts:
         raise BadValueError("source.texts must not be empty", param="source.texts")
     for index, text in enumerate(texts):
@@ -103,7 +99,8 @@ def _serialize_texts(texts: list[str]) -> bytes:
 
 
 def resolve_allowed_path(written: str, data_root: Path | None, field: str = "source.path") -> str:
-    """Check that a path in a request lies in the data root, and return it as `open_source` and jobs read it.
+    """Return a path in a request in the form in which `open_source` and jobs read it. Raise unless it lies in the data
+    root.
 
     Names of built-in sources are returned unchanged. No link may lead out of the data root, neither now nor when the
     job opens the path.
@@ -133,6 +130,7 @@ def resolve_allowed_path(written: str, data_root: Path | None, field: str = "sou
     if is_remote(written.partition("#")[0]):
         raise ForbiddenError("the server reads no URLs: put the file into its data folder", param=field)
     try:
+        # A `RootedFile` refuses links that lead out each time it is opened, also by the job.
         return open_source(str(RootedFile(data_root, _make_relative(data_root, written)))).written
     except OutsideSourceError as error:
         raise ForbiddenError(f"{written[:80]!r} lies outside the server's data folder: {error}", field) from None
@@ -143,6 +141,7 @@ def resolve_allowed_path(written: str, data_root: Path | None, field: str = "sou
 
 
 def _make_relative(data_root: Path, path: str) -> str:
+    """Return a path relative to the data root if it begins with that folder, else unchanged."""
     for root in (data_root, data_root.resolve()):
         if path.startswith(f"{root}/"):
             return path[len(f"{root}/") :].lstrip("/")
@@ -150,7 +149,8 @@ def _make_relative(data_root: Path, path: str) -> str:
 
 
 def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> str:
-    """Check that the folder or file of a data set lies in the data root, and return its absolute path.
+    """Return the absolute path of a data set's folder or file that a request names. Raise unless it lies in the data
+    root.
 
     No link in it may lead out of the data root.
 
@@ -185,7 +185,8 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
 
 
 def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str, Any]:
-    """Return the settings of a training with checked paths in the data root instead of those written.
+    """Return a copy of the settings of a training in which each path is replaced by its checked, absolute path in the
+    data root.
 
     Raises:
         BadValueError: for a data set of the hub.
@@ -203,6 +204,9 @@ def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str
 
 
 def _locate_section(section: dict[str, Any], field: str, data_root: Path | None) -> dict[str, Any]:
+    """Return a copy of one source, target or evaluation of a training with checked paths. Raise for data sets of the
+    hub.
+    """
     if section.get("hub") is not None:
         raise BadValueError(
             "the server reads no data sets from the hub: train with the command lathe train, or put the files of the "
@@ -216,7 +220,7 @@ def _locate_section(section: dict[str, Any], field: str, data_root: Path | None)
 
 
 def locate_inputs(request: AnyRequest, files: Collection[str], folder: Path) -> AnyRequest:
-    """Return a copy of a fit or adaptation in which paths of files sent with the request point into the job's folder.
+    """Return a copy of a fit or adaptation in which files that were sent with it have paths in the job's folder.
 
     Args:
         request: the fit or adaptation.

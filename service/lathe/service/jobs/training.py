@@ -26,12 +26,10 @@ COPY_SECONDS = 0.25
 
 
 def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Train the encoder that a job requests, and publish it. Return the version's name, state and certificate.
+    """Train the encoder that a job requests, and publish it. Return the dict of `train_encoder`, with the `log_url` of
+    the training log.
 
     The training log is copied to the job's folder each time it grows.
-
-    Returns:
-        The dict that `train_encoder` returns, with `log_url`.
     """
     from lathe.service.encoders.training import TrainingContext, require_free_name, train_encoder
 
@@ -55,10 +53,10 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
 
 
 def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Try what judged searches can improve, and publish what is recommended if the request has a name.
+    """Try what judged searches can improve, and publish what is recommended if the request has a name. Return the
+    outcome as JSON.
 
-    Returns:
-        The dict of `lathe.service.encoders.adaptations.Adaptation.to_json`.
+    It is the dict of `lathe.service.encoders.adaptations.Adaptation.to_json`.
     """
     from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
     from lathe.training.encoder.opening import open_encoder
@@ -82,7 +80,7 @@ def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress
 
 
 class TrainingLog:
-    """Copies the log of the training that runs to a job's folder.
+    """Copies the log of the running training to a job's folder.
 
     Args:
         folder: folder of the job.
@@ -94,11 +92,13 @@ class TrainingLog:
         self.copied_at = 0.0
 
     def watch(self, work_folder: Path) -> None:
-        """Note the folder below which trainings write their logs."""
+        """Set the folder below which trainings write their logs."""
         self.work_folder = work_folder
 
     def follow(self, on_progress: Progress) -> Callable[[float, str], None]:
-        """Return a callback that copies the log if it has grown, every `COPY_SECONDS`, and reports the progress."""
+        """Return a progress callback that passes progress on and, every `COPY_SECONDS`, copies the log if it
+        has grown.
+        """
 
         def report(fraction: float, message: str) -> None:
             if time.monotonic() - self.copied_at >= COPY_SECONDS:
@@ -110,7 +110,7 @@ class TrainingLog:
         return report
 
     def _copy(self) -> None:
-        """Copy the log of the training that wrote last, unless it is copied already."""
+        """Copy the newest training log below the work folder, unless the copy has its size already."""
         logs = [] if self.work_folder is None else list(self.work_folder.glob(f"**/{WRITTEN}"))
         if not logs:
             return

@@ -35,10 +35,7 @@ class StateMonitor:
         self.thread = threading.Thread(target=self.run, name="state-monitor", daemon=True)
 
     def start(self) -> None:
-        """Start the thread.
-
-        Its first check is `CHECK_SECONDS` later.
-        """
+        """Start the thread, whose first check is `CHECK_SECONDS` later."""
         self.thread.start()
 
     def stop(self) -> None:
@@ -46,9 +43,8 @@ class StateMonitor:
         self.stopping.set()
 
     def run(self) -> None:
-        """Check the state folder every `CHECK_SECONDS` until the thread is stopped. Errors are noted, not raised.
-
-        First, leftovers in it are deleted.
+        """Delete leftovers in the state folder, then check the folder every `CHECK_SECONDS` until stopped. Errors are
+        stored, not raised.
         """
         with self.unexpected.watch():
             self.home.delete_leftovers()
@@ -57,9 +53,8 @@ class StateMonitor:
                 self.check()
 
     def check(self) -> None:
-        """Check once whether the state folder can be written and the size routes can be read. Log changes.
-
-        `problem` and `damage` are updated.
+        """Check once whether the state folder can be written and the size routes read. Update `problem` and `damage`,
+        and log changes.
         """
         before, self.problem = self.problem, self.home.find_write_problem()
         # Each change is logged once, not each check.
@@ -68,6 +63,7 @@ class StateMonitor:
         self._check_size_routes()
 
     def _check_size_routes(self) -> None:
+        """Update `damage`, which says why the size routes cannot be read, and log a change of it."""
         before, self.damage = self.damage, self.size_routes.find_problem()
         if self.damage != before:
             log.warning(self.damage or f"{self.size_routes.path.name} can be read again")

@@ -48,17 +48,13 @@ class ForkServer:
         self._guard = threading.Lock()
 
     def warm_up(self) -> None:
-        """Start the fork server, which then imports the libraries.
-
-        Returns at once.
-        """
+        """Start the fork server and return at once, while it imports the libraries."""
         with self._guard:
             self._ensure_running()
 
     def start(self, program: Program) -> "ForkedProcess":
-        """Ask the fork server to run a program in a fork, and return a handle of the process at once.
-
-        The fork may not exist yet. See `ProcessStarter`.
+        """Ask the fork server to run a program in a fork, and return a handle of the process at once. The fork may not
+        exist yet.
         """
         request = {
             "module": program.module,
@@ -90,9 +86,8 @@ class ForkServer:
                 self._server = None
 
     def _send_request(self, message: bytes, descriptors: list[int]) -> None:
-        """Send a request with descriptors to the fork server, starting a new server if it was killed.
-
-        If it was killed, a new one is started and gets the request.
+        """Send a request with file descriptors to the fork server. If that was killed, start a new one and send the
+        request again.
         """
         try:
             socket.send_fds(self._ensure_running(), [message], descriptors)
@@ -104,7 +99,7 @@ class ForkServer:
             socket.send_fds(self._ensure_running(), [message], descriptors)
 
     def _ensure_running(self) -> socket.socket:
-        """Return the socket to the fork server, starting the server first if it is not running."""
+        """Return the socket to the fork server, which is started first if it is not running."""
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
@@ -147,7 +142,7 @@ class ForkedProcess:
         return self._pid or 0
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while the process runs or is about to start. Does not wait."""
+        """Return the exit status, or None while the process runs or is about to start, without waiting."""
         with self._guard:
             while self._returncode is None and select.select([self._observed], [], [], 0)[0]:
                 if self._orphaned:
@@ -184,7 +179,7 @@ class ForkedProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, or cancel the fork if it is not forked yet. No effect after its end."""
+        """Send a signal to the process, or cancel its fork if it is not forked yet. Do nothing after its end."""
         if self.poll() is None and self._pid is None:
             with suppress(OSError):
                 self._status.shutdown(socket.SHUT_WR)  # the fork server then does not start the program
@@ -196,11 +191,15 @@ class ForkedProcess:
                 os.kill(self._pid, number)
 
     def _wait_for_message(self, seconds: float | None) -> None:
+        """Wait until the fork server has sent a message, or the process has ended, at most `seconds`. None waits
+        without a limit.
+        """
         with suppress(ValueError, OSError):  # another thread has just closed the socket
             select.select([self._observed], [], [], seconds)
 
     def _store_message(self, message: bytes) -> None:
-        """Store the fork server's message: first the process id, then the exit status, which closes the socket.
+        """Store the fork server's message: first the process id, then the exit status, after which the socket is
+        closed.
 
         The exit status is `LOST` if the fork failed, which is logged, or if the fork server is gone and the process
         has ended.
@@ -225,14 +224,15 @@ class ForkedProcess:
 
 
 def _call_when_collected(process: ForkedProcess, close: Callable[..., None], *arguments: int) -> None:
-    """Close something of a process's handle when the handle is collected. In a cycle of garbage, a `__del__` may come
-    after the warning of an unclosed socket.
+    """Call `close` when the handle of a process is garbage-collected.
+
+    In a cycle of garbage, a `__del__` may come after the warning of an unclosed socket.
     """
     weakref.finalize(process, close, *arguments).atexit = False
 
 
 def create_process_starter(device: str | None) -> ProcessStarter:
-    """Return what starts processes: a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
+    """Return a starter of processes: a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
 
     Args:
         device: torch device of the encoders; None selects the best available.

@@ -20,7 +20,6 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -75,7 +74,7 @@ class _ForkLoop:
         fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
 
     def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
-        """Import the modules, then fork on each request. Returns only in a fork, a function that runs its program."""
+        """Import the modules, then fork on each request. Only forks return: a function that runs the fork's program."""
         self._exit_if_server_is_gone()  # it may be gone already
         gc.disable()  # imports make so many objects that collecting takes a quarter of their time
         setproctitle(f"{sys.executable} -P -m lathe.service.processes.fork_server")  # `ps` need not list the modules
@@ -94,9 +93,6 @@ class _ForkLoop:
         """Wait up to `seconds` for a request, and return whether one came. None waits without a limit.
 
         The exit statuses of ended forks are reported meanwhile.
-
-        Returns:
-            Whether a request came.
         """
         while True:
             ready = select.select([self.control, self.woken], [], [], seconds)[0]
@@ -113,9 +109,6 @@ class _ForkLoop:
 
         The process id is reported to the requester. If the requester has cancelled, or the system refuses, the negative
         error number is reported and nothing forked. If the server is gone, this process exits.
-
-        Returns:
-            In the fork, the function that runs its program; None in the server.
         """
         message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
@@ -148,9 +141,6 @@ class _ForkLoop:
         Args:
             request_file: descriptor of the JSON that describes the program.
             inherited: descriptors of the program: that of its output, if it has one, then those it gets as arguments.
-
-        Returns:
-            The function that runs the program.
         """
         gc.enable()
         signal.set_wakeup_fd(-1)
@@ -176,7 +166,7 @@ class _ForkLoop:
         arguments = [*request["arguments"], *map(str, descriptors)]
         sys.argv = [request["module"], *arguments]
         setproctitle(f"{sys.executable} -P -m {' '.join(sys.argv)}")  # what a new Python's would be
-        return partial(_run_module, request["module"], arguments)
+        return lambda: import_module(request["module"]).main(arguments)
 
     def _report_ended_forks(self) -> None:
         """Send the exit status of each fork that has ended to the socket of the process that requested it."""
@@ -189,7 +179,7 @@ class _ForkLoop:
                 status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
 
     def _exit_if_server_is_gone(self) -> None:
-        """If the server's socket is closed, kill the forks that are not lasting and exit. Also run on SIGIO."""
+        """If the server's socket is closed, kill the forks that are not lasting, and exit. Also called on SIGIO."""
         if _is_closed(self.control):
             for child in self.bound:
                 os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
@@ -207,10 +197,8 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _try_to_fork() -> int:
-    """Fork this process. Return the fork's process id, 0 in the fork, or a negative error number.
-
-    Returns:
-        The process id of the fork, 0 in the fork, or the negative error number if the system refuses.
+    """Fork this process. Return the fork's process id, 0 in the fork, or a negative error number if the system
+    refuses.
     """
     try:
         return os.fork()
@@ -218,14 +206,11 @@ def _try_to_fork() -> int:
         return -(error.errno or errno.EAGAIN)
 
 
-def _run_module(module: str, arguments: list[str]) -> None:
-    import_module(module).main(arguments)
-
-
 def main(arguments: list[str]) -> None:
-    """Serve fork requests on the socket in `arguments[0]`.
+    """Serve fork requests on the socket whose descriptor is `arguments[0]`. The other arguments are the modules to
+    import.
 
-    In each fork, the requested program is run.
+    A fork returns from the loop, and runs its program here.
     """
     run_program = _ForkLoop(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
     run_program()

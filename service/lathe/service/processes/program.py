@@ -36,17 +36,14 @@ class Program:
 
 
 class Process(Protocol):
-    """A started process.
-
-    `subprocess.Popen` has these methods.
-    """
+    """A started process, with the methods of `subprocess.Popen` that are used."""
 
     @property
     def pid(self) -> int:
         """Process id."""
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal, or None while the process runs."""
+        """Return the exit status, negative for the number of a signal, or None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the process and return its exit status.
@@ -66,10 +63,7 @@ class ProcessStarter(Protocol):
     """A way to start programs, usable from several threads."""
 
     def warm_up(self) -> None:
-        """Begin slow preparations for the first start.
-
-        Returns at once.
-        """
+        """Begin slow preparations for the first start, and return at once."""
 
     def start(self, program: Program) -> Process:
         """Start a program and return its process.
@@ -79,10 +73,7 @@ class ProcessStarter(Protocol):
         """
 
     def close(self) -> None:
-        """Release resources.
-
-        Processes that are not lasting may be ended, lasting ones go on.
-        """
+        """Release resources. Processes that are not lasting may be ended. Lasting ones go on."""
 
 
 class Spawner:
@@ -95,7 +86,7 @@ class Spawner:
         """Do nothing: there is nothing to prepare for a new Python."""
 
     def start(self, program: Program) -> Process:
-        """Start a program as `python -P -m module` in a session of its own, and return the process.
+        """Start a program as `python -P -m MODULE` in a session of its own, and return the process.
 
         See `ProcessStarter`.
         """

@@ -66,7 +66,7 @@ def run_python(lines, candidate, vectors, metric, milvus="items.db"):
     """Make the files that the shell's lines make, run the lines of Python, and return the ids that they print."""
     shell, _, program = "\n".join(lines).partition("python - <<'END'\n")
     if steps := candidate.form.chain_steps:
-        name = steps.partition(",")[0].replace(":", "")
+        name = re.sub(r",center=none|\W", "", steps)
         assert f"lathe fit --name {name} --steps {steps} --source vectors.npy" in shell
         assert ("--no-normalize" in shell) == (metric != "cosine")
         shutil.rmtree(name, ignore_errors=True)
@@ -111,6 +111,23 @@ def test_lines_for_elasticsearch_are_json_and_python_whose_fields_and_dimensions
         program = lines.partition("python - <<'END'\n")[2].removesuffix("END")
         compile(program, "lines", "exec")
         assert f'"field": "{"small" if reduced else "full"}"' in program
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("place", ["opensearch", "weaviate", "redis", "vectorchord"])
+def test_lines_for_servers_that_cannot_be_installed_here_name_dimensions_and_are_json_and_python(place, metric):
+    for candidate in [*PLACES[place].list_candidates(WIDTH)][1:]:
+        lines = "\n".join(write_commands(place, candidate, 4 if candidate.beside else 1, WIDTH, metric, NamedSource()))
+        if place == "vectorchord":
+            assert f"ADD COLUMN small {candidate.setting}({WIDTH});" in lines
+            assert f"(small {candidate.setting}_{metric}_ops)" in lines and "LIMIT 10;" in lines
+            continue
+        if place == "opensearch":
+            properties = json.loads(lines.partition("-d '")[2].partition("\n}'")[0] + "\n}")["mappings"]["properties"]
+            assert properties["full"]["dimension"] == WIDTH
+        program = lines.partition("python - <<'END'\n")[2].removesuffix("END")
+        compile(program, "lines", "exec")
+        assert program.count("chain.transform") == (2 if candidate.form.rotation else 0)
 
 
 @pytest.mark.services

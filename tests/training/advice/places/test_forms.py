@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.forms import FormSearch, StoredForm
+from lathe.training.advice.places.forms import FormSearch, StoredForm, find_normal_levels
 from lathe.training.errors import AdviceError
 
 WIDTH = 32
@@ -75,3 +75,50 @@ def test_a_product_quantizer_is_fitted_on_enough_rows_or_refused(vectors):
     search = FormSearch(rows, rows[:5] + np.float32(0.1), "cosine")
     exact, scores = search.score(StoredForm("float32", 8)), search.score(form)
     assert np.corrcoef(exact.ravel(), scores.ravel())[0, 1] > 0.9
+
+
+def test_levels_of_turboquant_are_those_of_max_for_a_normal_variable():
+    """Max, Quantizing for minimum distortion (1960), table I: 2, 4 and 8 levels."""
+    for count, positive in [(2, [0.798]), (4, [0.4528, 1.510]), (8, [0.2451, 0.7560, 1.344, 2.152])]:
+        levels = find_normal_levels(count)
+        np.testing.assert_allclose(levels[count // 2 :], positive, atol=2e-3)
+        np.testing.assert_allclose(levels, -levels[::-1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("form", "least"),
+    [
+        (StoredForm("turbo", WIDTH, bits=8), 0.999),
+        (StoredForm("turbo", WIDTH, bits=4), 0.98),
+        (StoredForm("turbo_both", WIDTH, bits=4), 0.97),
+        (StoredForm("turbo_scaled", WIDTH, bits=2), 0.9),
+        (StoredForm("turbo_scaled", WIDTH, bits=1.5), 0.8),
+        (StoredForm("turbo_scaled", WIDTH, bits=1), 0.7),
+        (StoredForm("range8", WIDTH), 0.999),
+        (StoredForm("range7", WIDTH), 0.998),
+        (StoredForm("int4", WIDTH), 0.95),
+        (StoredForm("bit_centred", WIDTH), 0.5),
+    ],
+)
+def test_scores_through_the_codes_of_stores_agree_with_exact_ones_as_well_as_they_can(vectors, form, least):
+    search = FormSearch(*vectors, "cosine")
+    exact, scores = search.score(StoredForm("float32", WIDTH)), search.score(form)
+    assert np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(exact, scores, strict=True)]) > least
+
+
+def test_a_rotation_keeps_exact_scores_and_helps_signs_of_vectors_with_a_common_mean(vectors):
+    rows, queries = vectors[0] + np.float32(4), vectors[1] + np.float32(4)
+    search = FormSearch(rows, queries, "cosine")
+    exact = search.score(StoredForm("float32", WIDTH))
+    aligned = "itq:aligned=true"
+    np.testing.assert_allclose(search.score(StoredForm("float32", WIDTH, rotation=aligned)), exact, atol=1e-5)
+    raw, turned = (
+        np.corrcoef(exact.ravel(), search.score(StoredForm("bit", WIDTH, rotation=rotation)).ravel())[0, 1]
+        for rotation in ("", aligned)
+    )
+    assert raw + 0.1 < turned
+
+
+def test_bytes_of_codes_are_those_of_their_bits():
+    assert [StoredForm("turbo_scaled", 384, bits=bits).bytes for bits in (1, 1.5, 2, 4, 8)] == [48, 72, 96, 192, 384]
+    assert StoredForm("int4", 100).bytes == 50 and StoredForm("rabitq", 384, bits=4).bytes == 192

@@ -328,7 +328,7 @@ def test_a_model_that_changes_under_its_name_is_noticed_by_its_probes_and_its_ve
             encoder.store.connection.execute("UPDATE spaces SET checked_at = checked_at - 9000")
         embeddings_server.salt = "retrained"
         encoder.encode(["unconfirmed"])
-        encoder.space.found = encoder.store.read_space(encoder.space.address)
+        encoder.space.identified = encoder.store.read_space(encoder.space.address)
         with pytest.raises(SpaceChangedError, match="answers other vectors under the name m .* set another revision"):
             encoder.encode(["new"])
         assert "answers for stored texts only" in encoder.problem

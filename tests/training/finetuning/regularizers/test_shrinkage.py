@@ -3,9 +3,9 @@ import pytest
 
 from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import (
-    active_dimensions,
-    denominators,
-    dispersion_threshold,
+    compute_denominators,
+    compute_dispersion_threshold,
+    count_active_dimensions,
     fit_shrinkage,
 )
 from lathe.transforms.statistics import Moments
@@ -128,12 +128,12 @@ def test_equal_rows_have_no_active_dimension():
 
 def test_active_dimensions_are_the_fewest_that_explain_the_ratio_despite_rounding():
     counts = {0.5: 1, 0.824: 1, 0.826: 2, 0.974: 2, 0.976: 3, 1.0: 3}  # 0.825 and 0.975 of 13.33
-    assert {ratio: active_dimensions(np.array([11, 2, 1 / 3]), ratio) for ratio in counts} == counts
-    assert active_dimensions(np.array([3.0, 1, 0]), 0.75) == 1
-    assert active_dimensions(np.array([0.3, 0.3, 0.3, 0.1]), 0.9) == 3
-    assert active_dimensions(np.full(10, 0.1), 0.7) == 7
-    assert active_dimensions(np.array([2.0, 1, 1, 0, 0]), 1.0) == 3
-    assert active_dimensions(np.zeros(3), 1.0) == 0
+    assert {ratio: count_active_dimensions(np.array([11, 2, 1 / 3]), ratio) for ratio in counts} == counts
+    assert count_active_dimensions(np.array([3.0, 1, 0]), 0.75) == 1
+    assert count_active_dimensions(np.array([0.3, 0.3, 0.3, 0.1]), 0.9) == 3
+    assert count_active_dimensions(np.full(10, 0.1), 0.7) == 7
+    assert count_active_dimensions(np.array([2.0, 1, 1, 0, 0]), 1.0) == 3
+    assert count_active_dimensions(np.zeros(3), 1.0) == 0
 
 
 def test_fewer_rows_than_dimensions_have_fewer_active_dimensions_than_rows():
@@ -160,15 +160,15 @@ def test_a_dimension_with_a_dispersion_below_the_threshold_is_not_shrunk():
 
 
 def test_epsilon_threshold_alone_raises_the_threshold_if_the_mad_is_0():
-    assert dispersion_threshold(np.array([1.0, 1, 1, 9]), settings(epsilon_threshold=0.5, scale=2)) == 2.0
+    assert compute_dispersion_threshold(np.array([1.0, 1, 1, 9]), settings(epsilon_threshold=0.5, scale=2)) == 2.0
     rows = build_rows_around(np.array([[0.0, 0, 0], [0, 0, 0], [6, 0, 0]]))  # v = (12, 0, 0): median and MAD are 0
     assert fit(rows, epsilon_threshold=11.9).changed.tolist() == [0]
     assert fit(rows, epsilon_threshold=12.1).changed.tolist() == []
 
 
 def test_dispersion_threshold_of_equal_dispersions_is_their_value_and_inf_for_none():
-    assert dispersion_threshold(np.array([2.0, 2, 2]), settings(epsilon_threshold=0.0)) == 2.0
-    assert dispersion_threshold(np.zeros(0), settings()) == np.inf
+    assert compute_dispersion_threshold(np.array([2.0, 2, 2]), settings(epsilon_threshold=0.0)) == 2.0
+    assert compute_dispersion_threshold(np.zeros(0), settings()) == np.inf
 
 
 def test_factors_outside_zero_to_one_are_clipped_and_counted():
@@ -231,10 +231,10 @@ def test_targets_depend_on_eigenvector_signs_with_the_literal_denominator_only()
 def test_both_denominators_agree_for_positive_means_and_are_never_0():
     means = np.array([[2.0, 0.5], [3, 0]])
     for given in ({}, {"denominator": "literal"}):
-        found = denominators(means, settings(epsilon_denominator=0.25, **given))
+        found = compute_denominators(means, settings(epsilon_denominator=0.25, **given))
         np.testing.assert_allclose(found, np.abs(means) + 0.25)
-    np.testing.assert_allclose(denominators(-means, settings()), [[-2, -0.5], [-3, 0]], atol=1e-300)
-    assert (denominators(means, settings()) != 0).all()
+    np.testing.assert_allclose(compute_denominators(-means, settings()), [[-2, -0.5], [-3, 0]], atol=1e-300)
+    assert (compute_denominators(means, settings()) != 0).all()
 
 
 def test_a_source_at_the_mean_of_all_has_mirrored_targets_for_mirrored_rows():

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms.learned.losses import positional, prefix_losses
+from lathe.transforms.learned.losses import positional_loss, prefix_losses
 from lathe.transforms.statistics import distances
 
 
 def positional_losses(x, weight, sizes, importance):
     """Return losses of normalised outputs, each at its best scale, and the gradient."""
-    return prefix_losses(partial(positional, scaled=True), x, weight, sizes, importance)
+    return prefix_losses(partial(positional_loss, scaled=True), x, weight, sizes, importance)
 
 
 def batch(m, d, k, seed=0):

@@ -1,4 +1,4 @@
-"""The ladder: each change is made and measured on held-out queries, and the cheapest that is not beaten is recommended.
+"""Each candidate change is measured on held-out queries, and the cheapest that is not beaten is recommended.
 
 judged queries ─┬─ three fifths: adapters and encoders learn from them
                 ├─ a fifth: by these the change is chosen
@@ -27,19 +27,19 @@ from lathe.training.adaptation.searches import (
 from lathe.training.adaptation.training import (
     FOLDER_EPOCHS,
     PASSES,
-    Trainer,
-    choose_trainer,
-    find_obstacle,
-    measure_rate,
-    train_rung,
+    TrainingSettings,
+    choose_training_settings,
+    find_training_obstacle,
+    measure_seconds_per_document,
+    train_candidate,
 )
 from lathe.training.adaptation.trial import (
     AS_IS,
-    RUNGS,
+    CANDIDATES,
     Budget,
+    Candidate,
     MeasuredChain,
     Relevance,
-    Rung,
     Trial,
     choose_trial,
     cross_validate,
@@ -65,26 +65,26 @@ from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import certify
 
-PROBES = 64
-"""Number of documents on which the rate of the encoder is measured."""
+TIMED_DOCUMENTS = 64
+"""Number of documents that are encoded to measure how long the encoder takes for one."""
 
 ENCODED, FITTED = 0.2, 0.3
-"""Progress once the base encoder has encoded all texts, and once all rungs without training are measured."""
+"""Progress once the base encoder has encoded all texts, and once all candidates without training are measured."""
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """Result of an adaptation.
+class AdaptationResult:
+    """All trials of an adaptation, and the one that is recommended.
 
     Attributes:
         request: what was asked.
         encoder: the base encoder.
         searches: judged searches, divided.
-        floats: trials with floats as they are stored without codes, the cheapest first.
-        coded: trials with codes of the requested bytes; empty if none were requested.
+        floats: trials with float vectors, the cheapest first.
+        coded: trials with byte codes of the requested size; empty if none were requested.
         recommended: the trial that is recommended, one of `coded` if there are any.
-        trained: spec of the trained encoder by the name of the rung; its folder exists while the workspace does.
-        rate: seconds that the base encoder takes for a document.
+        trained: spec of the trained encoder by the name of the candidate; its folder exists while the workspace does.
+        seconds_per_document: seconds that the base encoder takes for a document; 0 if no encoder may be trained.
         out_of_domain: texts of other domains, which a chain is certified with.
     """
 
@@ -95,34 +95,37 @@ class Ladder:
     coded: list[Trial]
     recommended: Trial
     trained: dict[str, EncoderSpec]
-    rate: float
+    seconds_per_document: float
     out_of_domain: OutOfDomainTexts
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials: with floats first, then with codes."""
+        """All trials: those with float vectors first, then those with byte codes."""
         return [*self.floats, *self.coded]
 
     @property
     def is_certain(self) -> bool:
-        """Whether what is recommended gains beyond its interval on the queries to report on, compared with unchanged
-        vectors of the same bytes, and choosing it does; or whether it is that: codes alone save bytes, and promise no
-        gain.
+        """Whether the recommendation is certain to help.
+
+        That is so if the vectors are to stay as they are, apart from byte codes, or if both of these are positive over
+        their whole 95 % intervals: what the recommended trial gains on the queries to report on, and what
+        `cross_validate` says that choosing gains. Both are differences to unchanged vectors of the same bytes. It is
+        also true if nothing was measured.
         """
         unchanged = (self.coded or self.floats)[0]
-        if self.recommended.rung is AS_IS or unchanged.relevance is None:
+        if self.recommended.candidate is AS_IS or unchanged.relevance is None:
             return True
-        own = compare(self.recommended.require_relevance().report, unchanged.relevance.report)
+        own = compare(self.recommended.measured_relevance.report, unchanged.relevance.report)
         return own.sign > 0 and cross_validate(self.coded or self.floats, unchanged.relevance).sign > 0
 
     @property
     def baseline(self) -> Trial:
-        """The encoder's own floats, to which all trials are compared."""
+        """The trial of the encoder's unchanged float vectors, to which all others are compared."""
         return self.floats[0]
 
 
 @contextmanager
-def climb_ladder(
+def try_candidates(
     request: AdaptRequest,
     encoder: TextEncoder,
     workspace: Path,
@@ -130,9 +133,9 @@ def climb_ladder(
     device: str | None = None,
     stores: VectorStores | None = None,
     on_work_folder: Callable[[Path], None] | None = None,
-) -> Iterator[Ladder]:
-    """Try every rung that the request allows, and yield the ladder with the recommended one. Trained encoders exist
-    within the block.
+) -> Iterator[AdaptationResult]:
+    """Try every candidate change that the request allows, and yield all trials with the recommended one. This is a
+    context manager: the folders of trained encoders exist within its block.
 
     If the block raises, the process is killed or the request publishes nothing, the workspace stays, and the same
     request resumes: a training goes on from its last checkpoint, and nothing that is done is repeated.
@@ -169,18 +172,18 @@ def climb_ladder(
             on_work_folder(folder)
         sources = list_built_in_corpora(request.source.path)
         out_of_domain = OutOfDomainTexts(sources, workspace / "out_of_domain")
-        climb = _Climb(request, encoder, searches, out_of_domain, folder, device, stores, on_progress)
-        yield climb.run()
+        trials = _CandidateTrials(request, encoder, searches, out_of_domain, folder, device, stores, on_progress)
+        yield trials.run()
 
 
-class _Climb:
-    """One climb of the ladder.
+class _CandidateTrials:
+    """The trials of one adaptation: every candidate change, measured with float vectors and with byte codes.
 
-    The arguments are those of `climb_ladder`, with the texts and the workspace folder.
+    The arguments are those of `try_candidates`, with the texts and the workspace folder.
 
     Attributes:
-        trainer: settings of trainings; None while no encoder is to be trained.
-        rate: seconds that the encoder takes for a document; 0 while no encoder is to be trained.
+        settings: settings of trainings; None while no encoder is to be trained.
+        seconds_per_document: seconds that the encoder takes for a document; 0 while no encoder is to be trained.
     """
 
     def __init__(
@@ -206,34 +209,38 @@ class _Climb:
         self.trained: dict[str, EncoderSpec] = {}
         self.floats: list[Trial] = []
         self.coded: list[Trial] = []
-        self.trainer: Trainer | None = None
-        self.rate = 0.0
+        self.settings: TrainingSettings | None = None
+        self.seconds_per_document = 0.0
 
-    def run(self) -> Ladder:
-        """Try the rungs, cheapest first, and return the ladder with the recommended one."""
+    def run(self) -> AdaptationResult:
+        """Try the candidates, cheapest first, and return all trials with the recommended one. With too few judged
+        queries, nothing is tried and the vectors stay as they are.
+        """
         if self.searches.shortage is not None:
             return self._give_up(self.searches.shortage)
 
         vectors = encode_searches(self.searches, self.encoder, part_of(self.on_progress, 0.0, ENCODED))
         halves = encode_all_halves(self.out_of_domain, with_document_prompt(self.encoder))
-        rungs = [rung for rung in RUNGS if rung.training is None]
-        for number, rung in enumerate(rungs):
-            done = ENCODED + (FITTED - ENCODED) * number / len(rungs)
-            self.on_progress(done, f"trying to {rung.label}")
-            self._try_steps(rung, vectors, halves)
+        candidates = [candidate for candidate in CANDIDATES if candidate.training is None]
+        for number, candidate in enumerate(candidates):
+            done = ENCODED + (FITTED - ENCODED) * number / len(candidates)
+            self.on_progress(done, f"trying to {candidate.label}")
+            self._try_steps(candidate, vectors, halves)
 
         self._try_training()
         self.budget.save()
         trials = self.coded or self.floats
         return self._finish(choose_trial(trials))
 
-    def _give_up(self, problem: str) -> Ladder:
-        """Return a ladder on which nothing was tried, which leaves the vectors as they are."""
-        self.floats = [self._skip(rung, None, problem) for rung in RUNGS]
+    def _give_up(self, problem: str) -> AdaptationResult:
+        """Return a result in which no candidate was tried because of a problem, and which recommends to leave the
+        vectors as they are.
+        """
+        self.floats = [self._skip(candidate, None, problem) for candidate in CANDIDATES]
         return self._finish(self.floats[0])
 
-    def _finish(self, recommended: Trial) -> Ladder:
-        return Ladder(
+    def _finish(self, recommended: Trial) -> AdaptationResult:
+        return AdaptationResult(
             self.request,
             self.encoder,
             self.searches,
@@ -241,54 +248,57 @@ class _Climb:
             self.coded,
             recommended,
             self.trained,
-            self.rate,
+            self.seconds_per_document,
             self.out_of_domain,
         )
 
-    def _skip(self, rung: Rung, size: int | None, problem: str) -> Trial:
-        """Return the trial of a rung that is not tried, with the reason."""
-        return Trial(rung, size, size or 4 * self.encoder.dimensions, None, problem=problem)
+    def _skip(self, candidate: Candidate, size: int | None, problem: str) -> Trial:
+        """Return the trial of a candidate that is not tried, with the problem as the reason. `size` is the number of
+        bytes of its codes, or None for floats.
+        """
+        return Trial(candidate, size, size or 4 * self.encoder.dimensions, None, problem=problem)
 
-    def _skip_all(self, rung: Rung, problem: str) -> None:
-        """Add a rung that is not tried, with floats and with codes."""
-        self.floats.append(self._skip(rung, None, problem))
+    def _skip_all(self, candidate: Candidate, problem: str) -> None:
+        """Record that a candidate is not tried, with float vectors and, if byte codes are requested, with those."""
+        self.floats.append(self._skip(candidate, None, problem))
         if self.request.bytes is not None:
-            self.coded.append(self._skip(rung, self.request.bytes, problem))
+            self.coded.append(self._skip(candidate, self.request.bytes, problem))
 
-    def _try_steps(self, rung: Rung, vectors: JudgedVectors, halves: dict[str, QueryPairs]) -> None:
-        """Fit a rung's steps, and measure them alone and before codes.
+    def _try_steps(self, candidate: Candidate, vectors: JudgedVectors, halves: dict[str, QueryPairs]) -> None:
+        """Fit a candidate's transforms on the document vectors, and measure nDCG@10 with float vectors and, if the
+        request asks for them, with byte codes. Appends a trial for each. If the transforms cannot be fitted, the
+        candidate is recorded as not tried.
 
-        Documents that are held out, to certify what is published, teach neither steps nor codes. The queries search
-        them too.
+        Held-out documents, on which the published chain of transforms is certified, are searched but not fitted on.
 
         Args:
-            rung: the rung.
-            vectors: judged searches by the base encoder, or by a trained one.
-            halves: halves of out-of-domain texts by the same encoder.
+            candidate: the candidate change.
+            vectors: judged searches, encoded by the base encoder or by a trained one.
+            halves: first and second halves of out-of-domain texts by corpus, encoded by the same encoder.
         """
         begun = perf_counter()
         try:
-            chain = Chain(parse_steps(rung.steps) if rung.steps else [])
+            chain = Chain(parse_steps(candidate.steps) if candidate.steps else [])
             steps = [step for step in chain.transforms if isinstance(step, Transform)]
             pairs = vectors.learn if any(step.takes_pairs for step in steps) else None
             fitted = vectors.documents[self.searches.fit_rows]
             chain.fit(fitted, pairs=pairs)
         except InputError as error:
-            self._skip_all(rung, str(error))
+            self._skip_all(candidate, str(error))
             return
         seconds = perf_counter() - begun
         notes = tuple(note for step in steps for note in step.fit_warnings())
-        self._measure(rung, chain, None, vectors, halves, seconds, notes)
+        self._measure(candidate, chain, None, vectors, halves, seconds, notes)
 
         if self.request.bytes is not None:
             size = self.request.bytes
             codes = build_steps([{"kind": CODES, "bytes": size}])[0].fit(chain.transform(fitted))
             coded = Chain([*chain.transforms, codes], chain.normalize)
-            self._measure(rung, coded, size, vectors, halves, perf_counter() - begun, notes)
+            self._measure(candidate, coded, size, vectors, halves, perf_counter() - begun, notes)
 
     def _measure(
         self,
-        rung: Rung,
+        candidate: Candidate,
         chain: Chain,
         size: int | None,
         vectors: JudgedVectors,
@@ -296,7 +306,9 @@ class _Climb:
         seconds: float,
         notes: tuple[str, ...],
     ) -> None:
-        """Measure a fitted chain on held-out queries and out of domain, and add the trial to the ladder."""
+        """Measure nDCG@10 of held-out queries and of out-of-domain texts through a fitted chain of transforms, and
+        append the trial. `size` is the number of bytes of its codes, or None for floats.
+        """
 
         def measure(pairs: QueryPairs) -> NDArray[np.float64]:
             return measure_relevance(pairs.map(chain.transform_queries, chain.floats))[0]
@@ -304,102 +316,111 @@ class _Climb:
         out_of_domain = {name: measure(pairs) for name, pairs in halves.items()}
         relevance = Relevance(measure(vectors.choose), measure(vectors.report), out_of_domain, vectors.crossed)
         trials = self.floats if size is None else self.coded
-        encode_seconds = self.rate * self.searches.rows if rung.encodes_again else 0.0
+        encode_seconds = self.seconds_per_document * self.searches.rows if candidate.encodes_again else 0.0
         vector_bytes = size or 4 * vectors.documents.shape[1]
         measured = MeasuredChain(chain, vectors, halves)
-        trials.append(Trial(rung, size, vector_bytes, relevance, measured, seconds, encode_seconds, None, notes))
+        trials.append(Trial(candidate, size, vector_bytes, relevance, measured, seconds, encode_seconds, None, notes))
 
     def _try_training(self) -> None:
-        """Train the encoder on each rung that says so, and measure its vectors."""
-        rungs = [rung for rung in RUNGS if rung.training is not None]
-        obstacle = self._find_obstacle()
+        """Train an encoder for each candidate that asks for it, and measure its vectors. Candidates that cannot be
+        trained are recorded as not tried, with the reason.
+        """
+        candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
+        obstacle = self._find_obstacle_to_all()
         if obstacle is None:
-            probes = self.searches.documents[:: max(1, len(self.searches.documents) // PROBES)]
-            self.rate = measure_rate(without_store(self.encoder), probes)
-            self.trainer = choose_trainer(self.encoder.spec)
+            documents = self.searches.documents[:: max(1, len(self.searches.documents) // TIMED_DOCUMENTS)]
+            self.seconds_per_document = measure_seconds_per_document(without_store(self.encoder), documents)
+            self.settings = choose_training_settings(self.encoder.spec)
 
         start = FITTED
-        for number, rung in enumerate(rungs, 1):
-            end = FITTED + (1 - FITTED) * number / len(rungs)
-            reason = obstacle or self._find_rung_obstacle(rung)
+        for number, candidate in enumerate(candidates, 1):
+            end = FITTED + (1 - FITTED) * number / len(candidates)
+            reason = obstacle or self._find_candidate_obstacle(candidate)
             if reason is not None:
-                self._skip_all(rung, reason)
+                self._skip_all(candidate, reason)
             else:
-                self._train_and_measure(rung, part_of(self.on_progress, start, end))
+                self._train_and_measure(candidate, part_of(self.on_progress, start, end))
             start = end
 
-    def _find_obstacle(self) -> str | None:
-        """Return why no encoder is trained, or None if one may be."""
+    def _find_obstacle_to_all(self) -> str | None:
+        """Return the reason why no encoder can be trained in this adaptation, or None if training is possible."""
         if not self.request.train:
             return "the encoder is to stay as it is"
         count = len(self.searches.learn.documents)
         if count < MIN_QUERIES:
             return f"there are {count} queries to learn from, and {MIN_QUERIES} are needed: give {ALL_QUERIES} in all"
-        return find_obstacle(self.encoder.spec)
+        return find_training_obstacle(self.encoder.spec)
 
-    def _find_rung_obstacle(self, rung: Rung) -> str | None:
-        """Return why a rung is not trained although others may be, or None if it is."""
-        if rung.training == "folders and pairs" and not self.request.folders:
+    def _find_candidate_obstacle(self, candidate: Candidate) -> str | None:
+        """Return the reason why this candidate is not trained (no labelled folders, or too little of the budget left),
+        or None if it is.
+        """
+        if candidate.training == "folders and pairs" and not self.request.folders:
             return "no labelled folders were given"
-        if self._count_affordable(rung) < MIN_QUERIES:
-            encode_seconds = self.rate * len(self.searches.documents)
-            seconds = self._seconds_each(rung) * len(self.searches.learn.documents) + encode_seconds
+        if self._count_affordable(candidate) < MIN_QUERIES:
+            encode_seconds = self.seconds_per_document * len(self.searches.documents)
+            seconds = self._seconds_each(candidate) * len(self.searches.learn.documents) + encode_seconds
             return f"it would take about {seconds:,.0f} s, and {max(self.budget.left, 0):,.0f} s of the budget are left"
         return None
 
-    def _seconds_each(self, rung: Rung) -> float:
-        """Return the estimated seconds of a rung's training for each query to learn from."""
+    def _seconds_each(self, candidate: Candidate) -> float:
+        """Return the estimated seconds that training a candidate's encoder takes for each query to learn from."""
         learn = self.searches.learn
         pairs = sum(map(len, learn.documents.values())) / max(len(learn.documents), 1)
-        assert self.trainer is not None  # chosen before any rung is trained
-        epochs = float(self.trainer["epochs"]) + (FOLDER_EPOCHS if rung.training == "folders and pairs" else 0.0)
-        return self.rate * PASSES * epochs * pairs
+        assert self.settings is not None  # chosen before any candidate is trained
+        epochs = float(self.settings["epochs"]) + (FOLDER_EPOCHS if candidate.training == "folders and pairs" else 0.0)
+        return self.seconds_per_document * PASSES * epochs * pairs
 
-    def _count_affordable(self, rung: Rung) -> int:
-        """Return the number of queries that the budget allows a rung to train on."""
+    def _count_affordable(self, candidate: Candidate) -> int:
+        """Return the number of queries that a candidate may train on within the budget. The first call decides it, see
+        `Budget.decide_queries`.
+        """
         count = len(self.searches.learn.documents)
-        encode_seconds = self.rate * len(self.searches.documents)
-        return self.budget.decide_queries(rung.name, count, self._seconds_each(rung), encode_seconds)
+        encode_seconds = self.seconds_per_document * len(self.searches.documents)
+        return self.budget.decide_queries(candidate.name, count, self._seconds_each(candidate), encode_seconds)
 
-    def _train_and_measure(self, rung: Rung, on_progress: Progress) -> None:
-        """Train a rung's encoder, encode all texts with it, and measure its vectors."""
-        assert self.trainer is not None  # chosen before any rung is trained
+    def _train_and_measure(self, candidate: Candidate, on_progress: Progress) -> None:
+        """Train an encoder for a candidate, encode all judged searches with it, and append the trials of its vectors.
+        Their seconds include the training.
+        """
+        assert self.settings is not None  # chosen before any candidate is trained
         begun = perf_counter()
-        trained = train_rung(
-            rung,
+        trained = train_candidate(
+            candidate,
             self.encoder,
-            self.trainer,
+            self.settings,
             self.searches,
             self.request.folders,
-            self.folder / rung.name,
+            self.folder / candidate.name,
             self.device,
             self.request.seed,
             part_of(on_progress, 0.0, 0.8),
-            self._count_affordable(rung),
+            self._count_affordable(candidate),
         )
-        seconds = self.budget.add_seconds(rung.name, perf_counter() - begun)
-        self.trained[rung.name] = trained
+        seconds = self.budget.add_seconds(candidate.name, perf_counter() - begun)
+        self.trained[candidate.name] = trained
         encoder = open_encoder(trained, self.device, self.stores)
         vectors = encode_searches(self.searches, encoder, part_of(on_progress, 0.8, 1.0))
-        self._try_steps(rung, vectors, encode_all_halves(self.out_of_domain, with_document_prompt(encoder)))
+        self._try_steps(candidate, vectors, encode_all_halves(self.out_of_domain, with_document_prompt(encoder)))
         for trials in (self.floats, self.coded):
             if trials:
                 trials[-1] = replace(trials[-1], seconds=trials[-1].seconds + seconds)
 
 
 def certify_recommended(
-    ladder: Ladder, encoder: TextEncoder, command: str | None, on_progress: Progress
+    result: AdaptationResult, encoder: TextEncoder, command: str | None, on_progress: Progress
 ) -> FittedChain | None:
-    """Certify the chain that the ladder recommends, as it was measured, on the documents that no step learned from and
-    on the queries to report on. Returns the chain with its certificate, or None if nothing is to be applied to vectors.
+    """Certify the chain of transforms that was measured in the recommended trial, on the documents that no step learned
+    from and on the queries to report on. Returns the chain with its certificate. Returns None if the recommended trial
+    has no transforms, or nothing was measured.
 
     Args:
-        ladder: the ladder.
-        encoder: encoder of the vectors: the base encoder, or the published one of the recommended rung.
+        result: the result.
+        encoder: encoder of the vectors: the base encoder, or the published one of the recommended candidate.
         command: the user's command, for the provenance.
         on_progress: called with progress in [0, 1] and a message.
     """
-    measured, request, searches = ladder.recommended.measured, ladder.request, ladder.searches
+    measured, request, searches = result.recommended.measured, result.request, result.searches
     if measured is None or not len(measured.chain):
         return None
     on_progress(0.0, "certifying the chain that was measured")
@@ -411,8 +432,8 @@ def certify_recommended(
         heldout,
         n_fit=len(fitted),
         seed=request.seed,
-        out_of_domain=ladder.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5)),
-        warnings=[note.rstrip(".") for note in (*searches.notes, *ladder.recommended.notes)],
+        out_of_domain=result.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5)),
+        warnings=[note.rstrip(".") for note in (*searches.notes, *result.recommended.notes)],
         pairs=vectors.reported,
         out_of_domain_pairs=measured.halves,
     )

@@ -17,7 +17,6 @@ from lathe.training.fitting.pairs import (
     find_own_texts,
     list_own_text_notes,
     read_pairs,
-    require_apart,
 )
 from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.row_sample import sample_rows
@@ -67,11 +66,15 @@ class JudgedSearches:
 
     @property
     def reported(self) -> dict[str, list[str]]:
-        """Queries on which a gain is reported, each with its relevant documents."""
+        """Queries on which the gain is reported, each with its relevant documents. With `crossed`, those to choose by
+        are among them.
+        """
         return {**self.report.documents, **(self.choose.documents if self.crossed else {})}
 
     def count_queries(self) -> dict[str, int]:
-        """Count the queries to learn from, to choose by and to report on."""
+        """Return the numbers of queries to learn from, to choose by and to report on, under the keys `learn`, `choose`
+        and `report`. With `crossed`, queries both choose and report, and count in both.
+        """
         counts = {part: len(getattr(self, part).documents) for part in ("learn", "choose", "report")}
         if self.crossed:
             counts["choose"] = counts["report"] = counts["choose"] + counts["report"]
@@ -79,7 +82,7 @@ class JudgedSearches:
 
     @property
     def shortage(self) -> str | None:
-        """Sentence that says that there are too few queries to choose by or to report on, or None."""
+        """Sentence that says how many queries are missing to choose by or to report on. None if there are enough."""
         counts = {"choose by": len(self.choose.documents), "report on": len(self.report.documents)}
         short = [f"{count} to {what}" for what, count in counts.items() if count < MIN_TEST_QUERIES]
         if not short:
@@ -106,7 +109,9 @@ class JudgedVectors:
 
     @property
     def reported(self) -> QueryPairs:
-        """Queries on which a gain is reported."""
+        """Queries on which the gain is reported, with their relevant documents. With `crossed`, those to choose by are
+        among them.
+        """
         return self.report.append(self.choose) if self.crossed else self.report
 
     @property
@@ -116,10 +121,11 @@ class JudgedVectors:
 
 
 def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read documents and judged searches, and divide the queries at random.
+    """Read the documents and judged queries of a request, and divide the queries at random into those to learn from, to
+    choose by and to report on. Returns the texts of all three parts.
 
-    A fifth of the queries is to choose by. Without test pairs, another fifth is to be reported on, and the two change
-    their roles too.
+    A fifth of the queries is to choose by. The request's test pairs are to report on. Without them, another fifth is to
+    report on, and the two fifths are also used the other way round (`crossed`).
 
     Raises:
         FitError: if the source holds vectors, pairs are malformed or none, test queries are among the others, or there
@@ -129,7 +135,7 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     judged = read_pairs(request.pairs)
     test = None if request.test_pairs is None else read_pairs(request.test_pairs)
     if test is not None:
-        require_apart(judged, test)
+        judged.check_disjoint(test)
 
     queries = list(judged.documents)
     order = np.random.default_rng(request.seed).permutation(len(queries))
@@ -157,7 +163,9 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
 
 
 def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
-    """Return distinct documents of the source, up to `MAX_DOCUMENTS` at random, and the number of its rows."""
+    """Return distinct documents of the request's source, at most `MAX_DOCUMENTS`, and the number of rows of the source.
+    Rows of a file are sampled at random. Of texts in the request, the first ones are taken.
+    """
     if request.source.texts is not None:
         texts = [text for text in dict.fromkeys(request.source.texts) if text.strip()]
         return texts[:MAX_DOCUMENTS], len(request.source.texts)
@@ -168,7 +176,8 @@ def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
 
 
 def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress: Progress) -> JudgedVectors:
-    """Encode documents and queries of judged searches, each side with its prompt. Returns unit vectors.
+    """Encode the documents and queries of judged searches as unit vectors, and return them for the queries to learn
+    from, to choose by and to report on. Documents get the encoder's prompt of documents, queries that of queries.
 
     Args:
         searches: the texts.

@@ -1,4 +1,4 @@
-"""Training of an encoder on judged searches, as a rung of the ladder."""
+"""Training of an encoder on judged searches, as a candidate change."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lathe.training.adaptation.searches import JudgedSearches
-from lathe.training.adaptation.trial import Rung
+from lathe.training.adaptation.trial import Candidate
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, find_side_prompt, with_document_prompt
 from lathe.training.fitting.pairs import PairTexts
@@ -23,10 +23,10 @@ FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
 LORA_PARAMETERS = 200_000_000
 """Number of weights from which on low-rank adapters are trained instead of all: AdamW takes 16 bytes for a weight."""
 
-Trainer = dict[str, Any]
+TrainingSettings = dict[str, Any]
 """Settings of a training, fields of `lathe.training.finetuning.job.TrainingSettings`."""
 
-TRAINER: Trainer = {
+TRANSFORMER_SETTINGS: TrainingSettings = {
     "learning_rate": 1e-4,
     "batch_size": 32,
     "epochs": 2.0,
@@ -37,7 +37,7 @@ TRAINER: Trainer = {
 }
 """Settings of the training of a transformer, chosen on FiQA, Spider and MBPP (research/adaptation.md)."""
 
-STATIC_TRAINER: Trainer = {
+STATIC_SETTINGS: TrainingSettings = {
     "learning_rate": 1e-2,
     "batch_size": 32,
     "epochs": 8.0,
@@ -50,8 +50,10 @@ PASSES = 3.5
 """Time of a training step in forward passes of its texts: one forward, two backward, and the optimizer."""
 
 
-def find_obstacle(spec: EncoderSpec) -> str | None:
-    """Return why the encoder cannot be trained here, or None if it can."""
+def find_training_obstacle(spec: EncoderSpec) -> str | None:
+    """Return the reason why the encoder cannot be trained on this machine (its model is behind an API, or a package is
+    missing), or None if it can.
+    """
     if spec.upstream is not None:
         return "an embeddings API encodes the texts, and its model is not here to be trained"
     missing = [name for name in ("accelerate", "datasets") if find_spec(name) is None]
@@ -60,10 +62,10 @@ def find_obstacle(spec: EncoderSpec) -> str | None:
     return None
 
 
-def train_rung(
-    rung: Rung,
+def train_candidate(
+    candidate: Candidate,
     encoder: TextEncoder,
-    trainer: Trainer,
+    settings: TrainingSettings,
     searches: JudgedSearches,
     folders: Sequence[str],
     out: Path,
@@ -72,16 +74,17 @@ def train_rung(
     on_progress: Progress,
     max_queries: int | None = None,
 ) -> EncoderSpec:
-    """Train an encoder on judged searches near the vectors that it has, and return the spec of the trained one. A
-    training that was stopped is resumed, and one that is done is not repeated.
+    """Train an encoder on the queries to learn from and their relevant documents, and return the spec of the trained
+    encoder. A training that was stopped is resumed, and one that is done is not repeated.
 
-    Distillation keeps the vectors near the base encoder's. If the rung is pre-finetuned, the encoder is first trained
-    on the labelled folders with REZE's regularizer, without pairs that share a text with queries held out here.
+    The loss includes a distillation term, which keeps the vectors near those of the base encoder. For the candidate
+    that is pre-finetuned, the encoder is first trained on the labelled folders with REZE's regularizer, without pairs
+    that share a text with the queries held out here.
 
     Args:
-        rung: the rung, which says what to train on.
+        candidate: the candidate change, which says what to train on.
         encoder: the base encoder.
-        trainer: settings of its training, see `choose_trainer`.
+        settings: settings of its training, see `choose_training_settings`.
         searches: judged searches; only the queries to learn from are trained on.
         folders: folders of labelled data sets.
         out: folder of the training.
@@ -97,41 +100,45 @@ def train_rung(
     prompts = _find_prompts(encoder)
     learned = encoder.spec
     start = 0.0
-    if rung.training == "folders and pairs":
+    if candidate.training == "folders and pairs":
         sources = [{"folder": str(Path(folder).absolute()), "prompts": prompts} for folder in folders]
         held_out = [text for pair in (*searches.choose.pairs, *searches.report.pairs) for text in pair]
         job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "leave_out": held_out}
-        settings = trainer | {"batch_size": 8, "mini_batch_size": None, "epochs": FOLDER_EPOCHS}
+        folder_settings = settings | {"batch_size": 8, "mini_batch_size": None, "epochs": FOLDER_EPOCHS}
         start = 0.5
         report = part_of(on_progress, 0.0, start)
-        learned = _train("reze", job, settings, learned, out / "folders", device, seed, report)
+        learned = _train("reze", job, folder_settings, learned, out / "folders", device, seed, report)
 
     pairs = _limit_queries(searches.learn, max_queries).pairs
     rows = [{"anchor": query, "positive": text} for query, text in pairs]
     job = {"sources": [{"rows": rows, "name": "pairs", "prompts": prompts}]}
     report = part_of(on_progress, start, 1.0)
-    return _train("distill", job, trainer, learned, out / "pairs", device, seed, report)
+    return _train("distill", job, settings, learned, out / "pairs", device, seed, report)
 
 
-def _limit_queries(part: PairTexts, most: int | None) -> PairTexts:
-    """Return the part with up to `most` of its queries, evenly spaced. All of them are taken if `most` is None."""
+def _limit_queries(part: PairTexts, max_queries: int | None) -> PairTexts:
+    """Return the pairs of at most `max_queries` queries, evenly spaced. All pairs are returned if `max_queries` is
+    None.
+    """
     queries = list(part.documents)
-    if most is None or most >= len(queries):
+    if max_queries is None or max_queries >= len(queries):
         return part
-    return part.select([queries[i] for i in np.linspace(0, len(queries) - 1, most).astype(int)])
+    return part.select([queries[i] for i in np.linspace(0, len(queries) - 1, max_queries).astype(int)])
 
 
 def _train(
     method: str,
     job: dict[str, Any],
-    settings: Trainer,
+    settings: TrainingSettings,
     spec: EncoderSpec,
     out: Path,
     device: str | None,
     seed: int,
     on_progress: Progress,
 ) -> EncoderSpec:
-    """Run a training job, unless its model is there, and return the spec of the trained model."""
+    """Train the encoder of a spec with a method (`reze` or `distill`), and return the spec of the trained model in
+    `out`. If its model is there already, nothing is trained.
+    """
     from lathe.training.finetuning.job import TrainingJob
     from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
 
@@ -141,24 +148,25 @@ def _train(
     return replace(spec, model=str(out / MODEL), revision=None)
 
 
-def choose_trainer(spec: EncoderSpec) -> Trainer:
-    """Return the training settings for an encoder, with low-rank adapters if it is large.
-
-    The model is loaded for that.
+def choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
+    """Return the training settings for the kind of encoder: static, transformer, or large transformer, which gets
+    low-rank adapters if `peft` is installed. The model is loaded for that.
     """
     from lathe.training.encoder.loading import load_model
 
     model = load_model(replace(spec, dtype="float32", compile=False), "cpu")
     if not hasattr(next(iter(model)), "auto_model"):
-        return STATIC_TRAINER
-    trainer = TRAINER | {"max_length": min(TRAINER["max_length"], model.max_seq_length)}
+        return STATIC_SETTINGS
+    settings = TRANSFORMER_SETTINGS | {"max_length": min(TRANSFORMER_SETTINGS["max_length"], model.max_seq_length)}
     if sum(weights.numel() for weights in model.parameters()) < LORA_PARAMETERS:
-        return trainer
-    return trainer | {"mini_batch_size": 8} | ({"lora": {}} if find_spec("peft") is not None else {})
+        return settings
+    return settings | {"mini_batch_size": 8} | ({"lora": {}} if find_spec("peft") is not None else {})
 
 
 def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the prompts put before queries and documents in training: those that they have in searches."""
+    """Return the prompts put before queries (key `anchor`) and documents (key `positive`) in training. They are those
+    of searches, or empty.
+    """
     query = find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)
     return {
         "anchor": encoder.prompt(query) or "",
@@ -166,8 +174,8 @@ def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
     }
 
 
-def measure_rate(encoder: TextEncoder, texts: Sequence[str]) -> float:
-    """Return the seconds that the encoder takes for a document, measured on some texts that are encoded twice.
+def measure_seconds_per_document(encoder: TextEncoder, texts: Sequence[str]) -> float:
+    """Return the seconds that the encoder takes for a document, measured on the given documents after a warm-up pass.
 
     Args:
         encoder: encoder that stores no vectors.

@@ -1,4 +1,4 @@
-"""Rungs of the ladder, from the cheapest change to the dearest: what each gives, and the choice among them.
+"""Candidate changes, from the cheapest to the dearest: what each gains, and the choice among them.
 
 The budget is the seconds that an adaptation may take, over all its runs.
 """
@@ -24,8 +24,8 @@ Training = Literal["pairs", "folders and pairs"]
 
 
 @dataclass(frozen=True)
-class Rung:
-    """A change that judged searches can teach.
+class Candidate:
+    """A candidate change: what judged searches can teach, or no change.
 
     Attributes:
         name: key of the change in results.
@@ -41,30 +41,30 @@ class Rung:
 
     @property
     def encodes_again(self) -> bool:
-        """Whether all documents must be encoded again: the vectors of a trained encoder are others."""
+        """Whether all documents must be encoded again, because a trained encoder has other vectors."""
         return self.training is not None
 
 
-AS_IS = Rung("as_is", "leave as is")
-RUNGS = (
+AS_IS = Candidate("as_is", "leave as is")
+CANDIDATES = (
     AS_IS,
-    Rung("debias", "debias", steps="r2"),
-    Rung("query_adapter", "map queries", steps="query_adapter"),
-    Rung("fine_tuning", "fine-tune the encoder", training="pairs"),
-    Rung("pre_finetuning", "pre-finetune, then fine-tune", training="folders and pairs"),
+    Candidate("debias", "debias", steps="r2"),
+    Candidate("query_adapter", "map queries", steps="query_adapter"),
+    Candidate("fine_tuning", "fine-tune the encoder", training="pairs"),
+    Candidate("pre_finetuning", "pre-finetune, then fine-tune", training="folders and pairs"),
 )
-"""All rungs, cheapest first. Debiasing changes stored vectors without encoding, and an adapter changes queries alone;
-each is a fit of seconds. Training takes minutes to hours, and then all documents are encoded again."""
+"""All candidates, cheapest first. Debiasing changes stored vectors without encoding, and an adapter changes queries
+alone; each is a fit of seconds. Training takes minutes to hours, and then all documents are encoded again."""
 
 
 @dataclass(frozen=True)
 class Relevance:
-    """nDCG@10 of each query through one rung.
+    """nDCG@10 of each query through one candidate's vectors.
 
     Attributes:
-        first: that of the queries to choose by, `(n,)`.
-        second: that of the queries to report on, `(m,)`.
-        out_of_domain: that of the halves of out-of-domain texts, by corpus.
+        first: nDCG@10 of the queries to choose by, `(n,)`.
+        second: nDCG@10 of the queries to report on, `(m,)`.
+        out_of_domain: nDCG@10 between the halves of out-of-domain texts, by corpus.
         crossed: whether the two parts change their roles too, so that every query chooses once and reports once.
     """
 
@@ -75,24 +75,27 @@ class Relevance:
 
     @property
     def folds(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """The queries to choose by and to report on of each fold; no query does both in one."""
+        """nDCG@10 of the queries to choose by, `(n,)`, and of those to report on, `(m,)`, for each fold. No query does
+        both in one fold.
+        """
         folds = [(self.first, self.second)]
         return [*folds, (self.second, self.first)] if self.crossed else folds
 
     @property
     def choose(self) -> NDArray[np.float64]:
-        """That of all queries to choose by, over the folds."""
+        """nDCG@10 of all queries to choose by, over the folds, as one array."""
         return np.concatenate([choose for choose, _ in self.folds])
 
     @property
     def report(self) -> NDArray[np.float64]:
-        """That of all queries to report on, over the folds."""
+        """nDCG@10 of all queries to report on, over the folds, as one array."""
         return np.concatenate([report for _, report in self.folds])
 
 
 @dataclass(frozen=True)
 class MeasuredChain:
-    """The fitted chain of a trial, with what it was measured on, so that it can be certified and published as it is.
+    """The fitted chain of transforms of a trial, with what it was measured on, so that it can be certified and
+    published as it is.
 
     Attributes:
         chain: the chain; without steps for vectors that stay as they are.
@@ -107,21 +110,21 @@ class MeasuredChain:
 
 @dataclass(frozen=True)
 class Trial:
-    """A rung, measured with vectors as they would be stored.
+    """A candidate change, measured with vectors as they would be stored.
 
     Attributes:
-        rung: the rung.
+        candidate: the candidate.
         bytes: bytes of a stored vector of codes; None for floats.
         vector_bytes: bytes of a stored vector.
-        relevance: nDCG@10 of each query; None if the rung was not tried.
-        measured: the fitted chain that was measured; None if the rung was not tried.
+        relevance: nDCG@10 of each query; None if the candidate was not tried.
+        measured: the fitted chain that was measured; None if the candidate was not tried.
         seconds: seconds that fitting or training took.
         encode_seconds: estimated seconds to encode all documents again; 0 if they stay.
         problem: why it was not tried; None if it was.
         notes: what the fit remarked, such as a map that was left out.
     """
 
-    rung: Rung
+    candidate: Candidate
     bytes: int | None
     vector_bytes: int
     relevance: Relevance | None
@@ -131,19 +134,21 @@ class Trial:
     problem: str | None = None
     notes: tuple[str, ...] = ()
 
-    def require_relevance(self) -> Relevance:
-        """Return what was measured. The caller knows that the rung was tried."""
+    @property
+    def measured_relevance(self) -> Relevance:
+        """nDCG@10 of each query of a candidate that was tried. It must have been."""
         assert self.relevance is not None
         return self.relevance
 
     def describe(self, baseline: Relevance) -> dict[str, Any]:
-        """Return the trial as JSON, with differences to the baseline.
+        """Return the trial as a JSON-serializable dict: nDCG@10 with differences to the baseline, and costs. Of a
+        candidate that was not tried, it has the names, the bytes and the problem.
 
         Args:
             baseline: what the encoder's own floats give.
         """
         described: dict[str, Any] = {
-            "rung": self.rung.name,
+            "rung": self.candidate.name,
             "bytes": self.bytes,
             "vector_bytes": self.vector_bytes,
             "problem": self.problem,
@@ -160,39 +165,43 @@ class Trial:
         }
         costs = {
             "fit_seconds": round(self.seconds, 1),
-            "encodes_documents_again": self.rung.encodes_again,
+            "encodes_documents_again": self.candidate.encodes_again,
             "encode_seconds": round(self.encode_seconds, 1),
         }
         return described | parts | {"out_of_domain": out_of_domain} | costs | {"notes": list(self.notes)}
 
 
 def _describe_part(after: NDArray[np.float64], before: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the mean nDCG@10, and its mean difference to `before` with half the width of the 95 % interval, under the
+    keys `ndcg_at_10`, `gain` and `ci95`.
+    """
     difference = compare(after, before)
     return {"ndcg_at_10": float(after.mean()), "gain": difference.value, "ci95": difference.reach}
 
 
 def choose_trial(trials: Sequence[Trial], fold: int | None = None) -> Trial:
-    """Return the cheapest trial that beats the first, and that no other such trial beats, by 95 % intervals of the
-    difference, paired by query. It is the first if none beats that.
+    """Return the cheapest trial that has a higher nDCG@10 than the first, and than which no other such trial has a
+    higher one. If none is better than the first, return the first. A difference counts if its 95 % interval, paired by
+    query, excludes 0.
 
     Args:
         trials: trials in order of their cost, of which the first was tried; those that were not tried are passed over.
         fold: fold whose queries choose; None for those of all folds.
     """
     tried = [trial for trial in trials if trial.relevance is not None]
-    relevance = [trial.require_relevance() for trial in tried]
-    return tried[choose_cheapest([one.choose if fold is None else one.folds[fold][0] for one in relevance])]
+    relevance = [trial.measured_relevance for trial in tried]
+    return tried[choose_cheapest([ndcg.choose if fold is None else ndcg.folds[fold][0] for ndcg in relevance])]
 
 
 def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Interval:
-    """Return what choosing gains over a baseline: in each fold, the trial that its queries choose is measured on its
-    others.
+    """Return the mean difference of nDCG@10, with its interval, that choosing a trial gains over a baseline. In each
+    fold, the trial is chosen by one part of the queries and measured on the other.
 
     Args:
         trials: trials as for `choose_trial`.
         baseline: what the vectors give that would be stored without a change.
     """
-    chosen = [choose_trial(trials, fold).require_relevance() for fold in range(len(baseline.folds))]
+    chosen = [choose_trial(trials, fold).measured_relevance for fold in range(len(baseline.folds))]
     after = np.concatenate([relevance.folds[fold][1] for fold, relevance in enumerate(chosen)])
     return compare(after, baseline.report)
 
@@ -221,34 +230,34 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, infinite without a limit."""
+        """Seconds that are left, infinite without a limit. They are negative once the budget is overspent."""
         if self.seconds is None:
             return float("inf")
         return self.seconds - self.spent_before - (time.monotonic() - self.begun)
 
-    def decide_queries(self, rung: str, count: int, seconds_each: float, reserved: float) -> int:
-        """Return how many of `count` queries a rung may train on. The decision is stored, because a training that was
-        stopped can be resumed with the same queries only.
+    def decide_queries(self, candidate: str, count: int, seconds_each: float, reserved: float) -> int:
+        """Return how many of `count` queries a candidate may train on. The first decision for a candidate is written to
+        disk and returned from then on, because a training that was stopped can only be resumed with the same queries.
 
         Args:
-            rung: name of the rung.
+            candidate: name of the candidate.
             count: number of queries that there are.
             seconds_each: estimated seconds of the training for a query.
             reserved: seconds that are needed afterwards.
         """
         decided: dict[str, int] = self.stored["queries"]
-        if rung not in decided:
+        if candidate not in decided:
             affordable = (self.left - reserved) / max(seconds_each, 1e-9)
-            decided[rung] = int(max(0, min(count, affordable)))
+            decided[candidate] = int(max(0, min(count, affordable)))
             self.save()
-        return decided[rung]
+        return decided[candidate]
 
-    def add_seconds(self, rung: str, seconds: float) -> float:
-        """Add seconds to those that a rung took in earlier runs, and return the sum."""
+    def add_seconds(self, candidate: str, seconds: float) -> float:
+        """Add seconds to those that a candidate took in earlier runs, write the sum to disk, and return it."""
         taken: dict[str, float] = self.stored["seconds"]
-        taken[rung] = taken.get(rung, 0.0) + seconds
+        taken[candidate] = taken.get(candidate, 0.0) + seconds
         self.save()
-        return taken[rung]
+        return taken[candidate]
 
     def save(self) -> None:
         """Write to disk how many seconds are spent."""

@@ -7,6 +7,7 @@ from typing import Any
 from lathe.training.advice.evidence import MIN_ROWS, Evidence, measure_evidence
 from lathe.training.advice.places.databases import PLACES, NamedSource
 from lathe.training.advice.places.decision import PlaceDecision, PlaceGoal, decide
+from lathe.training.advice.places.engines import require_engine
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.advice.sample import (
     Sample,
@@ -35,7 +36,7 @@ MIN_SCRIPT_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Advice:
-    """Decision what to store of the vectors of a source, with the measurements that were asked for.
+    """What to store of the vectors of a source, with the measurements that were asked for.
 
     Attributes:
         source: name of the source.
@@ -66,8 +67,8 @@ def advise(
     on_progress: Progress,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Decide in what form a place should store the vectors of a source, and return the decision with its measurements.
-    A sample of the rows is encoded and split: every form is fitted on one part and searched by the other.
+    """Decide in what form a database should store the vectors of a source, and return the decision with its
+    measurements. A sample of the rows is encoded and split: every form is fitted on one part and searched by the other.
 
     Args:
         request: the source, the place, and whether evidence is measured besides.
@@ -78,9 +79,12 @@ def advise(
     Raises:
         SourceError: if the source cannot be read.
         AdviceError: if the source has fewer than `MIN_DISTINCT_ROWS` distinct rows, holds texts but no encoder is
-            given, or the encoder fails on so many texts that too few are left.
+            given, the encoder fails on so many texts that too few are left, or the request wants the decision verified
+            and no engine of the place is installed.
         EncoderError: if the encoder fails on every text.
     """
+    if request.verify:
+        require_engine(request.place)
     source = open_source(request.source.location)
     on_progress(0.0, f"reading {source.name}")
     # One pass over the source: everything later is measured on this sample.
@@ -102,12 +106,12 @@ def advise(
         encoding.encode(texts, part_of(on_progress, 0.0, ENCODED))
         # Halves of texts can fail where the texts do not, so the sample is built from what was encoded.
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed, request.evidence)
-        require_enough_encoded(source.name, sample, len(row_sample), encoding.failed)
+        check_encoded_rows(source.name, sample, len(row_sample), encoding.failed)
         failures, described = list(encoding.list_remarks()), encoding.encoder.describe()
         measuring = part_of(on_progress, ENCODED, 1.0)
 
     named = NamedSource(request.source.location, row_sample.vectors is None, request.encoder, request.fit)
-    goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall, named)
+    goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall, named, request.verify)
     decision = decide(goal, sample, part_of(measuring, 0.0, DECIDED if request.evidence else 1.0), request.seed)
     on_decision(decision)
     measured = measure_evidence(sample, request.seed, part_of(measuring, DECIDED, 1.0)) if request.evidence else None
@@ -124,33 +128,33 @@ def advise(
     )
 
 
-def require_enough_encoded(name: str, sample: Sample, sampled: int, failed: Mapping[str, str]) -> None:
-    """Raise `AdviceError` if too few rows are left after those on which the encoder failed.
+def check_encoded_rows(name: str, sample: Sample, sampled_rows: int, failed: Mapping[str, str]) -> None:
+    """Check that enough rows are left to fit on and held out after those that the encoder failed on.
 
     The minimum of each part is a quarter of the sampled rows, and at most a quarter of `MIN_ROWS`.
 
     Args:
         name: name of the source, for the message.
         sample: the encoded sample.
-        sampled: number of sampled rows before failures.
+        sampled_rows: number of sampled rows before failures.
         failed: reasons of the failures, by text.
 
     Raises:
         AdviceError: if too few rows are left to fit on or are held out.
     """
-    minimum = max(MIN_DISTINCT_ROWS // 2, min(sampled, MIN_ROWS) // 4)
+    minimum = max(MIN_DISTINCT_ROWS // 2, min(sampled_rows, MIN_ROWS) // 4)
     fit, heldout = len(sample.fit), len(sample.heldout)
     if min(fit, heldout) < minimum:
         raise AdviceError(
-            f"the encoder fails on {sampled - fit - heldout:,} of {sampled:,} texts of {name} "
+            f"the encoder fails on {sampled_rows - fit - heldout:,} of {sampled_rows:,} texts of {name} "
             f"({next(iter(failed.values()))}): {fit:,} are left to fit on and {heldout:,} to measure on, "
             f"{minimum} of each are the least"
         )
 
 
 def list_remarks(sample: Sample) -> Iterator[str]:
-    """Yield a sentence for each peculiarity of the sampled rows.
-    Peculiar are blank texts, zero vectors, repeated rows, texts too short to be cut in two, and several scripts.
+    """Yield a sentence for each peculiarity of the sampled rows: blank texts, zero vectors, repeated rows, texts too
+    short to be cut in two, and several scripts.
     """
     row_sample = sample.row_sample
     if row_sample.blank:
@@ -180,7 +184,7 @@ def list_remarks(sample: Sample) -> Iterator[str]:
 
 
 def build_recommended_fit(advice: Advice, name: str, request: AdviceRequest) -> NewFit:
-    """Build the request that fits the decision's chain on the whole source.
+    """Return the request that fits the chain of transforms in the decision on the whole source, under this name.
 
     Args:
         advice: the advice.

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lathe.training.advice.sample import MIN_HALVES, Sample
 from lathe.training.comparison import Interval, choose_cheapest, compare
-from lathe.training.split_half import TextHalves, reciprocal_ranks
+from lathe.training.split_half import TextHalves, compute_reciprocal_ranks
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.quality import recall_at_k
@@ -44,7 +44,7 @@ GEOMETRY_ROWS = 2000
 
 @dataclass(frozen=True)
 class DebiasingTrial:
-    """Measurements of one debiasing method on the held-out rows.
+    """Measurements of one debiasing method on held-out rows.
 
     Attributes:
         method: key of `METHODS`.
@@ -88,7 +88,7 @@ class DebiasingComparison:
         return self.chosen != self.by_halves
 
     def trial(self, method: str) -> DebiasingTrial:
-        """Return the measurements of the named method.
+        """Return the measurements of a debiasing method, a key of `METHODS`.
 
         Raises:
             StopIteration: if there are none.
@@ -97,8 +97,8 @@ class DebiasingComparison:
 
 
 def compare_debiasing(sample: Sample) -> DebiasingComparison:
-    """Fit every debiasing method of `METHODS` on the rows to fit on, measure it on the held-out rows, and choose one.
-    The result has a trial for each method, the choice and its reason.
+    """Fit every debiasing method of `METHODS` on the rows to fit on, measure it on the held-out rows, and return a
+    trial of each method, the recommended method and the reason.
 
     A method that cannot be fitted gets a trial with a `problem`.
     """
@@ -130,8 +130,8 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
 
 
 def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
-    """Return `R2` (a debiasing method) for vectors with a large mean, ‖μ‖ ≥ `LARGE_MEAN`, else `by_halves`.
-    R2 is not chosen if split-half retrieval favours a method, or if R2 loses significantly there.
+    """Return "R2" if the mean of the unit vectors is large (‖μ‖ ≥ `LARGE_MEAN`) and split-half retrieval neither
+    favours a method nor shows a significant loss with R2. Otherwise return `by_halves`.
 
     Args:
         by_halves: method that split-half retrieval favours.
@@ -142,21 +142,21 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not r2_loses else by_halves
 
 
-def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
-    """Transform the halves of n texts by the chain, and return the reciprocal ranks `(n,)` of split-half retrieval.
-    Each half of a text searches for the other among the halves of all texts.
+def rank_halves(chain: Chain, halves: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
+    """Search with each half of a text for its other half, among the halves of all texts, as a chain of transforms maps
+    them. Return the reciprocal rank of the other half for each text, `(n,)`, averaged over both directions.
 
     Args:
         chain: fitted chain.
-        cut: vectors of the halves of n texts.
+        halves: vectors of the halves of n texts.
         dimensions: dimensions to cut a nested chain to; None for its own.
     """
-    return reciprocal_ranks(chain.floats(cut.first, dimensions), chain.floats(cut.second, dimensions))
+    return compute_reciprocal_ranks(chain.floats(halves.first, dimensions), chain.floats(halves.second, dimensions))
 
 
 def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """Measure a fitted debiasing method on the held-out rows.
-    The trial has its split-half MRR and gain, the norm of the mean, and recall@10 of the raw neighbours.
+    """Return the measurements of a fitted debiasing method on the held-out rows: mean reciprocal rank of split-half
+    retrieval with its gain, norm of the mean, and recall@10 of the neighbours among the raw vectors.
 
     Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without the method's ranks.
 
@@ -180,15 +180,15 @@ def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, 
     )
 
 
-def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
-    """Return the mean gain in 100·MRR of `ranks` over `control`, with its interval at level `CONFIDENCE`.
-    Both are reciprocal ranks of the same texts.
+def estimate_gain(ranks: NDArray[np.float64], baseline: NDArray[np.float64]) -> Interval:
+    """Return the mean difference of reciprocal ranks × 100 to a baseline, paired by text, with its interval of level
+    `CONFIDENCE`.
     """
-    return compare(100 * ranks, 100 * control, CONFIDENCE)
+    return compare(100 * ranks, 100 * baseline, CONFIDENCE)
 
 
 def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
-    """Choose a debiasing method by its gain in split-half retrieval (each half of a text searches for the other).
+    """Choose a debiasing method by split-half retrieval, in which each half of a text searches for its other half.
     Return the method, or `NOTHING` if no gain is significant, and the reason as a clause.
 
     Among methods with a significant gain, this is the first (simplest) one that no other is significantly better than.
@@ -222,8 +222,8 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
 
 
 def _explain_no_halves(sample: Sample) -> str:
-    """Return the clause why split-half retrieval could not be measured.
-    There are no texts, or too few of them can be cut in two.
+    """Return a clause that says why split-half retrieval was not measured: there are no texts, or too few are long
+    enough to be cut in two.
     """
     if sample.row_sample.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"

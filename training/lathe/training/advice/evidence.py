@@ -13,7 +13,7 @@ import torch
 
 from lathe.training.advice.debiasing import DebiasingComparison, compare_debiasing
 from lathe.training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
-from lathe.training.advice.sizes import NEIGHBOURS, SizeComparison, compare_sizes
+from lathe.training.advice.sizes import NEIGHBOURS, ReducerComparison, compare_reducers
 from lathe.training.comparison import Array
 from lathe.training.split_half import MIN_WORDS
 from lathe.transforms.progress import Progress, part_of
@@ -38,7 +38,7 @@ MAX_ZERO_NORM = 1e-12
 
 @dataclass(frozen=True)
 class DimensionCut:
-    """Recall of the first k coordinates and of k random ones, on held-out rows.
+    """Recall@10 of the first k coordinates and of k random ones, on held-out rows.
 
     Attributes:
         dimensions: number k of coordinates.
@@ -55,7 +55,7 @@ class DimensionCut:
 
 @dataclass(frozen=True)
 class Matryoshka:
-    """Comparisons at every number of coordinates, and the verdict.
+    """Comparison of the first coordinates of vectors with random ones, at several numbers of coordinates.
 
     Attributes:
         cuts: comparisons, the largest number of coordinates first.
@@ -68,19 +68,19 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Test whether the first coordinates of vectors hold more than random ones, by recall@10.
-    The result has the recalls at a half, a quarter and an eighth of the dimensions, and the verdict.
+    """Test whether the first coordinates of vectors preserve more neighbours than random ones. Return recall@10 of both
+    at a half, a quarter and an eighth of the dimensions, with the verdict.
 
     Only the first `MAX_ROWS` rows are used, and at least 11 are needed.
     """
-    rows, width = vectors[:MAX_ROWS], vectors.shape[1]
+    rows, dimensions = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
     cuts = []
 
-    for size in dict.fromkeys(int(width * share) for share in SHARES if width * share >= 1):
+    for size in dict.fromkeys(int(dimensions * share) for share in SHARES if dimensions * share >= 1):
         first = 100 * recall_at_k(rows, rows[:, :size], NEIGHBOURS)
         # 19 random choices: the first coordinates exceed all of them by chance in one case of 20.
-        samples = [np.sort(random.permutation(width)[:size]) for _ in range(RESAMPLES)]
+        samples = [np.sort(random.permutation(dimensions)[:size]) for _ in range(RESAMPLES)]
         random_recalls = [100 * recall_at_k(rows, rows[:, coordinates], NEIGHBOURS) for coordinates in samples]
         cuts.append(DimensionCut(size, first, float(np.mean(random_recalls)), max(random_recalls)))
 
@@ -88,8 +88,8 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
 
 
 def find_failing_cuts(cuts: list[DimensionCut]) -> list[DimensionCut]:
-    """Return the cuts at which the first coordinates are not clearly better than random ones in recall@10.
-    There they do not beat all random choices, or lead their mean by less than `MIN_LEAD`.
+    """Return the numbers of coordinates at which recall@10 of the first coordinates does not exceed all random choices,
+    or exceeds their mean by less than `MIN_LEAD`.
 
     The margin `MIN_LEAD` is not required of the first cut, at half of the dimensions.
     """
@@ -122,8 +122,10 @@ class Shortage:
     instead: str = "not even the most rows that are held out would tell"
 
 
-def check_row_count(rows: int) -> Shortage | None:
-    """Return a `Shortage` with the number of missing rows if there are fewer than `MIN_ROWS`, else None."""
+def _check_row_count(rows: int) -> Shortage | None:
+    """Return a shortage with the number of missing rows if there are fewer than `MIN_ROWS` distinct rows, or None if
+    there are enough.
+    """
     if rows >= MIN_ROWS:
         return None
     return Shortage(
@@ -133,18 +135,17 @@ def check_row_count(rows: int) -> Shortage | None:
 
 
 def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> list[Shortage]:
-    """List the questions that the sample is too small to answer, each with the number of rows that it lacks.
-    The questions are whether debiasing helps and what a reduction preserves.
+    """Return the questions that the sample is too small to answer, each with the number of missing rows: whether
+    debiasing helps, and what a reduction preserves.
     """
-    return [*_check_debiasing(sample, debiasing), *_check_size(sample)]
+    return [*_check_debiasing(sample, debiasing), *_check_heldout_count(sample)]
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield a shortage if the sample cannot tell whether debiasing helps.
-    Then split-half retrieval is impossible, or the gain of R2 (a debiasing method) is neither significant nor precise.
+    """Yield a shortage if the sample cannot tell whether debiasing helps. This is so if too few texts can be cut in
+    two, or if the gain of R2, a debiasing method, is neither significant nor known to ± `PRECISE_POINTS`.
 
-    Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
-    more rows would not help.
+    Nothing is yielded for vectors without texts, since more rows would not help.
     """
     if sample.halves is None and not sample.row_sample.texts:
         return  # of vectors no number of rows would tell
@@ -156,22 +157,22 @@ def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator
     if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
         return
 
-    reach = (gain.high - gain.low) / 2
-    if reach > PRECISE_POINTS:
+    half_width = (gain.high - gain.low) / 2
+    if half_width > PRECISE_POINTS:
         # The half-width of an interval falls with the root of the number of rows.
-        heldout = int(len(sample.heldout) * (reach / PRECISE_POINTS) ** 2) + 1
+        heldout = int(len(sample.heldout) * (half_width / PRECISE_POINTS) ** 2) + 1
         yield Shortage(
-            f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} texts "
-            "cut in two",
-            rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
+            f"whether debiasing gains or loses less than {half_width:.1f} points cannot be told with {sample.cut:,} "
+            "texts cut in two",
+            count_rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
         )
 
 
 def _check_cutting(sample: Sample) -> Shortage:
-    """Build the shortage for too few held-out texts that are long enough to be cut in two.
-    It has an estimate of how many more rows would be enough.
+    """Return the shortage of held-out texts that are long enough to be cut in two, with an estimate of how many more
+    rows would be enough.
 
-    Its `more` assumes that the same share of further texts can be cut; it is None if no text can, or if even
+    The estimate assumes that the same share of further texts can be cut. It is None if no text can be cut, or if even
     `MAX_HELDOUT` held-out rows would not be enough.
     """
     question = "whether debiasing helps cannot be told"
@@ -186,22 +187,22 @@ def _check_cutting(sample: Sample) -> Shortage:
     heldout = math.ceil(MIN_HALVES * len(sample.heldout) / sample.cut)
     return Shortage(
         f"{question}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",
-        rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
+        count_rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
     )
 
 
-def _check_size(sample: Sample) -> Iterator[Shortage]:
+def _check_heldout_count(sample: Sample) -> Iterator[Shortage]:
     """Yield a shortage if fewer than `MIN_HELDOUT` rows are held out, too few to measure what a reduction preserves."""
     if len(sample.heldout) < MIN_HELDOUT:
         yield Shortage(
             f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows",
-            rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample),
+            count_rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample),
         )
 
 
-def rows_for_heldout(heldout: int) -> int:
-    """Return how many distinct rows a sample must have so that `heldout` of them are held out.
-    This is the inverse of `count_heldout`.
+def count_rows_for_heldout(heldout: int) -> int:
+    """Return the number of distinct rows that a sample needs so that `heldout` of them are held out. This is the
+    inverse of `count_heldout`.
     """
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 
@@ -212,7 +213,7 @@ DEBIASED = 0.2
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements of held-out rows that no place decides.
+    """Measurements of held-out rows that do not depend on the database.
 
     Attributes:
         cut: number of held-out texts that are long enough to be cut in two.
@@ -231,14 +232,14 @@ class Evidence:
     mean_agreement: float | None
     debiasing: DebiasingComparison | None = None
     matryoshka: Matryoshka | None = None
-    sizes: SizeComparison | None = None
+    sizes: ReducerComparison | None = None
     shortages: list[Shortage] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Evidence:
-    """Measure the mean direction of a sample, and compare debiasing methods and reducers on it.
-    With too few rows, the result has the diagnosis and a shortage alone.
+    """Measure the mean direction of a sample, and compare debiasing methods, first coordinates and reducers on it.
+    Return all measurements. With too few rows, only the mean direction is measured, and a shortage says so.
 
     Args:
         sample: vectors to fit and to measure on.
@@ -246,12 +247,12 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
         on_progress: called with progress in [0, 1] and a message.
     """
     on_progress(0.0, "trying what debiasing does")
-    diagnosis, agreement = diagnose(sample.heldout), cosine_of_means(sample.fit, sample.heldout)
-    if shortage := check_row_count(len(sample.row_sample)):
+    diagnosis, agreement = diagnose(sample.heldout), compute_cosine_of_means(sample.fit, sample.heldout)
+    if shortage := _check_row_count(len(sample.row_sample)):
         return Evidence(sample.cut, diagnosis, agreement, shortages=[shortage])
 
     debiasing = compare_debiasing(sample)
-    sizes = compare_sizes(sample, debiasing.trial(debiasing.chosen).steps, part_of(on_progress, DEBIASED, 1.0))
+    sizes = compare_reducers(sample, debiasing.trial(debiasing.chosen).steps, part_of(on_progress, DEBIASED, 1.0))
     has_enough_rows = len(sample.heldout) >= MIN_COORDINATE_ROWS
     return Evidence(
         cut=sample.cut,
@@ -265,24 +266,28 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
     )
 
 
-def cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """Return the cosine between the mean unit vectors of rows `(n, d)` and `(m, d)`, None if a mean is zero."""
+def compute_cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
+    """Return the cosine between the mean unit vector of rows `(n, d)` and that of rows `(m, d)`, or None if one of the
+    means is zero.
+    """
     return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
-def cosine_similarity(one: Array, other: Array) -> float | None:
+def cosine_similarity(first: Array, second: Array) -> float | None:
     """Return the cosine between two means of unit vectors, `(d,)` each, or None if one is zero up to rounding."""
-    lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
-    return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])
+    lengths = float(np.linalg.norm(first)), float(np.linalg.norm(second))
+    return None if min(lengths) <= MAX_ZERO_NORM else float(first @ second) / (lengths[0] * lengths[1])
 
 
 def _unit_mean(vectors: FloatArray) -> Array:
+    """Return the mean of the rows at unit length, `(d,)` float64."""
     # Block by block: the unit rows of all in float64 would take twice the memory of the vectors.
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))
 
 
-def _list_problems(debiasing: DebiasingComparison, sizes: SizeComparison) -> Iterator[str]:
+def _list_problems(debiasing: DebiasingComparison, sizes: ReducerComparison) -> Iterator[str]:
+    """Yield a sentence for each debiasing method and each reducer that could not be fitted."""
     problems = {trial.method: trial.problem for trial in debiasing.trials if trial.problem is not None} | sizes.problems
     for name, problem in problems.items():
         yield f"{name} could not be fitted: {problem}."

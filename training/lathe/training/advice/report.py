@@ -10,7 +10,7 @@ from lathe.training.advice.advise import Advice
 from lathe.training.advice.debiasing import CONFIDENCE, LARGE_MEAN, NOTHING, DebiasingComparison
 from lathe.training.advice.evidence import MIN_LEAD, Evidence, Matryoshka, find_failing_cuts
 from lathe.training.advice.places.decision import PlaceDecision
-from lathe.training.advice.sizes import SizeComparison
+from lathe.training.advice.sizes import ReducerComparison
 from lathe.training.comparison import Interval
 from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_curves
 from lathe.training.reporting.page import Section, format_text, render_page, render_sentences
@@ -30,11 +30,13 @@ MEASURES = {
     "rescored_4x": "recall@10, rescored 4×",
     "retrieval": "split-half retrieval, MRR",
 }
-"""Title of the panel of each measure, by field name of `SizeTrial`."""
+"""Title of the panel of each measure, by field name of `ReducerTrial`."""
 
 
 def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
-    """Summarize the evidence as sentences: mean direction, debiasing, first coordinates, sample size, failed fits."""
+    """Return the evidence as sentences: mean direction, debiasing, first coordinates, too small a sample, and failed
+    fits.
+    """
     failing = find_failing_cuts(evidence.matryoshka.cuts) if evidence.matryoshka else []
     data = vars(advice) | vars(evidence)
     data |= {
@@ -49,20 +51,20 @@ def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
 
 
 def _build_sections(advice: Advice) -> Iterator[Section]:
-    """Build the sections of a report: the decision with all forms that were tried, then the evidence if there is any.
-    The title of the first one is the decision's sentence.
+    """Yield the sections of a report: the decision with all forms that were measured, then the evidence if there is
+    any.
     """
     decision = advice.decision
     tables = {"What it can hold": _build_option_table(decision)} if decision.options else {}
     yield Section(decision.sentence, list_notes(advice), tables=tables)
     if advice.evidence is not None:
         yield Section(
-            f"Evidence: {advice.source}", summarize_evidence(advice, advice.evidence), tables=build_tables(advice)
+            f"Evidence: {advice.source}", summarize_evidence(advice, advice.evidence), tables=_build_tables(advice)
         )
 
 
 def list_notes(advice: Advice) -> list[str]:
-    """List the remarks on the decision and on the sample, as sentences."""
+    """Return the notes on the decision and on the sample, as sentences."""
     decision = advice.decision
     notes = [*decision.notes, *advice.notes]
     if decision.options:
@@ -74,33 +76,33 @@ def list_notes(advice: Advice) -> list[str]:
 
 
 def render_html(advice: Advice) -> str:
-    """Render the advice as one self-contained HTML page of sentences, commands, figures and tables."""
+    """Return the advice as one self-contained HTML page with sentences, commands, figures and tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
     about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
     first, *others = _build_sections(advice)
     # Commands keep their lines and their indentation.
     first = replace(first, code="\n".join(advice.decision.commands))
-    figures = draw_all(advice.evidence) if advice.evidence else {}
+    figures = _draw_figures(advice.evidence) if advice.evidence else {}
     return render_page([first, *(replace(section, figures=figures) for section in others)], about)
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Convert the advice to a JSON-serializable dict.
-    It has all fields of `Advice`, `sentence` (the decision) and `sentences` (what the evidence says).
+    """Return the advice as a JSON-serializable dict: all fields of `Advice`, `sentence` (the decision) and `sentences`
+    (the evidence).
     """
-    said = summarize_evidence(advice, advice.evidence) if advice.evidence else []
-    return {"sentence": advice.decision.sentence, "sentences": said} | asdict(advice)
+    sentences = summarize_evidence(advice, advice.evidence) if advice.evidence else []
+    return {"sentence": advice.decision.sentence, "sentences": sentences} | asdict(advice)
 
 
 def format_evidence(advice: Advice) -> str:
-    """Format as plain text what follows the decision: remarks, and with evidence, all tables."""
+    """Return the notes of the advice as plain text, or if evidence was measured, all sections with their tables."""
     if advice.evidence is None:
         return "\n".join(list_notes(advice))
     return "\n\n".join(filter(None, map(format_text, _build_sections(advice))))
 
 
-def build_tables(advice: Advice) -> dict[str, Table]:
-    """Build every table for which the advice has evidence, and return them by title."""
+def _build_tables(advice: Advice) -> dict[str, Table]:
+    """Return the tables of the evidence by title, without those for which nothing was measured."""
     evidence = advice.evidence
     if evidence is None:
         return {}
@@ -117,8 +119,8 @@ def build_tables(advice: Advice) -> dict[str, Table]:
 
 
 def _build_option_table(decision: PlaceDecision) -> Table:
-    """Build the table of the forms that a database can hold: bytes, recall and its interval, one row each.
-    The form to store is marked with an arrow.
+    """Return the table of the forms in which a database can hold the vectors, a row each: bytes, recall@10 and its
+    interval. An arrow marks the form to store.
     """
     best = decision.chosen or decision.before
     return Table.from_records(
@@ -143,8 +145,8 @@ def _build_option_table(decision: PlaceDecision) -> Table:
 
 
 def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
-    """Build the table on the mean direction μ of the held-out rows.
-    It has the norm of μ beside the one that chance alone gives, its alignment, IsoScore, rank and row counts.
+    """Return the table on the mean direction μ of the held-out rows: its norm beside the norm by chance, its cosine
+    with the top direction, IsoScore, rank, and numbers of rows.
     """
     diagnosis = evidence.diagnosis
     alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
@@ -178,8 +180,8 @@ def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
 
 
 def build_debiasing_table(debiasing: DebiasingComparison) -> Table:
-    """Build the table of the debiasing methods: steps, split-half MRR and gain, norm of the mean, and recall@10.
-    The method that is favoured is marked with an arrow.
+    """Return the table of debiasing methods, a row each: steps, reciprocal rank of split-half retrieval and its gain,
+    norm of the mean, and recall@10. An arrow marks the recommended method.
     """
     gain = f"gain, {100 * CONFIDENCE:.1f} % interval"
     return Table.from_records(
@@ -199,8 +201,10 @@ def build_debiasing_table(debiasing: DebiasingComparison) -> Table:
     )
 
 
-def _build_size_table(sizes: SizeComparison) -> Table:
-    """Build the table of what each reducer preserves at each number of dimensions, full dimensions first."""
+def _build_size_table(sizes: ReducerComparison) -> Table:
+    """Return the table of reducers, a row for each number of dimensions, after a row for full dimensions: local
+    Spearman, recall@10 without and with rescoring, and reciprocal rank of split-half retrieval.
+    """
     return Table.from_records(
         (
             {
@@ -219,7 +223,7 @@ def _build_size_table(sizes: SizeComparison) -> Table:
 
 
 def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
-    """Build the table of recall@10 of the first coordinates and of random ones, by number of coordinates."""
+    """Return the table of recall@10 of the first coordinates and of random ones, a row for each number of them."""
     return Table.from_records(
         (
             {
@@ -234,8 +238,10 @@ def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
     )
 
 
-def draw_all(evidence: Evidence) -> dict[str, str]:
-    """Draw every figure for which there is data, and return them as SVG text by title."""
+def _draw_figures(evidence: Evidence) -> dict[str, str]:
+    """Draw the figures of the evidence, and return them as SVG text by title, without those for which nothing was
+    measured.
+    """
     plots = {
         "Debiasing: points gained in split-half retrieval": _plot_gains,
         "Fewer dimensions: what is kept": _plot_sizes,
@@ -245,8 +251,8 @@ def draw_all(evidence: Evidence) -> dict[str, str]:
 
 
 def _plot_gains(evidence: Evidence) -> Any:
-    """Plot each debiasing method's gain in split-half MRR with its interval.
-    Return the matplotlib figure, or None if no gain was measured.
+    """Return a matplotlib figure of each debiasing method's gain in split-half retrieval with its interval, or None if
+    no gain was measured.
     """
     gains = {
         trial.method: trial.gain for trial in (evidence.debiasing.trials if evidence.debiasing else ()) if trial.gain
@@ -268,8 +274,8 @@ def _plot_gains(evidence: Evidence) -> Any:
 
 
 def _plot_sizes(evidence: Evidence) -> Any:
-    """Plot what each reducer preserves against its dimensions, one panel per measure.
-    Return the matplotlib figure, or None if no reducer was measured.
+    """Return a matplotlib figure of what each reducer preserves by number of dimensions, with a panel for each measure,
+    or None if no reducer was measured.
     """
     if evidence.sizes is None or not evidence.sizes.trials:
         return None
@@ -297,8 +303,8 @@ def _plot_sizes(evidence: Evidence) -> Any:
 
 
 def _plot_spectrum(evidence: Evidence) -> Any:
-    """Plot the share of the variance in each principal direction.
-    Return the matplotlib figure, or None with fewer than two points.
+    """Return a matplotlib figure of the share of the variance in each principal direction, or None with fewer than two
+    directions.
     """
     ranks = evidence.diagnosis["spectrum"]
     if len(ranks) < 2:

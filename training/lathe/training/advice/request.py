@@ -15,7 +15,20 @@ DEFAULT_ROWS = 20_000
 MAX_ROWS = 1_000_000
 """Largest sample that a user may request, since its vectors are held in memory."""
 
-PlaceName = Literal["lathe", "pgvector", "qdrant", "elasticsearch", "milvus", "lancedb", "faiss", "memory"]
+PlaceName = Literal[
+    "lathe",
+    "pgvector",
+    "vectorchord",
+    "qdrant",
+    "elasticsearch",
+    "opensearch",
+    "milvus",
+    "lancedb",
+    "weaviate",
+    "redis",
+    "faiss",
+    "memory",
+]
 """Place that is to store the vectors. `memory` are arrays in a program's memory."""
 Metric = Literal["cosine", "ip", "l2"]
 """How a place compares vectors: by cosine, inner product or Euclidean distance."""
@@ -27,7 +40,7 @@ MODULES = ("jinja2", "matplotlib", "pandas", "scipy")
 
 
 def find_missing_module() -> str | None:
-    """Return the first of `MODULES` that is not installed, or None if all are."""
+    """Return the first module that advice needs and that is not installed, or None if all are."""
     return next((module for module in MODULES if find_spec(module) is None), None)
 
 
@@ -43,6 +56,7 @@ class AdviceRequest(SourcedRequest):
         recall: share of the ten nearest rows that a search in the place must find.
         fit: name of the chain to fit from the advice; None for advice alone.
         evidence: whether the mean direction, debiasing and fewer dimensions are measured besides.
+        verify: whether the place's own engine, if it is installed, stores the sampled rows as decided and is searched.
         sample_rows: maximum number of rows of the source that are measured.
         seed: seed of the sample.
     """
@@ -75,5 +89,6 @@ class AdviceRequest(SourcedRequest):
     recall: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_RECALL
     fit: str | None = None
     evidence: bool = False
+    verify: bool = False
     sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

@@ -16,7 +16,7 @@ from lathe.training.split_half import TextHalves, count_scripts, cut_in_two
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
-VectorsOf = Callable[[Sequence[str]], FloatArray]
+EncodeTexts = Callable[[Sequence[str]], FloatArray]
 """Function of n texts that returns their vectors `(n, d)`."""
 
 HELDOUT_SHARE = 0.2
@@ -61,13 +61,13 @@ class Sample:
 
 
 def count_heldout(rows: int) -> int:
-    """Return how many of `rows` sampled rows are held out: a fifth, but half of few rows, and at most `MAX_HELDOUT`."""
+    """Return the number of sampled rows that are held out: a fifth, half of a small sample, at most `MAX_HELDOUT`."""
     return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
 
 
 def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> list[str]:
-    """List the texts whose vectors `build_text_sample` will ask for.
-    They are all sampled texts, and with halves, both halves of each held-out text that can be cut in two.
+    """Return the texts whose vectors `build_text_sample` needs: all sampled texts, and with `with_halves`, both halves
+    of each held-out text that can be cut in two.
     """
     if not with_halves:
         return row_sample.texts
@@ -76,16 +76,16 @@ def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> lis
 
 
 def build_text_sample(
-    row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset(), with_halves: bool = True
+    row_sample: RowSample, encode: EncodeTexts, failed: Collection[str] = frozenset(), with_halves: bool = True
 ) -> Sample:
-    """Split the sampled texts into held-out texts and texts to fit on, and return their vectors as a `Sample`.
-    With halves, it also has the vectors of the halves of held-out texts.
+    """Split the sampled texts into held-out texts and texts to fit on, and return the vectors of both. With
+    `with_halves`, the vectors of the halves of held-out texts are added.
 
     The first texts are held out, because sampled rows are in random order.
 
     Args:
         row_sample: sampled texts.
-        vectors_of: returns the vectors of texts and of halves.
+        encode: returns the vectors of texts and of halves.
         failed: texts and halves without a vector; they are left out.
         with_halves: whether split-half retrieval will be measured.
     """
@@ -94,23 +94,23 @@ def build_text_sample(
         [text for text in part if text not in failed]
         for part in (row_sample.texts[:held_out], row_sample.texts[held_out:])
     )
-    cut = [cut for text in heldout if (cut := cut_in_two(text))] if with_halves else []
-    pairs = [pair for pair in cut if pair[0] not in failed and pair[1] not in failed]
+    cuts = [cuts for text in heldout if (cuts := cut_in_two(text))] if with_halves else []
+    pairs = [pair for pair in cuts if pair[0] not in failed and pair[1] not in failed]
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
 
     return Sample(
         row_sample=replace(row_sample, texts=[*heldout, *fit]),
-        fit=vectors_of(fit),
-        heldout=vectors_of(heldout),
+        fit=encode(fit),
+        heldout=encode(heldout),
         cut=len(pairs),
-        halves=TextHalves(vectors_of(first), vectors_of(second)) if len(pairs) >= MIN_HALVES else None,
+        halves=TextHalves(encode(first), encode(second)) if len(pairs) >= MIN_HALVES else None,
         scripts=count_scripts(row_sample.texts[:SCRIPT_TEXTS]),
     )
 
 
 def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
-    """Split sampled vectors `(n, d)` into held-out rows and rows to fit on, and return them as a `Sample`.
-    The first rows are held out, and there are no text halves.
+    """Split sampled vectors `(n, d)` into held-out rows, the first ones, and rows to fit on, and return both as a
+    `Sample` without text halves.
     """
     held_out = count_heldout(len(row_sample))
     return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, {})
@@ -134,7 +134,8 @@ class SampleEncoder:
         self._rows: dict[str, NDArray[np.float32]] = {}
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode distinct texts in blocks. Texts on which the encoder fails are recorded in `failed`.
+        """Encode distinct texts in blocks, and store their vectors. Texts on which the encoder fails are recorded in
+        `failed` with the reason.
 
         Args:
             texts: texts to encode.
@@ -154,7 +155,7 @@ class SampleEncoder:
             raise EncoderError(f"{self.encoder.name} fails on every text: {next(iter(self.failed.values()))}")
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
-        """Return the vectors `(n, d)` of encoded texts.
+        """Return the stored vectors `(n, d)` of texts that were encoded before.
 
         Raises:
             KeyError: for a text that has none.
@@ -164,17 +165,18 @@ class SampleEncoder:
         return np.stack([self._rows[text] for text in texts])
 
     def list_remarks(self) -> Iterator[str]:
-        """Yield a sentence if the encoder failed on texts, with their number and the first reason."""
+        """Yield one sentence if the encoder failed on texts, with their number and the first reason."""
         if self.failed:
-            why = next(iter(self.failed.values()))
-            yield f"The encoder fails on {len(self.failed):,} texts or halves of texts, which were left out: {why}."
+            reason = next(iter(self.failed.values()))
+            yield f"The encoder fails on {len(self.failed):,} texts or halves of texts, which were left out: {reason}."
 
 
 def _encode_leniently(encoder: TextEncoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
-    """Encode texts in one call, or one by one if that raises.
-    Return the vectors `(n, d)` and the reasons of failures, by text.
+    """Encode texts in one call, or one by one if that raises. Return the vectors `(n, d)`, and the reasons of failures
+    by text.
 
-    A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too.
+    A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too. Errors of an
+    embeddings API are raised, since no text is to blame.
     """
     try:
         vectors = encoder.encode(texts).vectors

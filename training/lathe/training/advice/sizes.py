@@ -8,7 +8,7 @@ from lathe.training.comparison import Interval, mean_interval
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import local_spearman, recall_of_anchors
+from lathe.transforms.quality import local_spearman, recall_per_row
 
 SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)
 """Compared shares of the dimensions; each number of dimensions is rounded to a multiple of `MULTIPLE`."""
@@ -27,7 +27,7 @@ NEIGHBOURS, OVERSAMPLING = 10, 4
 
 
 @dataclass(frozen=True)
-class SizeTrial:
+class ReducerTrial:
     """Measurements of a reducer at one number of dimensions, on the held-out rows.
 
     Measures compare with the vectors before the reduction, which are debiased if that is recommended.
@@ -52,7 +52,7 @@ class SizeTrial:
 
 
 @dataclass(frozen=True)
-class SizeComparison:
+class ReducerComparison:
     """Measurements of all reducers at all compared numbers of dimensions.
 
     Attributes:
@@ -62,24 +62,23 @@ class SizeComparison:
         rows: number of held-out rows whose neighbours are searched among each other.
     """
 
-    full: SizeTrial
-    trials: list[SizeTrial]
+    full: ReducerTrial
+    trials: list[ReducerTrial]
     problems: dict[str, str]
     rows: int
 
 
-def list_sizes(dimensions: int) -> list[int]:
-    """List the reduced numbers of dimensions to compare, largest first.
-    They are fixed shares of `dimensions`, rounded to multiples of `MULTIPLE`.
+def list_dimensions(dimensions: int) -> list[int]:
+    """Return the reduced numbers of dimensions to compare, from the largest. They are fixed shares of `dimensions`,
+    rounded to multiples of `MULTIPLE`.
     """
     rounded = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
-    return sorted((size for size in rounded if 0 < size < dimensions), reverse=True)
+    return sorted((reduced for reduced in rounded if 0 < reduced < dimensions), reverse=True)
 
 
-def compare_sizes(sample: Sample, debiasing: str, on_progress: Progress) -> SizeComparison:
-    """Fit every reducer after the debiasing steps, and measure it at several numbers of dimensions.
-    The result compares the reduced held-out rows with the debiased ones. A reducer that cannot be fitted is noted in
-    its `problems`.
+def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> ReducerComparison:
+    """Fit every reducer after the debiasing steps, and measure it at several numbers of dimensions. Return the
+    measurements of the reduced held-out rows against the debiased ones, and the reducers that could not be fitted.
 
     Args:
         sample: vectors to fit and to measure on.
@@ -91,20 +90,21 @@ def compare_sizes(sample: Sample, debiasing: str, on_progress: Progress) -> Size
     before = debiased.floats(heldout)
     full_ranks = None if sample.halves is None else rank_halves(debiased, sample.halves)
 
-    def measure(reducer: str, chain: Chain, size: int | None) -> SizeTrial:
+    def measure(reducer: str, chain: Chain, size: int | None) -> ReducerTrial:
+        """Measure a fitted chain of transforms, cut to a number of dimensions, against the debiased held-out rows."""
         after = chain.floats(heldout, size)
         ranks = None if sample.halves is None else rank_halves(chain, sample.halves, size)
-        return SizeTrial(
+        return ReducerTrial(
             reducer=reducer,
             dimensions=int(after.shape[1]),
             local_spearman=local_spearman(before, after),
-            recall_at_10=float(recall_of_anchors(before, after, NEIGHBOURS).mean()),
-            rescored_4x=mean_interval(recall_of_anchors(before, after, NEIGHBOURS, OVERSAMPLING)),
+            recall_at_10=float(recall_per_row(before, after, NEIGHBOURS).mean()),
+            rescored_4x=mean_interval(recall_per_row(before, after, NEIGHBOURS, OVERSAMPLING)),
             retrieval=None if ranks is None else float(ranks.mean()),
             loss=None if ranks is None or full_ranks is None else mean_interval(100 * (ranks - full_ranks)),
         )
 
-    sizes = list_sizes(sample.dimensions)
+    sizes = list_dimensions(sample.dimensions)
     trials, problems = [], {}
     done = 0.0
     for name, steps in REDUCERS.items() if sizes else ():
@@ -121,4 +121,4 @@ def compare_sizes(sample: Sample, debiasing: str, on_progress: Progress) -> Size
         fitting(0.7, f"measuring {name} at {len(sizes)} sizes")
         trials += [measure(name, chain, size) for size in sizes]
 
-    return SizeComparison(measure("", debiased, None), trials, problems, len(heldout))
+    return ReducerComparison(measure("", debiased, None), trials, problems, len(heldout))

@@ -25,7 +25,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoded_shards import Position
 from lathe.training.fitting.encoding import EncodingRun, Report
-from lathe.training.fitting.stacked import Part, SelectedRows, Stacked
+from lathe.training.fitting.stacked import SelectedRows, StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard
 from lathe.transforms.chain import Chain, serialize_chain
 from lathe.transforms.statistics import Moments
@@ -37,7 +37,7 @@ The chain is applied to the rows first, then they are L2-normalized if asked."""
 
 
 class SharedRows(SelectedRows):
-    """Lazy selection of rows of encoded vectors: rows are read in this process, moments are computed by workers.
+    """Selected rows of encoded vectors on disk. Rows are read in this process, and moments are computed by workers.
 
     The blocks are those of a single pass in this process and are merged in the same order: the moments are the same to
     the last bit, if the workers compute with as many threads.
@@ -58,23 +58,26 @@ class SharedRows(SelectedRows):
             self.shape = (len(chosen), chain.dimensions_after(vectors.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Read the selected rows at these positions, transformed by the chain if there is one."""
-        rows_read = super().__getitem__(rows)
-        return rows_read if self.chain is None else self.chain.transform(rows_read)
+        """Read the selected rows at these positions, and return them as the chain of transforms maps them, if there is
+        one.
+        """
+        vectors = super().__getitem__(rows)
+        return vectors if self.chain is None else self.chain.transform(vectors)
 
     def view_through(self, chain: Chain) -> "SharedRows":
-        """Return a lazy view of these rows, transformed by a further fitted chain."""
+        """Return a lazy view of these rows as a further fitted chain of transforms maps them."""
         return SharedRows(self.vectors, self.chosen, self.moments, chain if self.chain is None else self.chain + chain)
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of each block of rows, in order, computed by workers.
-
-        Rows are L2-normalized first if `unit`.
+        """Yield the moments of each block of rows, in order, computed by workers. Rows are L2-normalized first if
+        `unit`.
         """
         return self.moments(self.blocks(), None if self.chain is None else serialize_chain(self.chain), unit)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows in blocks of `BLOCK_ROWS`. Each block says which files hold its rows, and where in them."""
+        """Yield the rows in blocks of `BLOCK_ROWS`, each with the files that hold its rows and their positions in these
+        files.
+        """
         files = _as_stacked(self.vectors)
         for start in range(0, len(self.chosen), BLOCK_ROWS):
             rows = self.chosen[start : start + BLOCK_ROWS]
@@ -83,10 +86,11 @@ class SharedRows(SelectedRows):
             yield Block(files.parts[first : last + 1], files.shape[1], rows - before, start)
 
 
-def _as_stacked(vectors: Any) -> Stacked:
-    if isinstance(vectors, Stacked):
+def _as_stacked(vectors: Any) -> StackedVectors:
+    """Return the vectors with their files: as they are, or a memory-mapped file as the only one."""
+    if isinstance(vectors, StackedVectors):
         return vectors
-    return Stacked([Part(Path(vectors.filename), vectors.shape[0])], vectors.shape[1])
+    return StackedVectors([VectorFile(Path(vectors.filename), vectors.shape[0])], vectors.shape[1])
 
 
 BLOCKS_AHEAD = 2
@@ -121,9 +125,8 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
 
 
 class RayEngine:
-    """Engine on the workers of a Ray connection.
-
-    They are started when needed, and restarted for another encoder.
+    """Engine that encodes and computes moments on the workers of a Ray connection. They are started when needed, and
+    restarted for another encoder.
 
     Args:
         count: number of workers.
@@ -136,29 +139,28 @@ class RayEngine:
         self.encoder: TextEncoder | None = None
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run on the workers. Returns the damaged files that were found, with the
-        reasons, if the source skips such files.
+        """Encode the unfinished shards of a run on the workers. Return the damaged files that were found, with the
+        reasons, by name. They are found only if the source skips such files.
 
         Workers are started, or restarted if they have another encoder. `report` is called about twice a second with
         rows done, which are read from the folders.
         """
         tasks = ShardTasks(run, positions)
         if tasks.shards:
-            for done in self._pool_for(run.encoder).run_tasks(
+            for done in self._get_pool(run.encoder).run_tasks(
                 tasks, on_wait=lambda busy: tasks.report_progress(busy, report)
             ):
                 tasks.record_outcome(done, report)
         return tasks.damaged
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the chosen rows as a lazy view whose moments the workers compute.
-
-        See `FitEngine.select_rows`.
+        """Return the rows of encoded vectors at the ascending indices `chosen`, read when they are used, whose moments
+        the workers compute.
         """
         return SharedRows(vectors, chosen, self.compute_moments)
 
     def compute_moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
-        """Compute the moments of each block on the workers, and yield them in the order of the blocks.
+        """Compute the moments of each block of rows on the workers, and yield them in the order of the blocks.
 
         Args:
             blocks: the rows of each block.
@@ -171,11 +173,11 @@ class RayEngine:
         """
         import ray
 
-        sent = None if chain is None else ray.put(chain)  # once, not with each block
-        tasks = (Task(f"the moments of the rows from {b.first:,}", "moments", (b, sent, unit)) for b in blocks)
-        pool, waiting, next_number = self.pool or self._pool_for(None), {}, 0
+        stored_chain = None if chain is None else ray.put(chain)  # once, not with each block
+        tasks = (Task(f"the moments of the rows from {b.first:,}", "moments", (b, stored_chain, unit)) for b in blocks)
+        pool, waiting, next_number = self.pool or self._get_pool(None), {}, 0
 
-        for done in pool.run_tasks(tasks, lead=BLOCKS_AHEAD * self.count):
+        for done in pool.run_tasks(tasks, max_ahead=BLOCKS_AHEAD * self.count):
             if done.error is not None:
                 raise done.error
             waiting[done.number] = Moments.from_arrays(done.result)
@@ -183,9 +185,9 @@ class RayEngine:
                 yield waiting.pop(next_number)
                 next_number += 1
 
-    def _pool_for(self, encoder: TextEncoder | None) -> Pool:
-        """Return the pool of workers, started with this encoder if it is not yet. A pool of another encoder is closed
-        and replaced.
+    def _get_pool(self, encoder: TextEncoder | None) -> Pool:
+        """Return the pool of workers that have loaded this encoder. It is started if there is none, or if the present
+        one has another encoder.
         """
         if self.pool is None or encoder is not self.encoder:
             self.close()
@@ -193,8 +195,8 @@ class RayEngine:
         return self.pool
 
     def _start_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Start and return a pool of workers that load the encoder. It rejects workers with other versions than this
-        process.
+        """Start a pool of workers that load the encoder, and return it. Workers with other versions than this process
+        are refused when they are ready.
 
         Raises:
             EngineError: if the encoder is behind an embeddings API.
@@ -206,7 +208,7 @@ class RayEngine:
 
         import ray
 
-        mine = describe_environment(encoder)
+        environment = describe_environment(encoder)
         device = "cpu" if encoder is None else encoder.device.partition(":")[0]
         spec, prompt_name = (None, None) if encoder is None else (encoder.spec, encoder.default_prompt_name)
         actor = ray.remote(RayWorker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
@@ -214,35 +216,35 @@ class RayEngine:
         return Pool(
             start=lambda: actor.remote(spec, prompt_name, device, self.threads),
             introduce=lambda worker: worker.introduce.remote(),
-            accept=lambda theirs: require_same_versions(mine, theirs),
+            accept=lambda introduction: check_same_versions(environment, introduction),
             count=self.count,
         )
 
     def close(self) -> None:
-        """End the workers, if there are any."""
+        """End the workers, if any were started."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None
 
 
-def require_same_versions(mine: Mapping[str, Any], theirs: Introduction) -> None:
+def check_same_versions(local: Mapping[str, Any], worker: Introduction) -> None:
     """Check that a worker has the same versions of packages and the same encoder as this process.
 
     Args:
-        mine: description of this process, from `describe_environment`.
-        theirs: introduction of the worker.
+        local: description of this process, from `describe_environment`.
+        worker: introduction of the worker.
 
     Raises:
-        EngineError: naming the difference, if it has not.
+        EngineError: if they differ, with the first difference.
     """
-    for what, here in mine.items():
-        there = theirs.described.get(what)
-        if here == there:
+    for name, expected in local.items():
+        actual = worker.described.get(name)
+        if actual == expected:
             continue
-        if what == "encoder" and here and there:
-            differs = next(key for key in {**here, **there} if here.get(key) != there.get(key))
-            what, here, there = f"the encoder's {differs}", here.get(differs), there.get(differs)
-        raise EngineError(f"{theirs.node} is unlike this process: {what} is {there} there and {here} here")
+        if name == "encoder" and actual and expected:
+            setting = next(key for key in {**expected, **actual} if expected.get(key) != actual.get(key))
+            name, expected, actual = f"the encoder's {setting}", expected.get(setting), actual.get(setting)
+        raise EngineError(f"{worker.node} is unlike this process: {name} is {actual} there and {expected} here")
 
 
 SHORT = "/tmp"
@@ -273,8 +275,8 @@ TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=Fal
 
 @contextmanager
 def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
-    """Connect to a Ray cluster, or start Ray on this machine, and yield the number of CPU cores of each live node.
-    After the block, the connection is closed.
+    """Connect to a Ray cluster, or start Ray on this machine, and yield the number of CPU cores of each live node. The
+    connection is closed after the block.
 
     Sets environment variables of this process. A Ray started here is shut down after the block, and its folder deleted.
 
@@ -292,7 +294,7 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is not None:
         # Before Ray is imported into this process, which it would kill if no cluster answers.
-        _require_answer(address)
+        _check_cluster_answers(address)
 
     folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
     if address is None:
@@ -313,8 +315,8 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
 
 
 def make_ray_folder(below: Path) -> str:
-    """Create a temporary folder for Ray's logs and sockets, named after this process, and return its path. The folders
-    of processes that no longer run are deleted.
+    """Create a temporary folder for Ray's logs and sockets, named after this process, and return its path. Folders of
+    processes that no longer run are deleted.
     """
     for old in below.glob(f"{PREFIX}*-*"):
         owner = old.name.removeprefix(PREFIX).partition("-")[0]
@@ -323,10 +325,9 @@ def make_ray_folder(below: Path) -> str:
     return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=below)
 
 
-def _require_answer(address: str) -> None:
-    """Check that a Ray cluster answers at HOST:PORT within about 20 s.
-
-    Another process connects first, because Ray kills a process that finds no cluster.
+def _check_cluster_answers(address: str) -> None:
+    """Check that a Ray cluster answers at HOST:PORT within about 20 s. Another process tries it, because Ray kills a
+    process that finds no cluster.
 
     Raises:
         EngineError: if the address has another form, or no cluster answers.

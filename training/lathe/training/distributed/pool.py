@@ -34,7 +34,7 @@ MAX_TRIES = 3
 
 @dataclass(frozen=True)
 class Task:
-    """Call of a worker's method.
+    """A call of a worker's method.
 
     Attributes:
         name: description for messages.
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True)
 class _TaskResult:
-    """Finished task, with its result or error.
+    """A finished task with the method's return value or exception.
 
     Attributes:
         number: position of the task in the order of all tasks.
@@ -65,43 +65,39 @@ class _TaskResult:
 
 
 class TaskQueue:
-    """Queue of tasks in order, taken from a lazy iterable.
-
-    A task whose worker died comes first again.
+    """Queue of tasks in order, taken from an iterable that may be lazy. A task whose worker died comes first again.
 
     Args:
-        tasks: the tasks; may be lazy.
-        lead: maximum number of tasks started from the oldest unfinished one on, itself included; None for no limit.
+        tasks: the tasks.
+        max_ahead: maximum number of tasks started from the oldest unfinished one on, itself included; None for any.
 
     Attributes:
-        coming: tasks not started, with their numbers.
-        again: tasks whose worker died, with their numbers.
-        begun: number of tasks started.
+        waiting: tasks not started, with their numbers.
+        retries: tasks whose worker died, with their numbers.
+        started: number of tasks started.
         unfinished: numbers of tasks started and not finished.
         tries: number of workers that died at a task, by task number.
     """
 
-    def __init__(self, tasks: Iterable[Task], lead: int | None = None) -> None:
-        self.coming, self.lead = enumerate(tasks), lead
-        self.again: list[tuple[int, Task]] = []
-        self.begun = 0
+    def __init__(self, tasks: Iterable[Task], max_ahead: int | None = None) -> None:
+        self.waiting, self.max_ahead = enumerate(tasks), max_ahead
+        self.retries: list[tuple[int, Task]] = []
+        self.started = 0
         self.unfinished: set[int] = set()
         self.tries: Counter[int] = Counter()
 
     def take(self) -> tuple[int, Task] | None:
-        """Remove the next task from the queue, and return its number and the task. The result is None if no task is
-        left, or if too many have been started since the oldest unfinished one.
-
-        Tasks put back come first; `lead` is the number that may be started from the oldest unfinished one on.
+        """Remove the next task from the queue, and return its number and the task. Return None if no task is left, or
+        if the oldest unfinished task is `max_ahead` tasks behind. Tasks that were put back come first.
         """
-        if self.again:
-            return self.again.pop()
-        if self.lead is not None and self.unfinished and self.begun - min(self.unfinished) >= self.lead:
+        if self.retries:
+            return self.retries.pop()
+        if self.max_ahead is not None and self.unfinished and self.started - min(self.unfinished) >= self.max_ahead:
             return None
 
-        numbered_task = next(self.coming, None)
+        numbered_task = next(self.waiting, None)
         if numbered_task is not None:
-            self.begun += 1
+            self.started += 1
             self.unfinished.add(numbered_task[0])
 
         return numbered_task
@@ -110,13 +106,13 @@ class TaskQueue:
         """Mark the task with this number as finished."""
         self.unfinished.discard(number)
 
-    def put_back(self, number: int, task: Task, why: str) -> None:
-        """Put a task back into the queue because its worker died. The next free worker gets it.
+    def put_back(self, number: int, task: Task, cause: str) -> None:
+        """Put a task back into the queue because its worker died. It comes first again.
 
         Args:
             number: number of the task.
             task: the task.
-            why: cause of the worker's death, for messages.
+            cause: cause of the worker's death, for messages.
 
         Raises:
             EngineError: if this is the `MAX_TRIES`-th worker that died at the task.
@@ -125,11 +121,11 @@ class TaskQueue:
         # A task at which several workers die is to blame itself, such as by a text that exhausts memory.
         if self.tries[number] == MAX_TRIES:
             raise EngineError(
-                f"{MAX_TRIES} workers died at {task.name}, the last one so: {why}. If their memory ran out, "
+                f"{MAX_TRIES} workers died at {task.name}, the last one so: {cause}. If their memory ran out, "
                 "take fewer workers (--workers) or machines with more of it"
             )
 
-        self.again.append((number, task))
+        self.retries.append((number, task))
 
 
 POLL_SECONDS = 0.5
@@ -179,32 +175,31 @@ class Pool:
             self._start_worker()
 
     def _start_worker(self) -> None:
-        """Start a worker and ask it to introduce itself, without waiting."""
         worker = self.start()
         self.starting[self.introduce(worker)] = worker
 
     def run_tasks(
         self,
         tasks: Iterable[Task],
-        lead: int | None = None,
+        max_ahead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[_TaskResult]:
-        """Run all tasks on the workers, and yield their results in the order in which they finish. A result holds what
-        the task returned or the error that it raised.
+        """Run all tasks on the workers, and yield their results in the order in which they finish. A result has the
+        method's return value or the exception that it raised.
 
-        A task's error is part of its `_TaskResult`. If a worker dies, it is replaced and its task is run again.
+        If a worker dies, it is replaced and its task is run again.
 
         Args:
             tasks: taken from the iterable in order as workers become free.
-            lead: maximum number of tasks started from the oldest unfinished one on, itself included; None for no limit.
-            on_wait: called with the running tasks, about twice a second; an exception that it raises stops the pass.
+            max_ahead: maximum number of tasks started from the oldest unfinished one on, itself included; None for any.
+            on_wait: called with the running tasks, about twice a second; an exception that it raises ends the run.
 
         Raises:
             EngineError: if no worker becomes ready, one differs from this process, or several die at the same task.
         """
         import ray
 
-        queue, idle = TaskQueue(tasks, lead), list(self.ready)
+        queue, idle = TaskQueue(tasks, max_ahead), list(self.ready)
         busy: dict[Any, tuple[Any, int, Task]] = {}
         while True:
             # The queue gives None while its oldest task is too far behind, though tasks are left.
@@ -237,11 +232,11 @@ class Pool:
                 idle.append(worker)
                 yield done
 
-            self._require_ready_worker()
+            self._check_ready_worker()
 
     def _admit(self, reference: Any) -> list[Any]:
-        """Add a worker that has started to the ready ones, and return it in a list. If it died while starting, another
-        is started and the list is empty.
+        """Add a worker that has started to the ready ones, and return it in a list. If it died while starting, start
+        another and return an empty list.
 
         Raises:
             EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died as they started.
@@ -274,12 +269,8 @@ class Pool:
         self.last_ready = time.monotonic()
         self._start_worker()
 
-    def _require_ready_worker(self) -> None:
-        """Check that a worker has been ready within the last `START_SECONDS`.
-
-        Raises:
-            EngineError: if none has.
-        """
+    def _check_ready_worker(self) -> None:
+        """Check that some worker has been ready within the last `START_SECONDS`. Raises `EngineError` if none has."""
         if self.ready:
             self.last_ready = time.monotonic()
         elif time.monotonic() - self.last_ready > START_SECONDS:
@@ -298,8 +289,8 @@ class Pool:
 
 
 def _worker_exception(error: Any, task: Task) -> Exception:
-    """Return the exception that a worker's method raised, given Ray's error. If the worker's memory ran out, return an
-    `EngineError` with advice instead.
+    """Return the exception that a worker's method raised, which Ray wraps in its error. If the worker ran out of
+    memory, return an `EngineError` with advice instead.
     """
     cause: Exception = error.cause or error
     if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
@@ -308,7 +299,7 @@ def _worker_exception(error: Any, task: Task) -> Exception:
 
 
 def _explain_error(error: Exception) -> str:
-    """Return the cause that a Ray error states, for messages. Advice is added if a module or memory is lacking."""
+    """Return the cause of a Ray error as text, with advice if a module is missing or memory ran out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
         return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"
@@ -318,9 +309,8 @@ def _explain_error(error: Exception) -> str:
 
 
 class ShardTasks:
-    """Iterable of a run's tasks, which also collects their outcomes.
-
-    A task encodes one unfinished shard of a local file, or all shards of a remote one.
+    """The tasks of encoding the unfinished shards of a run, and their outcomes. A task encodes one shard of a local
+    file, or all shards of a remote one.
 
     Args:
         run: the shards, their folders and the encoder.
@@ -342,32 +332,35 @@ class ShardTasks:
                 self.shards.setdefault(run.folders[shard].absolute(), []).append(shard)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks of encoding the shards, file by file. Files that have been found damaged by then are left
-        out.
+        """Yield the tasks of encoding the unfinished shards, file by file. Files that have been found damaged by then
+        are left out.
         """
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
-            here = list(folders)
+            of_file = list(folders)
             # All shards of a remote file are one task, so that it is downloaded once.
-            for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
+            for of_task in [of_file] if is_remote(file) or is_hub(file) else [[folder] for folder in of_file]:
                 if self.run.source.name_of(file) not in self.damaged:
-                    yield self._build_task(file, together)
+                    yield self._build_task(file, of_task)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
+        """Return the task of encoding the shards of these folders, which are of one file."""
         location = str(Path(file).absolute()) if is_path(file) else file
         shards = [replace(self.shards[folder][0], file=location) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
     def report_progress(self, tasks: Iterable[Task], report: Report) -> None:
-        """Call `report` with the rows done of each shard of the tasks, as read from the shards' folders."""
+        """Call `report` with each shard of the tasks and the number of its rows that are done, read from the shard's
+        folder.
+        """
         for task in tasks:
             for folder in _list_folders(task):
                 for shard in self.shards[folder]:
                     report(shard, read_position(folder).rows)
 
     def record_outcome(self, done: _TaskResult, report: Report) -> None:
-        """Record how a task ended. Its rows are reported, or a damaged file is added to `damaged` with the reason, or
-        the worker's error is raised.
+        """Record how a task ended: report its rows, or add a damaged file to `damaged` with the reason. Any other error
+        of the task is raised.
 
         Raises:
             SourceError: for a damaged file, unless the source skips such files.

@@ -23,10 +23,10 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoded_shards import encode_shard
-from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.fitting.stacked import StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard, is_path, open_local_copy
 from lathe.transforms.chain import Chain, deserialize_chain
-from lathe.transforms.statistics import at_unit_length, block_moments
+from lathe.transforms.statistics import block_moments, normalize_in_float64
 from lathe.transforms.vectors import as_numpy
 
 NAME = ".seen-by-workers"
@@ -35,7 +35,7 @@ NAME = ".seen-by-workers"
 
 @dataclass(frozen=True)
 class Token:
-    """Random secret that this process wrote to a folder, for workers to read back.
+    """A random secret in a file, by which a worker recognizes that it sees the same folder as this process.
 
     Attributes:
         file: path of the token file.
@@ -47,16 +47,16 @@ class Token:
 
     @classmethod
     def write(cls, folder: Path) -> "Token":
-        """Write a file with a new secret into a folder, and return the token that names both."""
+        """Write a file with a new secret into a folder, and return the token with its path and secret."""
         token = cls(folder.absolute() / NAME, secrets.token_hex())
         token.file.write_text(token.secret)
         return token
 
-    def require_seen(self) -> None:
-        """Check that this machine can read the token's file, with the same secret, and write to its folder.
+    def check_visible(self) -> None:
+        """Check that this machine can read the token's file with the same secret, and write to its folder.
 
         Raises:
-            EngineError: naming this machine, if it cannot.
+            EngineError: if it cannot, with the name of this machine.
         """
         try:
             seen = self.file.read_text() == self.secret and os.access(self.file.parent, os.W_OK)
@@ -72,7 +72,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Introduction:
-    """Description of a worker, sent before it is given work.
+    """Description of a worker, which it sends before it is given work.
 
     Attributes:
         node: host name of its machine.
@@ -91,13 +91,13 @@ class Block:
 
     Attributes:
         parts: the files that contain the rows.
-        width: dimensions of the rows.
+        dimensions: dimensions of the rows.
         rows: indices of the rows in these files `(n,)`.
         first: index of the first row among all fitted rows, for messages.
     """
 
-    parts: Sequence[Part]
-    width: int
+    parts: Sequence[VectorFile]
+    dimensions: int
     rows: NDArray[np.int64]
     first: int
 
@@ -120,7 +120,7 @@ class RayWorker:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """Encoder of the spec, or None without a spec. It is loaded at the first access, which takes seconds.
+        """Encoder of the spec, or None without a spec. It is loaded at first use, which takes seconds.
 
         Raises:
             EncoderError: if it cannot be loaded here.
@@ -131,11 +131,11 @@ class RayWorker:
         return encoder if self.prompt_name is None else encoder.with_default_prompt(self.prompt_name)
 
     def introduce(self) -> Introduction:
-        """Load the encoder, and return host name, process id, and versions of packages and encoder."""
+        """Load the encoder, and return the host name, the process id, and the versions of packages and encoder."""
         return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
-        """Encode shards of one file, and write each into its folder. A remote file is downloaded once for all of them.
+        """Encode shards of one file into their folders. A remote file is downloaded once for all of them.
 
         Args:
             shards: shards of the same file.
@@ -148,7 +148,7 @@ class RayWorker:
             SourceError, FitError, EngineError: see `encode_shard`.
         """
         # Before any text is encoded: a folder that is not shared would lose the vectors.
-        token.require_seen()
+        token.check_visible()
         file = shards[0].file
         if is_path(file) and not Path(file).exists():
             raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
@@ -157,7 +157,7 @@ class RayWorker:
                 encode_shard(replace(shard, file=str(opened)), field, self.encoder, folder)
 
     def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
-        """Compute the moments of a block's rows, and return them as arrays by name.
+        """Compute the moments of a block's rows, and return their arrays by name.
 
         Args:
             block: the rows.
@@ -167,15 +167,15 @@ class RayWorker:
         Raises:
             InputError: if a row holds NaN or inf; names the row.
         """
-        rows: Any = Stacked(block.parts, block.width)[block.rows]
+        rows: Any = StackedVectors(block.parts, block.dimensions)[block.rows]
         if chain is not None:
             rows = self._load_chain(chain).transform(rows)
-        vectors = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
+        vectors = normalize_in_float64(as_numpy(rows)) if unit else as_numpy(rows)
         return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:
-        """Return the chain that is serialized in `payload`. The last one is cached, because many blocks use the
-        same.
+        """Return the chain of transforms that is serialized in `payload`. The last one is cached, because many blocks
+        use the same.
         """
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
@@ -183,8 +183,8 @@ class RayWorker:
 
 
 def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
-    """Return the versions of the packages and of Python by name, and the encoder's description. All processes of a fit
-    must agree in them.
+    """Return the versions of packages and of Python by name, with the encoder's description under `encoder`. All
+    processes of a fit must agree in them.
     """
     packages = ("lathe-training", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}

@@ -44,8 +44,8 @@ class Batch:
 
 
 def estimate_tokens(text: str, max_length: int) -> int:
-    """Estimate how many tokens a model will read of a text, from the number of the text's UTF-8 bytes. The estimate is
-    at most `max_length`.
+    """Estimate how many tokens a model will read of a text. The estimate is a quarter of its UTF-8 bytes plus 2, and at
+    most `max_length`.
     """
     if len(text) >= BYTES_PER_TOKEN * max_length:  # its bytes, of which there are as many at least, need no counting
         return max_length
@@ -53,13 +53,15 @@ def estimate_tokens(text: str, max_length: int) -> int:
 
 
 def sort_longest_first(lengths: Sequence[int]) -> list[int]:
-    """Return the positions of texts in order of descending length, so that neighbours need little padding."""
+    """Return the positions of texts in order of descending length. Texts of similar length, which need little padding,
+    are then next to each other.
+    """
     return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
 
 def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
-    """Divide texts that are sorted by length, longest first, into batches for padded input. Each batch is yielded as a
-    slice of the texts' positions. It ends before its padded tokens exceed `budget` or its padding exceeds `slack`.
+    """Divide texts that are sorted by length, longest first, into batches, and yield each batch as a slice of the
+    sorted texts. A batch ends before its tokens, padding included, exceed `budget` or its padding exceeds `slack`.
 
     Args:
         lengths: tokens of each text, longest first.
@@ -79,8 +81,8 @@ def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Ite
 
 
 def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slice]:
-    """Divide texts, in their order, into batches of at most `budget` tokens, counted without padding. Each batch is
-    yielded as a slice of the texts' positions, with at least one text even if that exceeds the budget.
+    """Divide texts, in their order, into batches of at most `budget` tokens, and yield each batch as a slice of the
+    texts. Tokens are counted without padding. A text longer than the budget is a batch of its own.
     """
     start = tokens = 0
     for position, length in enumerate(lengths):
@@ -94,8 +96,8 @@ def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slic
 
 
 def split_features(features: Features, budget: int, slack: int, padding_side: str) -> Iterator[Batch]:
-    """Divide texts that were tokenized and padded together into batches of similar length. Each yielded batch keeps
-    only the columns that its longest text needs, and the positions of its texts in the input.
+    """Divide texts that were tokenized and padded together into batches of similar length, and yield the batches. A
+    batch's tensors are padded to its own longest text, and its `rows` are the positions of its texts.
 
     Features without an attention mask are flattened already (for flash attention) and become one batch.
 
@@ -134,7 +136,8 @@ R = TypeVar("R")
 
 
 def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
-    """Yield items in order, each made in a thread while the caller works on the one before.
+    """Yield the items of an iterable in order, computing the next one in a thread while the caller works on the current
+    one.
 
     An error of the items' own is raised when its item is due.
     """
@@ -147,7 +150,7 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
 
 
 def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Apply a function to items in as many threads as torch uses, and yield each item with its result, in order.
+    """Apply a function to items in as many threads as torch uses, and yield pairs of an item and its result, in order.
 
     Meanwhile torch computes on one core in each thread, including this one; the end restores the setting. A single item
     gets all cores, as does every item if torch uses one thread only. Items are taken as threads become free. An error

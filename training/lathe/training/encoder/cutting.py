@@ -68,7 +68,7 @@ SPACE = re.compile(r"(?<=\S)\s(?=\S)")
 
 
 class Cut(NamedTuple):
-    """Text truncated to what a model reads, or the whole text.
+    """Beginning or end of a text that holds all tokens that a model reads, and whether it is the whole text.
 
     Attributes:
         text: a text with the same tokens as the original, up to the number that the model reads.
@@ -95,7 +95,7 @@ class _Tokens:
 
 
 class TextCutter:
-    """Truncation of texts to what a model reads, with unchanged vectors.
+    """Truncation of long texts, before they are tokenized, to a part with the same tokens as far as the model reads.
 
     Not thread-safe, like the tokenizer.
 
@@ -121,8 +121,8 @@ class TextCutter:
         self.only_whole_words = type(model).__name__ == "WordPiece"
 
     def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all the tokens that a model reads behind a prompt. The result says
-        whether the part is the whole text, as it always is for short texts.
+        """Cut a long text to a part that holds all the tokens that the model reads of it behind a prompt. Returns the
+        part and whether it is the whole text, as it always is for short texts.
 
         Args:
             text: any text; one shorter than about twice what the model reads is not tokenized.
@@ -157,6 +157,9 @@ class TextCutter:
             kept = self._remove_long_stretches(kept, before, tokens, unread)
 
     def _tokenize(self, text: str) -> _Tokens:
+        """Return the token ids of a text, without truncation and special tokens, with their offsets and words where the
+        tokenizer reports them.
+        """
         encoded = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
         if not encoded.encodings:  # a tokenizer written in Python
             return _Tokens(encoded["input_ids"][0], None, [])
@@ -165,7 +168,7 @@ class TextCutter:
 
     def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
         """Return whether a part of a text has more tokens than the model reads. Only words that end well before the cut
-        are counted.
+        are counted, since the cut may change the others.
 
         The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
         is WordPiece.
@@ -191,12 +194,12 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether the tokens that the model reads of a part stay the same wherever the text is cut. If so, the
-        part is long enough, which ends the search for a cut in a text without spaces.
+        """Return whether the tokens that the model reads of a part would be the same if the text was cut a few
+        characters earlier. If so, the part is long enough. For WordPiece the result is always False.
 
         They are compared with those of a part half as long, and with those of the part cut a few characters earlier. If
         the best segmentations up to each of the last positions begin alike, so does the best one up to any later
-        position. For WordPiece the result is always False.
+        position.
 
         Args:
             tokens: tokens of the part.
@@ -217,8 +220,8 @@ class TextCutter:
         return all(ids[read] == tokens.ids[read] for ids in other_ids)
 
     def _remove_long_stretches(self, kept: str, before: str, tokens: _Tokens, unread: "_UnreadText") -> str:
-        """Return a part without the middles of its long stretches of characters that gave at most one token. If that
-        changes the part's tokens, the part is returned unchanged. If a stretch reaches the cut, its further characters
+        """Remove the middles of long stretches of characters that gave at most one token, and return the shorter part.
+        If that changes the tokens, the part is returned unchanged. If a stretch reaches the cut, its further characters
         are also skipped in `unread`, in place.
 
         Args:
@@ -249,7 +252,7 @@ class TextCutter:
 
 
 class _UnreadText:
-    """Characters of a text that have not been examined yet, consumed from one side.
+    """Characters of a text that have not been examined yet, consumed from its beginning or its end.
 
     Attributes:
         left: number of these characters.
@@ -260,16 +263,16 @@ class _UnreadText:
         self.side = side
         self.left = len(text)
 
-    def peek(self, count: int) -> str:
+    def _peek(self, count: int) -> str:
         """Return up to `count` of the next characters without consuming them."""
         start = len(self.text) - self.left if self.side == "right" else max(0, self.left - count)
         return self.text[start : start + min(count, self.left)]
 
     def join(self, kept: str, count: int) -> str:
-        """Consume up to `count` of the next unread characters, and attach them to the part `kept`. They go to the side
-        of the cut, and the longer part is returned.
+        """Consume up to `count` of the next unread characters, and return the part `kept` with them attached on the
+        side of the cut.
         """
-        characters = self.peek(count)
+        characters = self._peek(count)
         self.left -= len(characters)
         return kept + characters if self.side == "right" else characters + kept
 
@@ -281,7 +284,7 @@ class _UnreadText:
             return
 
         stretch = "".join(characters)
-        while upcoming := self.peek(MAX_EXAMINED):
+        while upcoming := self._peek(MAX_EXAMINED):
             beyond = upcoming.lstrip(stretch) if self.side == "right" else upcoming.rstrip(stretch)
             self.left -= len(upcoming) - len(beyond)
             if beyond:
@@ -289,7 +292,7 @@ class _UnreadText:
 
 
 def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each stretch of more than `STRETCH` characters that gave one token or none.
+    """Yield the start and end of each stretch of more than `STRETCH` characters that has one token or none.
 
     Args:
         spans: character offsets of the tokens.
@@ -306,8 +309,8 @@ def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int
 
 
 def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
-    """Return a part of a long text whose words are enough to hold all that a model reads. The result is None if the
-    text is short or the part has too few words.
+    """Cut a long text by counting words, without a tokenizer, to a part that surely holds all that a model reads.
+    Returns None if the text is short or the part has too few words.
 
     No tokenizer is needed, so most of a long text need not be sent to the process that has one.
     """
@@ -319,9 +322,9 @@ def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None
 
 
 def split_at_spaces(text: str) -> Iterator[str]:
-    """Split a text before spaces into pieces that have the same tokens alone as in the text, and yield them in order.
-    Pieces have at least `PIECE` characters, except for the last, and at most `LONGEST_PIECE`, where no space comes
-    before. An empty text is one empty piece.
+    """Split a long text before spaces into pieces that have the same tokens alone as in the text, and yield them in
+    order. A piece has at least `PIECE` characters, except the last, and at most `LONGEST_PIECE` where no space comes
+    before.
     """
     start = 0
     while len(text) - start > PIECE:
@@ -334,16 +337,16 @@ def split_at_spaces(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def build_too_long_error(place: int, text: str, encoder: str, max_length: int) -> TooLongError:
-    """Build the error for a text that is too long to be tokenized whole.
+def build_too_long_error(position: int, text: str, encoder: str, max_length: int) -> TooLongError:
+    """Return the error for a text that is too long to be tokenized whole. Its message says how long the text is.
 
     Args:
-        place: position of the text in the input.
+        position: position of the text in the input.
         text: the text.
         encoder: name of the encoder.
         max_length: tokens that the encoder reads.
     """
     return TooLongError(
-        f"input {place} is {len(text)} characters long, of which {encoder} reads {max_length} tokens; "
+        f"input {position} is {len(text)} characters long, of which {encoder} reads {max_length} tokens; "
         "shorten it or allow truncation"
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def best_device() -> str:
-    """Return the default torch device: CUDA if available, else MPS, else the CPU."""
+    """Return the name of the default torch device: `cuda` if available, else `mps`, else `cpu`."""
     import torch  # here, so that settings and command lines can be read without it
 
     if torch.cuda.is_available():
@@ -27,8 +27,8 @@ def best_device() -> str:
 
 
 def require_device(device: str | None) -> None:
-    """Check that torch finds a CUDA or MPS device on this machine. The CPU, other kinds of devices and None always
-    pass.
+    """Raise `ValueError` if torch does not find the named CUDA or MPS device on this machine. The CPU, other kinds of
+    devices and None always pass.
 
     Raises:
         ValueError: if the device is not available.
@@ -79,7 +79,7 @@ class Agreement:
 
 def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
     """Return the dtype that a model runs in on a device. `auto` becomes bfloat16 if the device supports it, else
-    float32, and other dtypes are returned unchanged.
+    float32. Other dtypes are returned unchanged.
     """
     if dtype != "auto":
         return dtype
@@ -87,8 +87,8 @@ def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
 
 
 def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Return whether a device supports bfloat16 without emulation. Devices other than CUDA and CPU are taken to support
-    none.
+    """Return whether a device computes in bfloat16 without emulation. CUDA devices and CPUs are examined, and the
+    result is False for all others.
     """
     if device.startswith("cuda"):
         import torch  # only here: settings take the names of formats from this module
@@ -98,14 +98,15 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
 
 
 def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """Return the names of the processor's instruction sets and features, as Linux lists them. The set is empty on other
-    systems.
+    """Return the processor's feature flags, such as `avx512_bf16`, which Linux lists in /proc/cpuinfo. The set is empty
+    on other systems.
     """
     return set((read_cpu_field("flags", cpuinfo) or read_cpu_field("Features", cpuinfo)).split())
 
 
 def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
-    """Convert a model to a dtype, in place. Only the frequencies of rotary positions stay in float32.
+    """Convert a model to a dtype, in place, except for the frequencies of rotary position embeddings, which become
+    float32.
 
     `Module.to` rounds them too. In bfloat16 a position of 500 then turns a vector by up to a radian too much.
     """
@@ -131,8 +132,8 @@ MAX_FREE_BYTES = 512 * 2**20
 
 
 def keep_freed_blocks() -> None:
-    """Set glibc's malloc, for the whole process, to reuse large freed blocks instead of returning each to the system.
-    On a system without glibc, nothing happens.
+    """Set glibc's malloc, for the whole process, to keep large freed blocks for reuse instead of returning them to the
+    system. On a system without glibc, nothing happens.
 
     A new block costs a page fault every 4 kB: a body of 6 MB took twice as long, long batches of an encoder a tenth to
     a quarter longer.

@@ -54,7 +54,7 @@ from lathe.training.encoder.prompts import (
     uses_chat_template,
 )
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
-from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder, require_finite, require_unicode
+from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder, check_finite
 from lathe.training.encoder.unpadding import (
     NAME,
     attend_on_gpu,
@@ -104,7 +104,8 @@ log = logging.getLogger(__name__)
 
 
 class Encoder(PromptedEncoder):
-    """Loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a time.
+    """Encoder of texts by a loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a
+    time.
 
     Attributes:
         model: the `SentenceTransformer`.
@@ -132,7 +133,7 @@ class Encoder(PromptedEncoder):
         device: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        """Load the spec's model onto a device and test it on a few texts, which takes seconds. A Hub id that is not
+        """Load the spec's model onto a device and run it on a few test texts, which takes seconds. A Hub id that is not
         cached is downloaded. The C allocator of the process is set to keep freed blocks.
 
         Args:
@@ -161,8 +162,8 @@ class Encoder(PromptedEncoder):
             self.batch_tokens = max(self.batch_tokens, min(4 * self.batch_tokens, BATCH_NUMBERS // self.dimensions))
 
     def _describe_model(self) -> None:
-        """Set the attributes that are known of the loaded model without running it. They are dimensions, length,
-        prompts, fingerprint and warning. The warning, about the quality of its vectors, is also logged.
+        """Set the attributes that are known without running the model: dimensions, maximum length, prompts, fingerprint
+        and a warning about the quality of its vectors. The warning is also logged.
         """
         wrapped = uses_chat_template(self.model)
         if self.spec.chat_template == "off":
@@ -190,8 +191,8 @@ class Encoder(PromptedEncoder):
         )
 
     def _prepare_model(self) -> None:
-        """Convert the loaded model to the spec's dtype, and run it once on test texts. How its batches are padded is
-        chosen, too.
+        """Convert the model to the spec's dtype, run it on test texts, choose how batches are padded, and compile it if
+        the spec says so. All of it happens in place.
         """
         self.transformer, *self.heads = self.model
         for module in self.heads:
@@ -231,8 +232,8 @@ class Encoder(PromptedEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the cutter that shortens long texts to the model's maximum length before they are tokenized. The result
-        is None for a static model without a limit.
+        """Build the `TextCutter` that shortens long texts to the model's maximum length before they are tokenized. The
+        result is None for a static model without a limit.
         """
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
@@ -247,9 +248,8 @@ class Encoder(PromptedEncoder):
         return TextCutter(wrapped, limit["max_length"])
 
     def _convert_and_compare(self) -> Agreement | None:
-        """Convert the transformer to the spec's dtype, in place, and measure how well it agrees with float32. Compared
-        are its vectors of test texts. Large models and those with flash attention are only converted, and None is
-        returned.
+        """Convert the transformer to the spec's dtype, in place, and return the cosine of its vectors of the test texts
+        with those in float32. Returns None for large models and flash attention, which are only converted.
 
         If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
         `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
@@ -287,8 +287,8 @@ class Encoder(PromptedEncoder):
         return try_packing(self.transformer, compare) or compare()
 
     def _unpad_on_gpu(self, compare: Callable[[], Agreement]) -> Agreement:
-        """Switch the transformer to flattened input on a GPU, in place, if its vectors agree with float32 as well as
-        those of padded batches. Returns how well they agree.
+        """Switch the transformer to flattened input on a GPU, in place, if its vectors then agree with float32 about as
+        well as those of padded batches. Returns the agreement with float32 of the input that was chosen.
         """
         padded, model = compare(), self.transformer.auto_model
         attention = str(model.config._attn_implementation)
@@ -307,7 +307,7 @@ class Encoder(PromptedEncoder):
 
     @property
     def window_tokens(self) -> int:
-        """Tokens of the texts that are tokenized together.
+        """Number of tokens of the texts that are tokenized together.
 
         They are those of one batch if a GPU needs no padding. Else they are those of `WINDOW_BATCHES` batches, so that
         texts of similar length share a batch.
@@ -321,8 +321,8 @@ class Encoder(PromptedEncoder):
         return self.padded_attention is not None
 
     def restore_model(self) -> None:
-        """Restore the model's own layers and attention, in place, so that it can be exported. This undoes the packed
-        layers and the unpadded batches that make it faster here.
+        """Undo the packed linear layers and the unpadded attention, in place. The model then has its own layers and
+        attention, and can be exported.
         """
         unpack_linear_layers(self.transformer)
         if self.padded_attention is not None:
@@ -330,8 +330,8 @@ class Encoder(PromptedEncoder):
             self.padded_attention = None
 
     def describe(self) -> dict[str, Any]:
-        """Return the encoder's settings as a dict for the artifact's metadata. Keys are those of the spec, with
-        `fingerprint`, `dimensions`, `max_length` and `prompts` of the loaded model.
+        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms. Keys are those of
+        the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts` of the loaded model.
 
         Where the model completes the spec, `given` holds what the spec says.
         """
@@ -352,8 +352,8 @@ class Encoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts into vectors `(n, d)` float32, in the order given. The result also holds the number of tokens of
-        each text and how many of them were cut off.
+        """Encode texts, and return their vectors `(n, d)` float32 in the order given. The result also holds the number
+        of tokens of each text and how many of them were cut off.
 
         Texts of similar length share a batch.
 
@@ -376,7 +376,7 @@ class Encoder(PromptedEncoder):
         if isinstance(texts, str):
             raise EncoderError(f"texts are a list of strings, not one string: [{texts!r:.80}]")
 
-        require_unicode(texts)
+        self._require_unicode(texts)
         prompt = self.prompt(prompt_name)
         pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
         # Batches come longest first; `rows` puts their vectors `(b, d)` back in the order of the pieces.
@@ -395,7 +395,8 @@ class Encoder(PromptedEncoder):
                     on_batch(done * len(texts) // len(pieces.texts))
 
         joined, counts = pieces.join(torch.from_numpy(vectors), tokens, normalize)
-        return Encoding(require_finite(joined.numpy(), self.spec), counts, padded, pieces.join_cut(cut))
+        check_finite(joined.numpy(), self.spec)
+        return Encoding(joined.numpy(), counts, padded, pieces.join_cut(cut))
 
     def divide(
         self,
@@ -405,8 +406,8 @@ class Encoder(PromptedEncoder):
         positions: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Pieces:
-        """Divide texts into the pieces that the model reads, which remember the text that each belongs to. With
-        `long_text` "mean", a long text becomes several chunks. Otherwise each text is one piece.
+        """Divide texts into the pieces that the model reads, and return the pieces with the position of the text that
+        each belongs to. With `long_text` "mean", a long text becomes several chunks. Otherwise each text is one piece.
 
         Args:
             texts: the texts.
@@ -420,7 +421,7 @@ class Encoder(PromptedEncoder):
             EncoderError: if the model's tokenizer cannot divide texts, or the prompt leaves too little space.
         """
         if texts and long_text == "error":
-            self.require_short(texts, prompt or "", positions)
+            self._refuse_long_texts(texts, prompt or "", positions)
 
         if long_text != "mean" or not texts or self.cutter is None:  # a static model without a limit reads all
             return Pieces.whole(texts)
@@ -434,14 +435,16 @@ class Encoder(PromptedEncoder):
         return split_texts(texts, tokenizer, max_length - prompt_tokens, self.name, positions, limit)
 
     def _count_prompt_tokens(self, prompt: str | None) -> int:
-        """Return the number of tokens that a model, other than a static one, reads besides those of a text."""
+        """Return how many tokens the model reads besides those of a text: special tokens, prompt and chat template. Not
+        for static models.
+        """
         return int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1
 
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
     ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-        """Tokenize texts and yield batches of texts of similar length, the longest first. Each batch comes with the
-        positions `(b,)` of its texts in the input.
+        """Tokenize texts, and yield batches of texts of similar length, the longest first. Each comes as a pair of the
+        positions `(b,)` of its texts in the input and the batch.
 
         Texts of `window_tokens` tokens are tokenized at a time.
 
@@ -461,7 +464,7 @@ class Encoder(PromptedEncoder):
     def _run_batches(
         self, batches: Iterable[tuple[NDArray[np.int64], Batch]], normalize: bool
     ) -> Generator[tuple[NDArray[np.int64], Batch, torch.Tensor], None, None]:
-        """Run batches through the model, in order. Each is yielded as the positions `(b,)` of its texts, the batch, and
+        """Run batches through the model, in order, and yield for each the positions `(b,)` of its texts, the batch, and
         its vectors `(b, d)`.
 
         On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
@@ -476,9 +479,10 @@ class Encoder(PromptedEncoder):
             yield from ((rows, batch, vectors) for (rows, batch), vectors in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Tokenize texts behind a prompt, cut to what the model reads, and return them in batches. Each batch also says
-        how many tokens of its texts were cut off. For a static model all texts are one batch. For others the
-        tokenizer's truncation side stays changed.
+        """Tokenize texts behind a prompt, truncated to what the model reads, and return them in batches. Each batch
+        also holds how many tokens of its texts were cut off.
+
+        For a static model all texts are one batch. For others the tokenizer's truncation side stays changed.
         """
         cuts = [self.cut(text, prompt, truncation_side) for text in texts]
         sizes = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
@@ -487,8 +491,8 @@ class Encoder(PromptedEncoder):
         return [self._count_cut(batch, texts, sizes, prompt) for batch in batches]
 
     def _count_cut(self, batch: Batch, texts: list[str], sizes: list[float], prompt: str | None) -> Batch:
-        """Return a copy of a batch that says how many tokens of each text the model does not read. A batch without a
-        cut text is returned unchanged.
+        """Return a copy of a batch with the number of tokens of each text that the model does not read. A batch whose
+        texts are all read in full is returned unchanged.
 
         Args:
             batch: tokenized texts.
@@ -514,8 +518,8 @@ class Encoder(PromptedEncoder):
         return replace(batch, cut=cut)
 
     def _count_tokens(self, texts: list[str]) -> list[int]:
-        """Return the number of tokens of each text, special tokens and those of a chat template included, however long
-        it is.
+        """Return the number of tokens of each text without truncation, special tokens and those of a chat template
+        included.
         """
         if self.fast_tokenizer is not None:
             return self.fast_tokenizer.count_tokens(texts)
@@ -524,8 +528,8 @@ class Encoder(PromptedEncoder):
         return [len(tokens) + self.template_tokens for tokens in ids]
 
     def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
-        """Tokenize texts that are already cut to what the model reads, and return them in batches. The tokenizer's
-        truncation side stays changed.
+        """Tokenize texts that are already cut to about what the model reads, and return them in batches. The
+        tokenizer's truncation side stays changed.
         """
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
@@ -553,25 +557,22 @@ class Encoder(PromptedEncoder):
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def _cut_behind_prompt(self, texts: list[str], prompt: str) -> list[str]:
-        """Cut the beginnings off texts that do not fit behind a prompt, of which truncation from the left would take
-        the prompt first. A tokenizer written in Python does not say where its tokens begin: its texts stay whole.
+        """Cut the beginnings off texts that do not fit behind the prompt, and return the texts. Truncation from the
+        left by the tokenizer would remove the prompt first. Texts stay whole if the tokenizer reports no offsets.
         """
         assert self.cutter is not None
-        room = self.cutter.wanted - 1 - self._count_prompt_tokens(prompt)
+        # The cutter wants one token more than the model reads.
+        limit = self.cutter.wanted - 1 - self._count_prompt_tokens(prompt)
         encodings = self.cutter.tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False).encodings
-        if room < 1 or not encodings:
+        if limit < 1 or not encodings:
             return texts
         return [
-            text if len(encoding.ids) <= room else text[encoding.offsets[-room][0] :]
+            text if len(encoding.ids) <= limit else text[encoding.offsets[-limit][0] :]
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
     def _require_known_tokens(self, features: Features) -> None:
-        """Check that the model has a vector for every token of its input.
-
-        Raises:
-            UnknownTokenError: if the tokenizer gives a token that the model has no vector for.
-        """
+        """Raise `UnknownTokenError` if the tokenizer gave a token that the model has no vector for."""
         if self.vocabulary is None or not features["input_ids"].numel():
             return
         highest = int(features["input_ids"].max())
@@ -581,8 +582,8 @@ class Encoder(PromptedEncoder):
             raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all that the model reads of it behind a prompt. The result says whether
-        the part is the whole text, as it is for short texts.
+        """Cut a long text to a part that holds all tokens that the model reads of it behind a prompt. The result is the
+        part, and whether it is the whole text, as it is for short texts.
 
         A static model with a limit of its own is cut at the end that its tokenizer names, whatever `truncation_side`;
         one without a limit reads `STATIC_CHARACTERS` characters.
@@ -621,8 +622,8 @@ class Encoder(PromptedEncoder):
 
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
-        """Run one batch through the whole model, without gradients, and return its vectors `(b, d)`. They are float32
-        on the model's device.
+        """Run one batch through the whole model, without gradients, and return its vectors `(b, d)` as float32 on the
+        model's device.
         """
         features = self.run_transformer(batch)
         for module in self.heads:
@@ -633,8 +634,8 @@ class Encoder(PromptedEncoder):
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def run_transformer(self, batch: Batch) -> dict[str, Any]:
-        """Run one batch through the transformer alone, on its device, and return its output by name, before pooling.
-        Token and sentence embeddings in the output are float32.
+        """Run one batch through the transformer alone, and return its output tensors by name, before pooling. Token and
+        sentence embeddings in the output are float32.
         """
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
@@ -644,17 +645,14 @@ class Encoder(PromptedEncoder):
                 features[name] = features[name].float()
         return features
 
-    def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
-        """Check that no text, with the prompt before it, has more tokens than the encoder reads. Static models with a
-        limit of their own are not checked.
+    def _refuse_long_texts(self, texts: Sequence[str], prompt: str, positions: Sequence[int] | None = None) -> None:
+        """Raise `TooLongError` for the first text that, with the prompt before it, has more tokens than the encoder
+        reads. Static models with a limit of their own are not checked.
 
         Args:
             texts: the texts.
             prompt: text put before each.
-            places: positions of the texts in the user's input, for messages; None counts them from 0.
-
-        Raises:
-            TooLongError: for the first text that is too long.
+            positions: positions of the texts in the user's input, for messages; None counts them from 0.
         """
         if self.static and self.cutter is not None:
             return
@@ -664,7 +662,7 @@ class Encoder(PromptedEncoder):
         if not self.static:
             counts = self._count_tokens([prompt + cut.text for cut in cuts])
 
-        for position, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
+        for position, text, cut, count in zip(positions or range(len(texts)), texts, cuts, counts, strict=True):
             if not cut.whole:
                 raise build_too_long_error(position, text, self.name, self.max_length)
             if count > self.max_length:

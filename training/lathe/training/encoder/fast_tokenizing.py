@@ -29,7 +29,8 @@ PER_TOKEN = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
 class _FastTokenizer:
-    """Tokenizer of a `SentenceTransformer` that gives the same input as the model's own `preprocess`.
+    """Tokenizer of a `SentenceTransformer` that calls the Rust tokenizer directly, and gives the same input as
+    `preprocess`.
 
     Args:
         model: the `SentenceTransformer`, with a tokenizer that wraps one of the library tokenizers.
@@ -44,8 +45,8 @@ class _FastTokenizer:
         self.settings: dict[str | None, Features] = {}
 
     def tokenize_in_row(self, texts: Sequence[str], prompt: str | None) -> tuple[Features, NDArray[np.int64]]:
-        """Return the model's input with the tokens of all texts in one row, without mask or padding, and the number of
-        tokens of each text.
+        """Tokenize texts, and return the model's input with the tokens of all texts in one row `(t,)`, without mask or
+        padding, and the number of tokens of each text `(n,)`.
 
         Args:
             texts: at least one text.
@@ -67,7 +68,8 @@ class _FastTokenizer:
         return row, lengths
 
     def tokenize(self, texts: Sequence[str], prompt: str | None) -> Features:
-        """Return the model's input for texts with a prompt before each, as `SentenceTransformer.preprocess` does.
+        """Tokenize texts with a prompt before each, and return the model's padded input, as
+        `SentenceTransformer.preprocess` does.
 
         Args:
             texts: at least one text.
@@ -98,13 +100,17 @@ class _FastTokenizer:
         return [len(encoding) for encoding in rust.encode_batch_fast(list(texts))]
 
     def _read_settings(self, prompt: str | None) -> Features:
-        """Return the model's input for a short text with the prompt, which has the keys of all texts' input."""
+        """Return the input that `preprocess` gives for a short text with this prompt. It has the same keys as the input
+        of any other text.
+        """
         if prompt not in self.settings:
             self.settings[prompt] = self.model.preprocess(["."], prompt=prompt)
         return self.settings[prompt]
 
     def agrees(self, prompt: str | None) -> bool:
-        """Return whether the input is that of `preprocess`, for `PROBES` together and one by one."""
+        """Return whether this tokenizer gives the same input as `model.preprocess` on the probe texts, in one batch and
+        alone.
+        """
         return all(
             _equal_features(self.tokenize(texts, prompt), self.model.preprocess(texts, prompt=prompt))
             for texts in (PROBES, *([probe] for probe in PROBES))
@@ -112,7 +118,8 @@ class _FastTokenizer:
 
 
 def open_fast_tokenizer(model: Any) -> _FastTokenizer | None:
-    """Return a fast tokenizer for a model, or None if the model has none, or its input would be another.
+    """Return a tokenizer that calls the Rust tokenizer of a model directly. Returns None if the model has no Rust
+    tokenizer, or the result would differ from `preprocess`.
 
     Args:
         model: the `SentenceTransformer`, with the padding side that it will be used with.
@@ -130,13 +137,13 @@ def open_fast_tokenizer(model: Any) -> _FastTokenizer | None:
 
 
 def _equal_features(features: Features, expected: Features) -> bool:
-    """Return whether two inputs have the same keys in the same order, and equal tensors and settings."""
+    """Return whether two inputs of a model have the same keys in the same order, equal tensors and equal settings."""
     if list(features) != list(expected):
         return False
     for name, value in expected.items():
         if isinstance(value, torch.Tensor):
-            other = features[name]
-            if not (isinstance(other, torch.Tensor) and other.dtype == value.dtype and torch.equal(other, value)):
+            tensor = features[name]
+            if not (isinstance(tensor, torch.Tensor) and tensor.dtype == value.dtype and torch.equal(tensor, value)):
                 return False
         elif features[name] != value:
             return False

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lathe.training.encoder.devices import best_device, resolve_dtype
-from lathe.training.encoder.model_checks import count_positions, require_loadable, require_supported
+from lathe.training.encoder.model_checks import check_loaded_model, check_model_files, count_positions
 from lathe.training.encoder.prompts import remove_chat_template
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
 from lathe.training.errors import EncoderError
@@ -28,8 +28,8 @@ UNEXPLAINED = (LookupError, AttributeError, TypeError, AssertionError)
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
-    """Load a spec's `SentenceTransformer`. If the spec switches the chat template off, the model is returned without
-    it.
+    """Load and return a spec's `SentenceTransformer`. If the spec switches the chat template off, it is removed from
+    the model.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
@@ -41,8 +41,8 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 
 
 def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
-    """Load a spec's `SentenceTransformer`, with the number of layers, pooling and maximum length that the spec sets.
-    Its chat template is kept, even if the spec switches it off.
+    """Load and return a spec's `SentenceTransformer`, with the number of layers, pooling and maximum length that the
+    spec sets. Its chat template is kept, even if the spec switches it off.
 
     The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and
     sentence-transformers are switched off in the whole process.
@@ -64,16 +64,18 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
 
     with convert_load_errors(spec):
         located = locate_model(spec.model)
-        require_loadable(spec, located)
+        check_model_files(spec, located)
         model = _load_sentence_transformer(spec, located, device, attention)
-        require_supported(spec, model)
+        check_loaded_model(spec, model)
         _limit_length(spec, model)
         _append_truncation(spec, model)
         return model.eval()
 
 
 def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | None, attention: str | None) -> Any:
-    """Load a folder or Hub id as a `SentenceTransformer`, with the number of layers and the pooling of the spec."""
+    """Load a folder or Hub id, and return it as a `SentenceTransformer` with the number of layers and the pooling of
+    the spec.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
@@ -99,8 +101,8 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
 
 @contextmanager
 def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
-    """Convert any exception within the block to an `EncoderError` that names the model. What the libraries raise
-    differs by model and by file.
+    """Convert any exception within the block to an `EncoderError` that names the model and says why it cannot be
+    loaded.
     """
     try:
         yield
@@ -111,8 +113,8 @@ def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
 
 
 def _limit_length(spec: EncoderSpec, model: Any) -> None:
-    """Set the maximum length of a model, in place, to that of the spec or else the model's own. The model's own is
-    reduced to the number of positions that it has vectors for.
+    """Set the maximum length of a model, in place, to the spec's, or else to the model's own, reduced to the number of
+    positions that it has vectors for.
 
     Raises:
         EncoderError: if the model cannot read as many tokens as the spec says.
@@ -145,8 +147,8 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 
 
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
-    """Append a module to the model, in place, that cuts its vectors to the `truncate_dim` of its settings. Without that
-    setting, or if the vectors are not longer, nothing is appended.
+    """Append a module to the model, in place, that truncates its vectors to the `truncate_dim` of its settings. Nothing
+    is appended without that setting, or if the vectors are not longer.
 
     sentence-transformers cuts them after the modules, in `encode` alone. As a module, a matrix with ones on its
     diagonal, the cut is also in exports and in what is trained.
@@ -172,8 +174,8 @@ def _append_truncation(spec: EncoderSpec, model: Any) -> None:
 
 
 def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
-    """Return a sentence that says why a model cannot be loaded. For the default model, it also says how to get its
-    files without the hub.
+    """Return a message that says why a model cannot be loaded. For the default model, it also says how to install its
+    files if they are not installed.
     """
     reason = " ".join(str(error).split())
     if isinstance(error, UNEXPLAINED):
@@ -184,10 +186,11 @@ def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
-    """Return the attention implementation to load a model with. It is the spec's, or for `auto` flash attention if that
-    is available. None leaves the choice to the library.
+    """Return the attention implementation to load a model with, or None to leave the choice to the library. It is the
+    spec's, unless that is `auto`.
 
-    `auto` is flash attention where it is installed and the model runs in half precision on a GPU, else None.
+    For `auto` the result is flash attention if it is installed and the model runs in half precision on a GPU, else
+    None.
     """
     if spec.attention != "auto":
         return spec.attention
@@ -197,8 +200,8 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
 
 
 def locate_model(model: str) -> str:
-    """Return the folder of the default model if its offline package is installed. For any other model, or without the
-    package, the name is returned unchanged.
+    """Return the folder of the default model's files if their PyPI package is installed. For any other model, or
+    without the package, the folder or Hub id is returned unchanged.
     """
     package = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
     if package is None or not package.submodule_search_locations:
@@ -209,7 +212,8 @@ def locate_model(model: str) -> str:
 def compute_fingerprint(
     model: Any, max_length: int, prompts: Mapping[str, str], without_chat_template: bool = False
 ) -> str:
-    """Hash a model's weights, modules, maximum length and prompts, and return the hash as 32 hexadecimal digits.
+    """Hash a model's weights, modules, maximum length and prompts, and return 32 hexadecimal digits.
+    `without_chat_template` says that its chat template was switched off, which changes the hash.
 
     `without_chat_template` says that the model's chat template was switched off, which gives other vectors.
 
@@ -234,8 +238,8 @@ def compute_fingerprint(
 
 
 def _describe_module(module: Any) -> str:
-    """Describe a module's settings that its weights do not show, as a text for the hash. These are its class, pooling
-    mode and activation, and whether prompts are pooled, texts put in lower case, and inputs added to outputs.
+    """Return a text for the hash with a module's settings that its weights do not show: class, pooling mode,
+    activation, and whether prompts are pooled, texts lower-cased, and inputs added to outputs.
     """
     description = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
     description += "" if getattr(module, "include_prompt", True) else " without prompt"

@@ -43,7 +43,7 @@ MAX_LONG_CHARACTERS = 32 * MAX_LONG_TOKENS
 
 @dataclass(frozen=True)
 class Pieces:
-    """Texts divided into chunks.
+    """Texts divided into chunks, with the text that each chunk belongs to.
 
     Attributes:
         texts: chunks of all texts, in order.
@@ -57,14 +57,14 @@ class Pieces:
 
     @classmethod
     def whole(cls, texts: Sequence[str]) -> "Pieces":
-        """Return texts of which each is one chunk."""
+        """Build pieces in which each text is a single chunk."""
         return cls(list(texts), np.arange(len(texts)), len(texts))
 
     def join(
         self, vectors: torch.Tensor, tokens: NDArray[np.int64], normalize: bool
     ) -> tuple[torch.Tensor, NDArray[np.int64]]:
         """Combine the vectors and token counts of chunks into those of the texts. Returns the vectors `(n, d)`, each
-        the mean of the text's chunks weighted by their tokens, and the token counts `(n,)`.
+        the mean of the text's chunk vectors weighted by their tokens, and the token counts `(n,)`.
 
         Args:
             vectors: vectors of the chunks `(c, d)`.
@@ -88,12 +88,11 @@ class Pieces:
         return means, sums
 
     def join_cut(self, cut: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of tokens of each text that were not read `(n,)`.
-
-        It is 0 for texts in chunks, of which everything is read.
+        """Return the number of tokens of each text that were not read `(n,)`. If any text is divided, all are 0,
+        because chunks are read in full.
 
         Args:
-            cut: tokens that were not read of each piece `(c,)`.
+            cut: tokens of each chunk that were not read `(c,)`.
         """
         return cut if len(self.texts) == self.count else np.zeros(self.count, dtype=np.int64)
 
@@ -106,8 +105,8 @@ def split_texts(
     positions: Sequence[int] | None,
     limit: int | None,
 ) -> Pieces:
-    """Divide texts into chunks of at most `max_tokens` tokens, and return the chunks. Each comes with the position of
-    the text that it belongs to. A text with fewer tokens is one chunk, unchanged.
+    """Divide texts into overlapping chunks of at most `max_tokens` tokens, and return the chunks, with the position of
+    the text that each belongs to. A text with fewer tokens is one chunk, unchanged.
 
     Args:
         texts: the texts.
@@ -145,8 +144,8 @@ def split_texts(
 
 
 def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Iterator[tuple[str, int]]:
-    """Yield the overlapping chunks of a text. Each comes with the number of its tokens that were in no earlier chunk,
-    except that a text short enough not to be tokenized comes with 0.
+    """Yield pairs of an overlapping chunk of a text and the number of its tokens that were in no earlier chunk. For a
+    text so short that it is not tokenized, the number is 0.
     """
     if len(text.encode("utf-8", "surrogatepass")) <= max_tokens:  # a token has a byte at least
         yield text, 0
@@ -180,7 +179,7 @@ def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Ite
 
 
 def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int:
-    """Return the index of the first token of the word that the token at index `token` belongs to. The result is `token`
+    """Return the index of the first token of the word that the token at index `token` belongs to. Returns `token`
     itself if the word begins more than `reach` tokens before.
     """
     start = token
@@ -190,7 +189,7 @@ def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int
 
 
 def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, int]], list[int | None]]:
-    """Tokenize a text, and return each token's start and end in characters and the index of its word."""
+    """Tokenize a text, and return two lists: each token's start and end in characters, and each token's word index."""
     encoded = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
     if not encoded.encodings:  # a tokenizer written in Python
         raise EncoderError(f"long_text mean needs a tokenizer that reports offsets, which that of {encoder} does not")

@@ -32,9 +32,9 @@ TASK_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestio
 """Ends of the names of architectures in config.json that answer with scores. Rerankers are of the first kind."""
 
 
-def require_loadable(spec: EncoderSpec, model: str) -> None:
-    """Check, before loading, that sentence-transformers would load a model as its files mean it. The spec and the
-    model's files are read, perhaps from the Hub.
+def check_model_files(spec: EncoderSpec, model: str) -> None:
+    """Raise `EncoderError` if a model's files show, before it is loaded, that its vectors would be wrong: rerankers,
+    sparse encoders, missing files, and layers that it does not have. The files may be read from the Hub.
 
     sentence-transformers fills layers that a model lacks with random weights, and takes the means of token vectors of a
     reranker or a sparse encoder.
@@ -42,14 +42,11 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
     Args:
         spec: spec of the encoder.
         model: folder or Hub id to load.
-
-    Raises:
-        EncoderError: if the spec or the files say that it would not.
     """
     if spec.upstream is not None:
         raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
 
-    _require_fetched(spec, model)
+    _refuse_lfs_pointers(spec, model)
     # Rerankers and sparse encoders name their type there; sentence-transformers would load them all the same.
     kind = _read_settings(model, "config_sentence_transformers.json", spec).get("model_type", MODEL_TYPE)
     if kind != MODEL_TYPE:
@@ -76,7 +73,7 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
             raise EncoderError(f"{spec.name} has layers 1 to {loaded.num_hidden_layers}, not {spec.layer}")
 
 
-def _require_fetched(spec: EncoderSpec, model: str) -> None:
+def _refuse_lfs_pointers(spec: EncoderSpec, model: str) -> None:
     """Raise `EncoderError` if weights in a model's folder are pointers of Git LFS, whose content was not fetched."""
     for path in Path(model).rglob("*.safetensors") if Path(model).is_dir() else ():
         with path.open("rb") as file:
@@ -85,15 +82,12 @@ def _require_fetched(spec: EncoderSpec, model: str) -> None:
 
 
 def has_modules(spec: EncoderSpec, model: str) -> bool:
-    """Return whether a model's files include modules.json, which says how its token vectors are pooled. Without it, a
-    default pooling is used.
-    """
+    """Return whether a model's files include modules.json, which says how its token vectors are pooled."""
     return _find_file(model, "modules.json", spec) is not None
 
 
 def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str | None:
-    """Return the text of a warning that neither the model's files nor the spec say how token vectors are pooled.
-    Returns None if one of them does.
+    """Return a warning message if neither the model's files nor the spec say how token vectors are pooled, else None.
 
     Args:
         spec: spec of the encoder.
@@ -110,8 +104,8 @@ def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str
 
 
 def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
-    """Read one of a model's JSON files and return its object. The result is empty if there is no such file, or it holds
-    no object.
+    """Read one of a model's JSON files and return its object as a dict. The result is empty if there is no such file,
+    or its content is no object.
     """
     path = _find_file(model, file, spec)
     if path is None:
@@ -121,7 +115,7 @@ def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
 
 
 def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
-    """Return the path of a file of a folder or of a model on the Hub, or None if there is no such file."""
+    """Return the path of a file of a local model folder or of a model on the Hub, or None if there is no such file."""
     if Path(model).is_dir():  # without sentence-transformers, which takes a second to import
         path = Path(model, file)
         return str(path) if path.exists() else None
@@ -132,16 +126,13 @@ def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
     return found
 
 
-def require_supported(spec: EncoderSpec, model: Any) -> None:
-    """Check that a loaded model reads texts, has prompts that are texts, and found all its weights in its files.
-    Prompts that are null become empty, in place.
+def check_loaded_model(spec: EncoderSpec, model: Any) -> None:
+    """Raise `EncoderError` if a loaded model does not read texts, has prompts that are no texts, or has weights that
+    its files lack. Prompts that are null become empty, in place.
 
     Args:
         spec: spec of the encoder.
         model: the `SentenceTransformer`.
-
-    Raises:
-        EncoderError: if it does not.
     """
     _require_first_module(spec, model)
     _require_prompts(spec, model)
@@ -150,11 +141,7 @@ def require_supported(spec: EncoderSpec, model: Any) -> None:
 
 
 def _require_first_module(spec: EncoderSpec, model: Any) -> None:
-    """Check that a model's first module is a transformer or static embedding that reads texts.
-
-    Raises:
-        EncoderError: naming the module, if it cannot.
-    """
+    """Raise `EncoderError` if a model's first module is no transformer or static embedding, or does not read texts."""
     first = next(iter(model))
     kind = type(first).__name__
     if kind == "Router":
@@ -177,10 +164,8 @@ def _is_static_embedding(module: Any) -> bool:
 
 
 def _require_prompts(spec: EncoderSpec, model: Any) -> None:
-    """Check that the prompts in a model's settings are texts. A prompt that is null becomes empty, in place.
-
-    Raises:
-        EncoderError: for a prompt that is anything else.
+    """Raise `EncoderError` if a prompt in a model's settings is neither a text nor null. A prompt that is null becomes
+    empty, in place.
     """
     for name, prompt in model.prompts.items():
         if not isinstance(prompt, str | None):
@@ -189,7 +174,8 @@ def _require_prompts(spec: EncoderSpec, model: Any) -> None:
 
 
 def _require_weights(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if transformers has filled in random weights that a model's files lack.
+    """Raise `EncoderError` if weights of a model were not in its files, so that transformers has set them to random
+    values.
 
     transformers marks the weights that it has read, from version 5 on. Those of adapters, which PEFT adds, and of
     quantized models have no mark.
@@ -214,8 +200,7 @@ def _require_weights(spec: EncoderSpec, model: Any) -> None:
 
 
 def find_smaller_vocabulary(model: Any) -> int | None:
-    """Return how many tokens a loaded model has vectors for, if its tokenizer can give ids beyond that. Returns None if
-    it cannot.
+    """Return how many tokens a loaded model has vectors for, if its tokenizer can give ids beyond that, else None.
 
     Some models have special tokens that none of their texts contain. A text with such a token makes the model fail.
     """
@@ -240,7 +225,7 @@ OTHER_INPUTS = ("vision", "visual", "image", "audio")
 
 
 def find_first_position(model: torch.nn.Module) -> int:
-    """Return the position id that a model gives to a text's first token. It is 0, or `padding_idx` + 1 for models like
+    """Return the position id that a model gives to a text's first token: 0, or `padding_idx` + 1 for models like
     RoBERTa.
     """
     for module in model.modules():
@@ -251,8 +236,8 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 
 def count_positions(model: Any) -> int | None:
-    """Return the number of tokens of a text that a transformer has position vectors for. Returns None if the model has
-    no such vectors, as with rotary or relative positions.
+    """Return the maximum number of tokens of a text that a transformer has position vectors for. Returns None if the
+    model has no such vectors, as with rotary or relative positions.
 
     RoBERTa, MPNet and XLM-R have vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT
     for two.

@@ -13,7 +13,7 @@ import numpy as np
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, VectorStores
-from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder, TextEncoder, require_unicode
+from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder, TextEncoder
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
 from lathe.training.encoder.vector_database import StoredVector, VectorDatabase
 from lathe.training.errors import EncoderError, UpstreamError
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorStores | None = None) -> TextEncoder:
-    """Return an encoder for a spec, either with its model loaded or connected to its embeddings API. A connection is
-    closed when this process exits.
+    """Return the encoder of a spec: a model that is loaded now, or a client of the spec's embeddings API. Connections
+    and stores are closed when this process exits.
 
     Args:
         spec: spec of the encoder.
@@ -47,8 +47,8 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorSto
 
 
 def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | None) -> TextEncoder:
-    """Load a model, and return it as an encoder that stores its vectors in a database. If none are to be stored or the
-    database cannot be opened, the encoder is returned without it.
+    """Load a model, and return it as an encoder that stores its vectors in a database. If nothing is to be stored or
+    the database cannot be opened, the plain encoder is returned.
     """
     encoder = Encoder(spec, device)
     if stores is None or not stores.encoded.max_bytes:
@@ -67,7 +67,7 @@ STORE_TEXTS = 1024
 
 
 class StoredEncoder(PromptedEncoder):
-    """A loaded model and the database of its vectors.
+    """Encoder of a loaded model that stores its vectors in a database and reads them again.
 
     If the database cannot be read or written, texts are encoded as if it were empty, and the log says so once.
 
@@ -96,7 +96,7 @@ class StoredEncoder(PromptedEncoder):
         return self.encoder.device
 
     def describe(self) -> dict[str, Any]:
-        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
+        """Return the settings of the model as a dict, as `Encoder.describe` does."""
         return self.encoder.describe()
 
     def encode(
@@ -108,8 +108,8 @@ class StoredEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` in the order given, reading stored vectors instead of computing them. New
-        vectors are stored, and texts that repeat are encoded once.
+        """Return the vectors `(n, d)` of texts in the order given. Vectors that are stored are read, and all others are
+        computed once for each distinct text and stored.
 
         In the result, `padded` counts padded tokens of the texts that were encoded now, and `cut` is not known.
 
@@ -118,7 +118,7 @@ class StoredEncoder(PromptedEncoder):
         """
         if isinstance(texts, str):
             return self.encoder.encode(texts)  # which raises
-        require_unicode(texts)
+        self._require_unicode(texts)
         name = self.default_prompt_name if prompt_name is None else prompt_name
         options: dict[str, Any] = {
             "prompt_name": NO_PROMPT if name is None else name,
@@ -153,8 +153,8 @@ class StoredEncoder(PromptedEncoder):
         return Encoding(vectors, tokens, padded)
 
     def _compute_keys(self, texts: Sequence[str], options: Mapping[str, Any]) -> list[bytes]:
-        """Return the key under which the vector of each text is stored. It is a digest of the encoder, the options of
-        the call, the prompt and the text.
+        """Return, for each text, the key under which its vector is stored: a digest of the encoder, the options of the
+        call, the prompt and the text.
         """
         prompt = self.prompt(options["prompt_name"])
         rest = {name: value for name, value in options.items() if name != "prompt_name"}
@@ -167,8 +167,8 @@ class StoredEncoder(PromptedEncoder):
         return keys
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, StoredVector]:
-        """Return the stored vectors by key, without the keys that have none. If the database fails, it is given up and
-        the result is empty.
+        """Return the stored vectors by key, without the keys that are not stored. If the database fails, it is no
+        longer used and the result is empty.
         """
         if self.database is None:
             return {}
@@ -180,8 +180,8 @@ class StoredEncoder(PromptedEncoder):
         return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
 
     def _write(self, keys: Sequence[bytes], encoding: Encoding) -> dict[bytes, StoredVector]:
-        """Store the vectors of an encoding under their keys, and return the vectors by key. If the database fails, it
-        is given up.
+        """Store the vectors of an encoding under their keys, and return the same vectors by key. If the database fails,
+        it is no longer used.
         """
         if self.database is not None:
             try:
@@ -192,11 +192,15 @@ class StoredEncoder(PromptedEncoder):
         return {key: StoredVector(vector, tokens) for key, vector, tokens in rows}
 
     def _give_up(self, error: UpstreamError) -> None:
-        """Encode all texts from now on, without reading and storing vectors."""
+        """Stop using the database, and log the error that is the reason. Vectors are neither read nor stored from now
+        on.
+        """
         self.database = None
         log.warning("vectors of %s are computed again and not stored: %s", self.name, error)
 
 
 def without_store(encoder: TextEncoder) -> TextEncoder:
-    """Return the encoder that computes all vectors: the model of a `StoredEncoder`, any other encoder unchanged."""
+    """Return the encoder that computes every vector: the inner encoder of a `StoredEncoder`, or any other encoder
+    unchanged.
+    """
     return encoder.encoder if isinstance(encoder, StoredEncoder) else encoder

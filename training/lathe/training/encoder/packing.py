@@ -17,7 +17,7 @@ PACKED_AGREEMENT = 0.99
 
 
 class PackedLinear(torch.nn.Module):
-    """A linear layer with packed weights, for inference only, followed by a GELU if it is made with one.
+    """Linear layer for inference only, with weights in oneDNN's packed layout, optionally followed by a GELU.
 
     Attributes:
         weight: `(outputs, inputs)` in oneDNN's layout.
@@ -29,7 +29,7 @@ class PackedLinear(torch.nn.Module):
     bias: torch.Tensor | None
 
     def __init__(self, linear: torch.nn.Linear, gelu: bool = False) -> None:
-        """Copy the weights of a linear layer into oneDNN's packed layout. The layer itself stays as it is."""
+        """Copy the weights of a linear layer into oneDNN's packed layout. The given layer is not changed."""
         super().__init__()
         self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
@@ -37,8 +37,8 @@ class PackedLinear(torch.nn.Module):
         self.gelu = gelu
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Apply the linear layer, and the GELU if it is joined with it, to inputs `(..., in_features)`. Returns the
-        outputs `(..., out_features)`.
+        """Apply the linear layer, and the GELU if `gelu` is set, to inputs `(..., in_features)`. Returns outputs `(...,
+        out_features)`.
         """
         activation, algorithm = ("gelu", "none") if self.gelu else ("none", "")
         outputs: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -47,7 +47,7 @@ class PackedLinear(torch.nn.Module):
         return outputs
 
     def unpack(self) -> torch.nn.Linear:
-        """Return an ordinary linear layer with the same weights as the one that this was made from."""
+        """Build an ordinary linear layer with the same weights, without the GELU, and return it."""
         linear = torch.nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         linear.weight = torch.nn.Parameter(self.weight.to_dense(), requires_grad=False)
         if self.bias is not None:
@@ -56,9 +56,9 @@ class PackedLinear(torch.nn.Module):
 
 
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
-    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32. Returns how well they
-    agree. If the layers cannot be packed, a vector agrees too little or the model fails, the model keeps its layers and
-    None is returned.
+    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32. Returns their
+    agreement with float32, or None if the model keeps its ordinary layers, because packing is not possible, fails, or
+    changes a vector too much.
 
     Args:
         model: the transformer, in the dtype it will run in.
@@ -80,8 +80,8 @@ def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agr
 
 
 def can_pack(model: torch.nn.Module) -> bool:
-    """Return whether a model's linear layers can be packed for oneDNN, and are faster then. They are if the model is on
-    a CPU, in bfloat16 that oneDNN supports there, or in float32 on a processor of AMD.
+    """Return whether packing a model's linear layers for oneDNN is possible and makes them faster. This is so on a CPU
+    that supports bfloat16 in oneDNN, for a model in bfloat16, and on a processor of AMD, for one in float32.
 
     On Intel's processors float32 is as fast without, and worker processes share the memory of weights that are not
     packed.
@@ -96,8 +96,8 @@ def can_pack(model: torch.nn.Module) -> bool:
 
 
 def pack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace each linear layer of a model by one with oneDNN's packed weights, in place. A GELU that follows a layer
-    becomes part of the packed layer.
+    """Replace each linear layer of a model by a `PackedLinear`, in place. A GELU that follows a layer becomes part of
+    it.
 
     A GELU is known to follow in the classes of transformers whose layer `dense` goes through `intermediate_act_fn`, as
     in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are left as they are. A layer in several places stays
@@ -128,8 +128,8 @@ def _ends_in_gelu(module: torch.nn.Module) -> bool:
 
 
 def unpack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace the packed layers of a model by ordinary linear layers again, in place. A model that is not packed stays
-    as it is.
+    """Replace the packed layers of a model by ordinary linear layers, in place. A model without packed layers stays as
+    it is.
     """
     from transformers.activations import GELUActivation
 

@@ -25,13 +25,13 @@ SETTINGS_FILE = "sentence_bert_config.json"
 
 
 def uses_chat_template(model: Any) -> bool:
-    """Return whether a loaded `SentenceTransformer` wraps plain texts in a chat template."""
+    """Return whether a loaded `SentenceTransformer` wraps plain texts in its tokenizer's chat template."""
     return MESSAGE in getattr(next(iter(model)), "modality_config", {})
 
 
 def remove_chat_template(model: Any, name: str) -> None:
-    """Switch off the chat template of a loaded `SentenceTransformer`, in place. The model then reads texts as they are,
-    without wrapping them in messages.
+    """Switch off the chat template of a loaded `SentenceTransformer`, in place. The model then reads plain texts
+    without the template around them.
 
     Args:
         model: the `SentenceTransformer`.
@@ -47,7 +47,9 @@ def remove_chat_template(model: Any, name: str) -> None:
 
 
 def count_template_tokens(model: Any) -> int:
-    """Return how many tokens a `SentenceTransformer`'s chat template adds to each text, 0 without a template."""
+    """Return how many tokens a `SentenceTransformer`'s chat template adds to each text. The result is 0 without a
+    template.
+    """
     if not uses_chat_template(model):
         return 0
     # The shortest text tells them apart: whatever it has beyond its own tokens comes from the template.
@@ -56,7 +58,8 @@ def count_template_tokens(model: Any) -> int:
 
 
 def describe_chat_template(name: str, tokens: int | None = None) -> str:
-    """Return the text of the warning that an encoder wraps its texts in a chat template.
+    """Return a warning message that says that an encoder wraps its texts in a chat template, and how to switch that
+    off.
 
     Args:
         name: name of the encoder.
@@ -70,8 +73,7 @@ def describe_chat_template(name: str, tokens: int | None = None) -> str:
 
 
 def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
-    """Return whether a model would wrap its texts in a chat template. Only the model's files are read, and the model is
-    not loaded.
+    """Return whether a model would wrap its texts in a chat template, judged by its files. The model is not loaded.
 
     A model that sentence-transformers saved lists its modalities, or is of a version before them; others get a template
     if their tokenizer has one.
@@ -91,8 +93,8 @@ def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
 
 
 def _parse(content: bytes | None) -> Any:
-    """Parse the content of a JSON file. The result is None if there is no file or it is damaged, which loading
-    reports.
+    """Parse the content of a JSON file and return its value. The result is None if there is no file or it is no valid
+    JSON, which the loading of the model reports.
     """
     try:
         return None if content is None else json.loads(content)

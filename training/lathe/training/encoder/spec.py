@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from lathe.training.encoder.devices import Dtype
-from lathe.training.endpoint import is_loopback, require_variable_name, split_address
+from lathe.training.endpoint import check_variable_name, is_loopback, split_address
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 """Hub id of the model used if none is named."""
@@ -36,7 +36,7 @@ Side = Literal["left", "right"]
 
 
 SearchSide = Literal["query", "document"]
-"""Side of a search that a text stands on."""
+"""What a text is in a search: a query or a document."""
 
 UpstreamProtocol = Literal["openai", "cohere"]
 """Protocols of embeddings APIs; see `lathe.training.encoder.upstream.protocols`."""
@@ -53,7 +53,7 @@ UPSTREAM_EXAMPLES: dict[UpstreamProtocol, str] = {
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Where vectors are stored, and how many bytes they may take.
+    """Folder in which vectors are stored, and the maximum bytes that they may take.
 
     With 0 bytes, none are stored.
     """
@@ -64,7 +64,7 @@ class StoreSettings:
 
 @dataclass(frozen=True)
 class VectorStores:
-    """Where the vectors of texts are stored.
+    """Settings of the two stores of texts' vectors: those that APIs answered, and those that local models computed.
 
     They are apart, because what an API answered costs money, and what a model computed costs time.
 
@@ -114,16 +114,17 @@ class UpstreamSpec:
     @field_validator("api_key_env")
     @classmethod
     def check_variable(cls, variable: str | None) -> str | None:
-        """Return the name of the variable.
+        """Return the name of the environment variable unchanged if it is a valid name, or None if none is set.
 
         Raises:
             ValueError: if it is no name of a variable; the message does not quote it.
         """
-        return None if variable is None else require_variable_name(variable, "api_key_env")
+        return None if variable is None else check_variable_name(variable, "api_key_env")
 
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSpec":
-        """Return the spec unchanged if the API's address is valid and safe for its key. Raise otherwise.
+        """Return the spec unchanged if the API's address is valid and no key would be sent over plain HTTP to another
+        machine.
 
         Raises:
             ValueError: for an address of another form, or over which a key would leak.
@@ -148,7 +149,9 @@ class UpstreamSpec:
         return self.provider or f"{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
     def describe(self) -> dict[str, Any]:
-        """Return what may be shown to users of the encoder: who answers with which model, without address and key."""
+        """Return what users of the encoder may see, as a dict with the keys `provider`, `protocol` and `dimensions`.
+        Address and key are left out.
+        """
         return {"provider": self.provider_name, "protocol": self.protocol, "dimensions": self.dimensions}
 
 
@@ -200,7 +203,7 @@ class EncoderSpec:
             object.__setattr__(self, "upstream", UpstreamSpec(**self.upstream))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON from which `EncoderSpec(**fields)` builds an equal spec.
+        """Return all fields as a JSON-compatible dict, from which `EncoderSpec(**fields)` builds an equal spec.
 
         `upstream` is left out if it is None, as it is for every encoder that is loaded here.
         """
@@ -213,7 +216,7 @@ DEFAULT_ENCODER = EncoderSpec(name="all-MiniLM-L6-v2")
 
 
 class HasSpace(Protocol):
-    """Interface of an encoder whose vector space is known: one loaded here, or the description of a remote one."""
+    """Interface of an encoder whose embedding space is known: one loaded here, or the description of a remote one."""
 
     @property
     def spec(self) -> "EncoderSpec":
@@ -225,8 +228,8 @@ class HasSpace(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of its vector space."""
+        """Hash that is the same only for encoders with the same embedding space."""
 
     @property
     def dimensions(self) -> int:
-        """Dimensions of its vectors, before any chain."""
+        """Dimensions of the encoder's vectors, before any chain of transforms."""

@@ -31,7 +31,8 @@ AnyEncoder = TypeVar("AnyEncoder", bound="TextEncoder")
 
 @dataclass(frozen=True)
 class Encoding:
-    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding.
+    """Vectors of texts `(n, d)` in float32, number of tokens of each text `(n,)`, and number of tokens computed,
+    padding included.
 
     Attributes:
         cut: number of tokens of each text that were not read `(n,)`, estimated for texts that were not tokenized whole;
@@ -61,31 +62,28 @@ class TextEncoder(HasSpace, Protocol):
 
     @property
     def device(self) -> str:
-        """Name of the torch device on which chains of its vectors are fitted."""
+        """Name of the torch device on which chains of transforms are fitted to the encoder's vectors."""
 
     @property
     def vectors_key(self) -> str:
         """Key under which its vectors are stored offline, see `PromptedEncoder`."""
 
     def describe(self) -> dict[str, Any]:
-        """Describe the encoder as a dict for the artifact's metadata.
+        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
 
         Keys are those of the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
         """
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt by its name.
-
-        None takes the default prompt, and returns None if there is no default.
+        """Return the text of the prompt with this name, or of the default prompt for None. Returns None if there is no
+        default.
 
         Raises:
             EncoderError: if there is no prompt of that name.
         """
 
     def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return the same encoder with another default prompt.
-
-        Nothing is loaded again.
+        """Return a copy of the encoder with another default prompt, which shares the model or connection.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -100,7 +98,8 @@ class TextEncoder(HasSpace, Protocol):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` float32 in the order given.
+        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the number of tokens of each
+        text.
 
         Args:
             texts: any number of strings.
@@ -117,7 +116,7 @@ class TextEncoder(HasSpace, Protocol):
 
 
 class PromptedEncoder:
-    """Base of the encoders: their prompts, and what depends on the default one.
+    """Base class of the encoders: prompts by name, a default prompt, and the key under which vectors are stored.
 
     Attributes:
         spec: spec of the encoder.
@@ -138,8 +137,8 @@ class PromptedEncoder:
 
     @property
     def vectors_key(self) -> str:
-        """Key under which the encoder's vectors are stored offline. Besides the fingerprint, it says whether long texts
-        are means of chunks, and which prompt stands before texts by default.
+        """Key under which the encoder's vectors are stored offline. It consists of the fingerprint, a mark if long
+        texts are means of chunks, and a hash of the default prompt, if there is one.
         """
         key = self.fingerprint
         if self.spec.long_text == "mean":
@@ -149,9 +148,8 @@ class PromptedEncoder:
         return key
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt, or of the default prompt for None.
-
-        Returns None if there is no default prompt.
+        """Return the text of the prompt with this name, or of the default prompt for None. Returns None if there is no
+        default prompt.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -169,9 +167,23 @@ class PromptedEncoder:
         encoder.default_prompt_name = prompt_name
         return encoder
 
+    @staticmethod
+    def _require_unicode(texts: Sequence[str]) -> None:
+        """Raise `TextError` for the first text that holds a lone surrogate (half of a UTF-16 pair), such as
+        `json.loads` makes of a truncated emoji.
+        """
+        for position, text in enumerate(texts):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                code = ord(text[error.start])
+                raise TextError(
+                    f"character {error.start} is \\u{code:04x}, half of a surrogate pair without the other", position
+                ) from None
+
 
 def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """Return the text of the prompt of this name, or None if `name` is None or `NO_PROMPT`.
+    """Return the text of the prompt with this name, or None if `name` is None or `NO_PROMPT`.
 
     Args:
         encoder: name of the encoder, for messages.
@@ -190,8 +202,8 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:
-    """Return the name of the prompt for the queries or documents of a search. None means that the encoder's default
-    prompt is used.
+    """Return the name of the prompt that an encoder has for queries or for documents. Returns None if the encoder's
+    default prompt is to be used.
 
     sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
     own. An empty one is returned only where a default prompt would stand before the texts instead. Without any, a
@@ -216,12 +228,11 @@ def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str 
 
 
 def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:
-    """Return the encoder with the prompt of documents as its default.
-
-    An encoder without such a prompt is returned unchanged.
+    """Return a copy of the encoder whose default prompt is its prompt for documents. An encoder that needs no other
+    default prompt is returned unchanged.
 
     Args:
-        encoder: encoder of documents, such as the rows of a source.
+        encoder: encoder of documents, such as the rows of a source of texts.
         prompt_name: name of another prompt to use instead.
 
     Raises:
@@ -232,9 +243,8 @@ def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) ->
 
 
 def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode queries to vectors `(n, d)` with the prompt of queries.
-
-    An encoder without one uses its default prompt.
+    """Encode queries with the encoder's prompt for queries, and return their vectors `(n, d)`. An encoder without one
+    uses its default prompt.
     """
     return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors
 
@@ -243,58 +253,33 @@ def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.flo
 def compute_space_id(
     encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int
 ) -> str:
-    """Return an id of a vector space, equal only for vectors that may be compared.
-
-    The id is 24 hexadecimal digits.
+    """Return the id of an embedding space, 24 hexadecimal digits. Vectors with equal ids may be compared.
 
     Vectors of different dtypes or prompts share an id, because such vectors are meant to be compared.
 
     Args:
         encoder_fingerprint: covers weights, pooling, layer, maximum length and prompts; None for vectors without an
             encoder.
-        chain: `name@version`; None for raw vectors.
+        chain: `name@version` of the chain of transforms; None for raw vectors.
         chain_digest: SHA-256 of the chain's tensors; None for raw vectors.
         dimensions: dimensions of the vectors served.
     """
     return digest(encoder_fingerprint, chain, chain_digest, dimensions)[:24]
 
 
-def require_unicode(texts: Sequence[str]) -> None:
-    """Check that texts hold no lone surrogate (half of a UTF-16 pair), such as `json.loads` makes of a cut emoji.
-
-    Raises:
-        TextError: for the first text that does.
-    """
-    for position, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            code = ord(text[error.start])
-            raise TextError(
-                f"character {error.start} is \\u{code:04x}, half of a surrogate pair without the other", position
-            ) from None
-
-
-def require_finite(
-    vectors: NDArray[np.float32], spec: EncoderSpec, positions: Sequence[int] | None = None
-) -> NDArray[np.float32]:
-    """Check that all numbers in vectors `(n, d)` are finite, and return the vectors unchanged.
+def check_finite(vectors: NDArray[np.float32], spec: EncoderSpec, positions: Sequence[int] | None = None) -> None:
+    """Raise `NotFiniteError` for the first text whose vector, a row of `(n, d)`, holds NaN or inf.
 
     Args:
         vectors: output of the encoder.
         spec: spec of the encoder, with the dtype in use, for the message.
         positions: positions of the texts in the user's input, for the message; None counts them from 0.
-
-    Raises:
-        NotFiniteError: naming the first text whose vector holds NaN or inf.
     """
     finite = np.isfinite(vectors).all(axis=1)
-    if finite.all():
-        return vectors
-
-    row = int((~finite).argmax())
-    advice = "; float16 overflows beyond 65,504: set the encoder's dtype to bfloat16 or float32"
-    raise NotFiniteError(
-        f"{spec.name} gives NaN or inf for this text in {spec.dtype}{advice if spec.dtype == 'float16' else ''}",
-        row if positions is None else positions[row],
-    )
+    if not finite.all():
+        row = int((~finite).argmax())
+        advice = "; float16 overflows beyond 65,504: set the encoder's dtype to bfloat16 or float32"
+        raise NotFiniteError(
+            f"{spec.name} gives NaN or inf for this text in {spec.dtype}{advice if spec.dtype == 'float16' else ''}",
+            row if positions is None else positions[row],
+        )

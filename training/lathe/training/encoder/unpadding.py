@@ -55,8 +55,8 @@ def attend_within_texts(
     cu_seq_lens_q: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute scaled dot-product attention within each text of a batch whose texts are concatenated in one row. Returns
-    the outputs `(1, t, h, d)`, and None in place of attention weights.
+    """Compute scaled dot-product attention for texts that are concatenated in one row, each attending to its own tokens
+    only. Returns the outputs `(1, t, h, d)`, and None in place of attention weights.
 
     Input without `cu_seq_lens_q` is padded and goes to transformers' own attention.
 
@@ -124,8 +124,8 @@ def attend_on_gpu(
     max_length_q: int = 0,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute the same as `attend_within_texts` for texts in one row on a GPU, by PyTorch's own flash attention. That
-    takes the bounds of the texts, in half precision.
+    """Compute the attention of `attend_within_texts` on a GPU, by PyTorch's flash attention in half precision. Returns
+    the outputs `(1, t, h, d)`, and None in place of attention weights.
 
     Raises:
         CannotUnpadError: for padded input, or if the model attends otherwise than from every token to every other,
@@ -146,7 +146,7 @@ def attend_on_gpu(
 
 @lru_cache(maxsize=64)  # asked by each layer
 def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-    """Plan the keys of each text of a flattened batch, rounded up to a multiple of `ROUND_KEYS`. Returns each text's
+    """Round the number of keys of each text of a flattened batch up to a multiple of `ROUND_KEYS`. Returns each text's
     number of keys, and the positions of all keys in the row.
 
     A text's last token is repeated as often as needed: tokens of another text could hold NaN.
@@ -174,7 +174,7 @@ def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1024)
 def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Build the mask `(1, 1, 1, width)` that is added to the attention scores of a text's keys. It is 0 for the first
+    """Return the mask `(1, 1, 1, width)` that is added to the attention scores of a text's keys: 0 for the first
     `length` keys, and -inf for the others.
     """
     mask = torch.zeros(1, 1, 1, width, dtype=dtype)
@@ -184,7 +184,7 @@ def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
 
 def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name: str = NAME) -> None:
     """Switch a transformer to an attention function for flattened input, in place. The function is also registered with
-    transformers by the name, for the whole process.
+    transformers under the name, for the whole process.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -195,8 +195,8 @@ def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name
 
 
 def flatten(features: Features, first_position: int) -> Features:
-    """Concatenate the tokens of padded features `(b, t)` into one row, without padding. The returned features also hold
-    position ids and the bounds of the texts. A dummy text at the end fills the row up to a multiple of `ROUND_TOKENS`.
+    """Concatenate the tokens of padded features `(b, t)` into one row `(1, t)` without padding, and return the row with
+    position ids and the bounds of the texts. A dummy text fills the row up to a multiple of `ROUND_TOKENS`.
 
     Args:
         features: padded input with an `attention_mask`, which the result lacks.
@@ -206,7 +206,9 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def _select_tokens(features: Features) -> tuple[Features, NDArray[np.int64]]:
-    """Return padded features as a row of the real tokens `(t,)`, without mask, and the tokens of each text `(b,)`."""
+    """Remove the padding from padded features, and return them as a row of tokens `(t,)` without mask, with the number
+    of tokens of each text `(b,)`.
+    """
     mask = features["attention_mask"].bool()
     row = {
         name: value[mask] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
@@ -217,8 +219,8 @@ def _select_tokens(features: Features) -> tuple[Features, NDArray[np.int64]]:
 
 
 def _add_bounds(row: Features, lengths: NDArray[np.int64], first_position: int) -> Features:
-    """Return a row of tokens as a model's input `(1, t)`, with position ids and bounds of the texts and of a dummy text
-    that fills it up.
+    """Return a row of tokens as a model's input `(1, t)`, with position ids and the bounds of the texts. A dummy text
+    fills it up to a multiple of `ROUND_TOKENS`.
     """
     # A multiple of ROUND_TOKENS, so that few shapes need a kernel of oneDNN.
     tokens = int(lengths.sum())
@@ -243,11 +245,13 @@ def _add_bounds(row: Features, lengths: NDArray[np.int64], first_position: int) 
 
 
 def _is_row(value: Any, tokens: int) -> bool:
+    """Return whether a value is a tensor `(tokens,)`, with one entry for each token."""
     return isinstance(value, torch.Tensor) and value.shape == (tokens,)
 
 
 def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into flattened batches, as `split_row` does.
+    """Divide padded texts, in their order, into batches of at most `budget` tokens, and yield each with its tokens in
+    one row.
 
     Args:
         features: padded input with an `attention_mask`.
@@ -258,8 +262,8 @@ def split_flat_batches(features: Features, budget: int, first_position: int) -> 
 
 
 def split_row(row: Features, lengths: NDArray[np.int64], budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide texts whose tokens are in a row, in their order, into flattened batches of at most `budget` tokens. The
-    tokens of a batch are concatenated in one row. A text with more tokens is a batch of its own.
+    """Divide texts whose tokens are in one row into batches of at most `budget` tokens, in order, and yield the
+    batches. Each again has its tokens in one row. A text with more tokens is a batch of its own.
 
     Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
 
@@ -278,8 +282,8 @@ def split_row(row: Features, lengths: NDArray[np.int64], budget: int, first_posi
 
 
 def flatten_together(feature_columns: Sequence[Features], first_position: int) -> Features:
-    """Concatenate the tokens of several columns of padded texts into one row of features. Columns are such as anchors
-    and positives, and the texts come column by column.
+    """Concatenate the tokens of several padded inputs, such as anchors and positives, into one row without padding, and
+    return it with position ids and the bounds of the texts. The texts of the first input come first.
     """
     widest = max(features["attention_mask"].shape[1] for features in feature_columns)
     columns = {
@@ -297,15 +301,15 @@ def try_unpadding(
     alone: NDArray[np.float32] | None = None,
 ) -> tuple[int, str] | None:
     """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same. Returns the
-    position id of a text's first token and the name of the previous attention implementation, or None if the model
-    was not switched.
+    position id of a text's first token and the name of the previous attention implementation, or None if the model was
+    not switched.
 
     The vectors are compared with those of each text alone, which no padding can change. A model that is not switched
     keeps its attention: some models have attention masks of their own.
 
     Args:
         model: the `SentenceTransformer`, in float32.
-        probes: texts to compare on.
+        probes: texts whose vectors are compared.
         attention: attention function for flattened input.
         alone: unit vectors `(n, d)` of each probe alone; None computes them.
     """

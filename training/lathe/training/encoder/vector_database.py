@@ -61,7 +61,7 @@ class StoredVector:
 
 
 class VectorDatabase:
-    """Database of vectors by key.
+    """SQLite database of the vectors of texts, by key.
 
     Usable from several threads and processes.
 
@@ -100,8 +100,8 @@ class VectorDatabase:
             self.connection.close()
 
     def get(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in the order of the keys. It is None for a key that has none, or whose
-        row is damaged.
+        """Return the stored vector of each key, in the order of the keys. The entry is None for a key that is not
+        stored or whose row is damaged.
         """
         found: dict[bytes, StoredVector] = {}
         with self.guard, self._translate_errors():
@@ -117,10 +117,11 @@ class VectorDatabase:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int], fingerprint: str) -> None:
-        """Store vectors `(n, d)` and token counts under their keys, replacing those of equal keys. The oldest rows are
-        deleted if the file exceeds its maximum size.
+        """Store vectors `(n, d)` and token counts under their keys, replacing rows with equal keys. If the file exceeds
+        its maximum size, the oldest rows are deleted.
 
-        A kill loses none of them afterwards; a power cut may lose the last ones.
+        The size is checked once in `BLOCKS` calls. Stored rows survive a kill of the process, but a power cut may lose
+        the last ones.
         """
         now = time.time()
         rows = []
@@ -167,8 +168,8 @@ class VectorDatabase:
                 )
 
     def _delete_oldest(self) -> None:
-        """Delete the oldest rows if the pages in use exceed the maximum size. The file does not shrink, as freed pages
-        are used again.
+        """Delete the oldest rows if the pages in use exceed the maximum size, down to `KEPT_SHARE` of it. The file does
+        not shrink, since freed pages are reused.
         """
         pages, free, size = (
             self.connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -184,7 +185,9 @@ class VectorDatabase:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Convert errors of SQLite in the block to an `UpstreamError` that names the file and says what to do."""
+        """Convert errors that SQLite raises within the block to an `UpstreamError` that names the file and says what to
+        do.
+        """
         what = f"{self.contents}, {self.path.name} in the state folder's {self.path.parent.name},"
         try:
             yield
@@ -199,7 +202,7 @@ class VectorDatabase:
 
 
 def _digest_row(key: bytes, vector: bytes, tokens: int) -> bytes:
-    """Return a digest of a row, by which a damaged one is recognized.
+    """Return a digest of a row's key, token count and vector. A row whose stored digest differs is damaged.
 
     `tokens` of a damaged row may be of any type.
     """

@@ -41,7 +41,7 @@ METRIC_NAMES = {
 
 
 class Grid:
-    """Scores of an evaluation, without failed tasks and scores.
+    """Scores of an evaluation by encoder, method and task. Failed tasks and scores are left out.
 
     Args:
         results: results of the evaluation.
@@ -61,13 +61,15 @@ class Grid:
             if score.score is not None and score.task in self.tasks
         }
 
-    def names(self, *groups: str) -> list[str]:
-        """List the distinct names of methods in the groups, in the order they were requested."""
+    def list_method_names(self, *groups: str) -> list[str]:
+        """List the distinct names of the methods in these groups (`control`, `chain` or `rescored`), in the order they
+        were requested.
+        """
         distinct = [m.name for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
         return list(dict.fromkeys(distinct))
 
     def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
-        """Return the raw vectors' scores `(n,)` on an encoder for the tasks.
+        """Return the scores `(n,)` of an encoder's raw vectors on the tasks, in the order of the tasks.
 
         Raises:
             KeyError: if one is missing.
@@ -75,7 +77,9 @@ class Grid:
         return np.array([self.values[encoder, CONTROL, task] for task in tasks])
 
     def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Return the positions of the tasks in the list, as lists by mteb's type of task such as `Retrieval`."""
+        """Group tasks by mteb's type of task, such as `Retrieval`. Returns, for each type, the positions of its tasks
+        in the given list.
+        """
         groups: dict[str, list[int]] = {}
         for position, task in enumerate(tasks):
             groups.setdefault(self.tasks[task].type, []).append(position)
@@ -84,24 +88,23 @@ class Grid:
 
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method: `label` is the method's name, `control` for raw vectors."""
+    """Encoder with a method, as one side of a comparison. `label` is the method's name, `control` for raw vectors."""
 
     encoder: str
     label: str = CONTROL
 
-    def describe(self, beside: "System") -> str:
-        """Return a name that tells this system from the one it is compared with.
-        It names the method if both have the same encoder, else the encoder and, unless it is of raw vectors, the
-        method.
+    def distinguish_from(self, system: "System") -> str:
+        """Return a name of this system that tells it from another one: the method if both have the same encoder, else
+        the encoder and, unless it is of raw vectors, the method.
         """
-        if self.encoder == beside.encoder:
+        if self.encoder == system.encoder:
             return "the raw vectors" if self.label == CONTROL else self.label
         return self.encoder if self.label == CONTROL else f"{self.label} on {self.encoder}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Difference of two systems on one data set, or on average over several.
+    """Difference of two systems' scores on one data set, or on average over several data sets, with its interval.
 
     Attributes:
         data_set: name of the data set; None over several.
@@ -121,9 +124,8 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the compared system is better or worse.
-
-        It is undecided if the interval contains 0, or there is none.
+        """Whether the compared system is better or worse. It is undecided if the interval contains 0, or there
+        is none.
         """
         outcomes: dict[int, Outcome] = {1: "better", -1: "worse", 0: "undecided"}
         return outcomes[self.difference.sign]
@@ -131,7 +133,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of a system with a baseline.
+    """Comparison of a system (encoder and method) with a baseline, on each data set and over all.
 
     Attributes:
         baseline: what is compared with.
@@ -147,30 +149,29 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict over all data sets, or on the only one.
-        It has both scores, their difference with its interval, and the outcome.
-        """
+        """Verdict over all data sets, or on the only one."""
         return self.between or self.within[0]
 
     @property
     def name(self) -> str:
         """Name of the compared system."""
-        return self.compared.describe(self.baseline)
+        return self.compared.distinguish_from(self.baseline)
 
     @property
     def baseline_name(self) -> str:
         """Name of the baseline."""
-        return self.baseline.describe(self.compared)
+        return self.baseline.distinguish_from(self.compared)
 
-    def count(self, outcome: Outcome) -> int:
+    def count_data_sets(self, outcome: Outcome) -> int:
         """Return the number of data sets on which the compared system has this outcome: better, worse or undecided."""
         return sum(verdict.outcome == outcome for verdict in self.within)
 
 
 def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
-    """Compare pairs of systems (encoder and method) by their scores, and return one comparison for each pair.
-    Encoders are compared with the first one, methods with the raw vectors, and chains with the first chain. Pairs
-    without a data set in common are left out.
+    """Compare pairs of systems (encoder and method), and return one comparison for each pair. Encoders are compared
+    with the first encoder, methods with the raw vectors, and chains of transforms with the first chain.
+
+    Pairs without a data set in common are left out.
 
     Args:
         grid: scores of the evaluation.
@@ -191,11 +192,11 @@ def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
 
 
 def compare_scores(baseline: Array, compared: Array, difference: float) -> Interval:
-    """Return the difference of two scores in points with its 95 % interval.
-    It is estimated from paired values of single queries, texts or pairs under both systems.
+    """Return the difference of two scores in points with its 95 % interval, estimated from the paired values of single
+    queries, texts or pairs under both systems.
 
-    The interval is Student's, of the mean of n differences. There are no bounds for one unit, or if all differences
-    are equal.
+    The interval is Student's, of the mean of n differences. There are no bounds for one unit, or if all differences are
+    equal.
 
     Args:
         baseline: values of the units under the baseline, `(n,)`.
@@ -210,8 +211,8 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
 
 
 def estimate_score(values: Array, score: float) -> Interval:
-    """Return a score in points with its 95 % interval.
-    It is estimated from the values `(n,)` of the single queries, texts or pairs that the score averages.
+    """Return a score in points with its 95 % interval, estimated from the values `(n,)` of the queries, texts or pairs
+    that the score averages.
 
     Args:
         values: values of the units, `(n,)`.
@@ -221,16 +222,16 @@ def estimate_score(values: Array, score: float) -> Interval:
 
 
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
-    """Yield the pairs of systems to compare, baseline first.
-    Encoders are compared with the first one, methods with the raw vectors, and chains with the first chain.
+    """Yield the pairs of systems to compare, each as (baseline, compared). The baseline of an encoder is the first
+    encoder, that of a method the raw vectors, and that of a chain of transforms also the first chain.
     """
     first, *later_encoders = grid.encoders
     for later in later_encoders:
         yield System(first), System(later)
 
-    chains = grid.names("chain")
+    chains = grid.list_method_names("chain")
     for encoder in grid.encoders:
-        for label in grid.names("chain", "rescored"):
+        for label in grid.list_method_names("chain", "rescored"):
             yield System(encoder), System(encoder, label)
         for label in chains[1:]:
             yield System(encoder, chains[0]), System(encoder, label)
@@ -239,9 +240,8 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
 def _compare_within(
     grid: Grid, by_cell: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
 ) -> Verdict | None:
-    """Compare two systems on one data set.
-    Return the verdict with both scores and the interval of their difference, or None if one of the systems has no score
-    on it.
+    """Compare two systems on one data set, and return the verdict with both scores and the interval of their
+    difference. Returns None if one of the systems has no score on it.
     """
     keys = [(system.encoder, system.label, task) for system in (baseline, compared)]
     if not all(key in grid.values for key in keys):
@@ -262,6 +262,9 @@ def _compare_within(
 
 
 def _average(within: Sequence[Verdict]) -> Verdict:
+    """Return the verdict over several data sets: mean scores of both systems, and the mean difference with its interval
+    over data sets.
+    """
     metrics = {verdict.metric for verdict in within}
     differences = np.array([verdict.difference.value for verdict in within])
     before, after = (float(np.mean([verdict.scores[side] for verdict in within])) for side in (0, 1))

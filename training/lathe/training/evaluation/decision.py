@@ -27,7 +27,7 @@ MAX_NAMED = 6
 
 @dataclass(frozen=True)
 class Decision:
-    """Answer of an evaluation.
+    """Answer of an evaluation: which system to take, and a sentence that says why.
 
     Attributes:
         sentence: the answer.
@@ -41,9 +41,8 @@ class Decision:
     comparison: Comparison | None
 
     def to_fields(self) -> dict[str, object]:
-        """Convert the decision to a JSON-serializable dict.
-        It has the sentence, the chosen system and, if anything was compared, the difference with its interval, data
-        set, metric and outcome.
+        """Return the decision as a JSON-serializable dict: the sentence, the chosen system and, if anything was
+        compared, the difference with its interval, data set, metric and outcome.
         """
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
@@ -65,11 +64,12 @@ class Decision:
 
 
 def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
-    """Choose the system (encoder and method) that beats the first one with the most certainty, else the first.
-    Return it with a sentence that states the differences.
+    """Choose the best system (encoder and method) by the comparisons with the first system, and return it with a
+    sentence that states the differences. The first system is chosen if none is better beyond doubt.
 
-    Counted are the comparisons with the first system: the raw vectors of the first encoder that has any comparison. One
-    comparison is a sentence of its own; of several, the sentence names `MAX_NAMED` at most, the best ones.
+    Of several better systems, the one with the highest lower bound of its difference is chosen. The first system is the
+    baseline of the first comparison. The sentence names at most `MAX_NAMED` comparisons, the best ones. Without
+    comparisons it gives the scores.
     """
     if not comparisons:
         return _describe_scores(results)
@@ -88,8 +88,8 @@ def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Return a sentence that says whether the compared system is better.
-    It gives the difference in points with its interval, and the data.
+    """Return a sentence that says whether the compared system is better than the baseline, by how many points, with the
+    interval, and on which data.
     """
     verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
     data = _describe_data(verdict)
@@ -109,8 +109,8 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Return one sentence on several comparisons with the same baseline, the best first.
-    It says how many points each system is better or worse, and names at most `MAX_NAMED`.
+    """Return one sentence on several comparisons with the same baseline, the best first. It says how many points each
+    system is better or worse, and names at most `MAX_NAMED`.
     """
     common = comparisons[0].verdict
     parts = []
@@ -136,31 +136,36 @@ def _describe_several(comparisons: Sequence[Comparison]) -> str:
 
 
 def _describe_data(verdict: Verdict) -> str:
+    """Return a phrase that says which data a verdict is on, such as "on STS12 (400 pairs)" or "on average over 3 data
+    sets".
+    """
     if verdict.data_set is None:
         return f"on average over {format_count(verdict.units, 'data set')}"
     return f"on {verdict.data_set}" + (f" ({count_units(verdict.units, verdict.unit)})" if verdict.units else "")
 
 
 def count_units(count: int, unit: str) -> str:
-    """Format a number of units with their name, as "400 queries"."""
+    """Format a number of units with their name, such as "400 queries"."""
     return f"{count:,} queries" if unit == "query" and count != 1 else f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def _count_outcomes(comparison: Comparison) -> str:
-    counts = [(comparison.count(outcome), outcome) for outcome in OUTCOMES]
+    """Return a phrase that says on how many data sets the system is better, worse or undecided."""
+    counts = [(comparison.count_data_sets(outcome), outcome) for outcome in OUTCOMES]
     return "by each data set's own units, " + ", ".join(f"{outcome} on {count}" for count, outcome in counts if count)
 
 
 def _format_points(difference: Interval) -> str:
-    """Format a difference in points with half its interval, such as "1.9 ± 0.8".
-    Only an undecided difference has its sign, since no "better" or "worse" stands beside it.
+    """Format a difference in points with half its interval, such as "1.9 ± 0.8". Only an undecided difference has its
+    sign, since no "better" or "worse" stands beside it.
     """
     magnitude = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
 def _describe_scores(results: Results) -> Decision:
-    """Build the decision when nothing was compared: the first encoder's raw vectors. Its sentence has their mean score.
+    """Return the decision of an evaluation that compared nothing: the first encoder with its raw vectors, and a
+    sentence with their mean score.
 
     On a single data set, the sentence has the score's interval.
     """
@@ -190,7 +195,7 @@ def _describe_scores(results: Results) -> Decision:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings of one evaluation.
+    """Findings of one evaluation: the comparisons and the decision that they lead to.
 
     Attributes:
         decision: the answer.
@@ -202,13 +207,15 @@ class Findings:
 
 
 def compute_findings(results: Results) -> Findings:
-    """Compare the encoders and chains of an evaluation, and return the comparisons with the answer."""
+    """Compare the encoders and chains of transforms of an evaluation, and return the comparisons with the decision that
+    they lead to.
+    """
     comparisons = compare_systems(Grid(results), results.scores)
     return Findings(decide(results, comparisons), comparisons)
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Summarize the findings as a list of sentences: the answer, then all other comparisons."""
+    """Return the findings as a list of sentences: the decision, then one for each other comparison."""
     comparisons = [describe_comparison(comparison) for comparison in findings.comparisons]
     other_sentences = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
     return [findings.decision.sentence, *other_sentences]

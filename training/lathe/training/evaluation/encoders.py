@@ -33,7 +33,7 @@ OnBatch = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Member:
-    """Description of an encoder in results.
+    """Description of an encoder in the results of an evaluation.
 
     Attributes:
         name: name that users give it.
@@ -56,8 +56,8 @@ class Member:
     published_mean_norm: float | None = None
 
     def prompt(self, name: str | None) -> str | None:
-        """Return the text that precedes an input under a prompt name.
-        Without a name, it is the default prompt, which may be None.
+        """Return the text that is put before an input under a prompt name. For None, it is the default prompt, or None
+        if there is none.
 
         Raises:
             KeyError: if there is no prompt of that name.
@@ -80,7 +80,7 @@ class RequestedEncoder:
     published_mean_norm: float | None = None
 
     def open(self, device: str | None, stores: VectorStores | None = None) -> "EvaluatedEncoder":
-        """Load the model, and return it with the description that goes into the results.
+        """Load the model, or connect to its API, and return it with the description that goes into the results.
 
         Args:
             device: torch device; None for the default.
@@ -103,8 +103,8 @@ class EvaluatedEncoder:
         self.member = member
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> NDArray[np.float32]:
-        """Encode texts to finite unit vectors `(n, d)`.
-        Each text gets the prompt of this name in front, or the default prompt for None.
+        """Encode texts with the prompt of this name before each, or the default prompt for None. Returns finite unit
+        vectors `(n, d)`.
 
         Raises:
             EncoderError: with the name of the encoder, if it raises any exception or returns NaN or inf for a text.
@@ -129,8 +129,8 @@ class EvaluatedEncoder:
 
 
 def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: float | None) -> Member:
-    """Describe a loaded encoder for the results.
-    The description has name, dimensions, prompts, family, and hashes of the model and of its output.
+    """Return the description of a loaded encoder for the results: name, dimensions, prompts, family, and hashes of the
+    model and of its output.
 
     `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
     prompt.
@@ -153,8 +153,8 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
 
 
 def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the encoder's prompts by name.
-    The prompts for queries and for documents are added under the names `query` and `document`, which mteb looks up.
+    """Return the encoder's prompts by name, with its prompts for queries and documents added under the names `query`
+    and `document`, which mteb looks up.
     """
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts
@@ -169,14 +169,14 @@ KEYS, VECTORS = "keys.bin", "vectors.f32"
 
 
 def text_key(text: str, prompt: str | None = None) -> bytes:
-    """Return the 16-byte key, a hash, of the vector of a text with this prompt.
-    No prompt and an empty prompt give the same key.
+    """Return the key of a text's vector, a 16-byte hash of the text and the prompt before it. No prompt and an empty
+    prompt give the same key.
     """
     return hashlib.blake2b(f"{prompt or ''}\0{text}".encode(errors="surrogatepass"), digest_size=KEY_BYTES).digest()
 
 
 class TextVectors:
-    """Vectors of texts by key.
+    """Vectors of texts, looked up by the hash of the text and its prompt.
 
     Args:
         keys: key of each vector, see `text_key`.
@@ -192,7 +192,7 @@ class TextVectors:
 
     @classmethod
     def open(cls, folder: Path, dimensions: int) -> Self:
-        """Map the vectors that `write_vectors` wrote to a folder."""
+        """Memory-map the vectors that `write_vectors` wrote to a folder, and return them."""
         data = (folder / KEYS).read_bytes()
         keys = [data[start : start + KEY_BYTES] for start in range(0, len(data), KEY_BYTES)]
         if not keys:  # an empty file cannot be mapped
@@ -204,7 +204,7 @@ class TextVectors:
         return key in self.rows
 
     def get(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` of keys, as a copy in memory.
+        """Return the vectors `(n, d)` of the keys, in their order, as a copy in memory.
 
         Raises:
             KeyError: if a key has no vector.
@@ -213,9 +213,8 @@ class TextVectors:
 
 
 def write_vectors(folder: Path, blocks: Iterable[tuple[Sequence[bytes], NDArray[np.float32]]]) -> None:
-    """Write keys and vectors `(n, d)` to a folder, block by block, so that one block is in memory at a time.
-
-    Keys must be distinct. Older files are replaced.
+    """Write pairs of keys and vectors `(n, d)` to the two files of a folder, block by block, so that one block is in
+    memory at a time. Keys must be distinct. Older files are replaced.
     """
     make_root(folder)
     with ExitStack() as files:

@@ -15,7 +15,7 @@ RESCORED_CANDIDATES = 40
 
 @dataclass(frozen=True)
 class Method:
-    """Raw vectors, or a fitted chain.
+    """Method to evaluate: raw vectors, or a fitted chain of transforms.
 
     Attributes:
         name: unique name in results.
@@ -23,37 +23,38 @@ class Method:
             method is a chain whose candidates are ranked again by the raw vectors; it is scored on searches only.
         chain: fitted chain; None for raw vectors.
         key: hash of the method; equal keys mean equal maps.
-        only: fingerprint of the only encoder whose vectors the chain takes; None for any.
+        encoder_fingerprint: fingerprint of the only encoder whose vectors the chain takes; None for any.
     """
 
     name: str
     group: str
     chain: Chain | None = None
     key: str = ""
-    only: str | None = None
+    encoder_fingerprint: str | None = None
 
     def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
-        """Return the reason why the method cannot take an encoder's vectors, or None if it can."""
-        if self.only not in (None, fingerprint):
+        """Return the reason why the method cannot transform the vectors of an encoder, given its fingerprint and
+        dimensions, or None if it can.
+        """
+        if self.encoder_fingerprint not in (None, fingerprint):
             return "it was fitted on another encoder's vectors"
         width = self.chain.input_dimensions if self.chain else None
         return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
 
     @property
     def compresses(self) -> bool:
-        """Whether the method is a chain whose outputs are smaller than its inputs.
-
-        Searches then rescore.
+        """Whether the method is a chain of transforms with smaller outputs than inputs: fewer dimensions, or
+        quantized.
         """
         return self.chain is not None and (self.chain.quantizer is not None or reduced_size(self.chain) is not None)
 
-    def rescored(self) -> "Method":
-        """Return a copy of the method that ranks the candidates of its search again by the raw vectors."""
+    def with_rescoring(self) -> "Method":
+        """Return a copy of the method that ranks the candidates of its searches again by the raw vectors."""
         return replace(self, name=f"{self.name} rescored", group="rescored", key=f"{self.key}-rescored")
 
     def suits_task(self, task_type: str) -> bool:
-        """Return whether the method can be scored on tasks of this mteb type.
-        Rescoring methods suit searches only, all others suit every type.
+        """Return whether the method can be scored on tasks of this mteb type. Rescoring methods suit searches only, all
+        others suit every type.
         """
         return self.group != "rescored" or task_type == SEARCH
 
@@ -63,25 +64,28 @@ CONTROL_METHOD = Method(CONTROL, CONTROL, key=CONTROL)
 
 
 def reduced_size(chain: Chain) -> int | None:
-    """Return the output dimensions of a fitted chain, or None if they are not fewer than its input dimensions."""
+    """Return the output dimensions of a fitted chain of transforms, or None if they are not fewer than its input
+    dimensions.
+    """
     before, after = chain.input_dimensions, chain.output_dimensions
     return after if before and after and after < before else None
 
 
 def hash_chain(chain: Chain) -> str:
-    """Return a hash of a fitted chain's tensors, steps and normalization.
+    """Return a hash of a fitted chain of transforms: its tensors, steps and normalization, as 32 hexadecimal digits.
+
     The chain must be loaded from disk, because the hash of its tensors is read from the metadata.
     """
     return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
 
 
-def build_chain_method(name: str, chain: Chain, key: str, only: str | None = None) -> Method:
-    """Build the evaluation method of a fitted chain.
+def build_chain_method(name: str, chain: Chain, key: str, encoder_fingerprint: str | None = None) -> Method:
+    """Build the evaluation method of a fitted chain of transforms.
 
     Args:
         name: name in the results.
         chain: the fitted chain.
         key: hash of the chain.
-        only: fingerprint of the only encoder whose vectors it takes; None for any.
+        encoder_fingerprint: fingerprint of the only encoder whose vectors it takes; None for any.
     """
-    return Method(name, "chain", chain, key, only)
+    return Method(name, "chain", chain, key, encoder_fingerprint)

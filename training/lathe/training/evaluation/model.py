@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.methods import RESCORED_CANDIDATES
-from lathe.transforms.chain import Chain, leading_query_maps
+from lathe.transforms.chain import Chain, build_leading_query_maps
 
 BATCH_ROWS = 100_000
 """Batch size that mteb passes texts in; it can be large, since no text is encoded."""
@@ -22,7 +22,7 @@ COLLECTING_DIMENSIONS = 8
 
 
 class StoredModel(AbsEncoder):
-    """mteb model that looks up an encoder's stored vectors and transforms them with a chain.
+    """mteb model that looks up an encoder's stored vectors and transforms them with a chain of transforms.
 
     Args:
         name: name of encoder and method.
@@ -54,10 +54,10 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Look up the stored vectors of the texts, and return them as `(n, d)` float32.
-        If there is a chain, they are transformed by it. This is the method that mteb calls.
+        """Return the vectors `(n, d)` float32 of the texts that mteb passes. Stored vectors are looked up, and
+        transformed if there is a chain of transforms.
 
-        The chain maps queries of a search as queries, and all other texts as documents.
+        The chain is applied to queries of a search as queries, and to all other texts as documents.
 
         Raises:
             KeyError: if a text's vector is not stored.
@@ -69,8 +69,8 @@ class StoredModel(AbsEncoder):
         return np.asarray(transform(vectors, self.dimensions), np.float32)
 
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
-        """Return the key of each text's vector.
-        A key covers the text and the prompt that mteb chooses for this task and side.
+        """Return the key of each text's vector: a hash of the text and the prompt that mteb chooses for this task and
+        for queries or documents.
         """
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         prompt_text = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
@@ -78,7 +78,7 @@ class StoredModel(AbsEncoder):
 
 
 class RescoringModel:
-    """mteb search that ranks the candidates of a chain again by the raw vectors, as an index rescores.
+    """mteb search model that finds candidates with a chain's vectors and ranks them again by the raw vectors.
 
     Each query has `RESCORED_CANDIDATES` candidates. Maps of queries with which the chain begins, such as a query
     adapter, count for the second ranking too.
@@ -92,23 +92,22 @@ class RescoringModel:
         original = copy(model)
         # Query maps at the chain's beginning change what is looked for, so the raw vectors are searched by their
         # outputs.
-        original.chain, original.dimensions = leading_query_maps(model.chain), None
+        original.chain, original.dimensions = build_leading_query_maps(model.chain), None
         self.mteb_model_meta = model.mteb_model_meta
         # mypy: mteb's protocol wants metadata that its own base class may lack.
         self.candidates = SearchEncoderWrapper(model)  # type: ignore[arg-type]
         self.originals = SearchEncoderWrapper(original)  # type: ignore[arg-type]
 
     def index(self, corpus: Any, **options: Any) -> None:
-        """Index the documents to search, both as the chain transforms them and as raw vectors.
-        This is the method that mteb calls before `search`.
+        """Index the documents to search twice: as the chain transforms them, and as raw vectors. mteb calls this before
+        `search`.
         """
         self.candidates.index(corpus, **options)
         self.originals.index(corpus, **options)
 
     def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **options: Any) -> Any:
-        """Find candidates with the chain's vectors, and rank them by the raw vectors.
-        Return the raw similarities by query id and document id. If mteb names the candidates in `top_ranked`, only
-        these are ranked.
+        """Find candidates with the chain's vectors, and return the similarities of their raw vectors by query id and
+        document id. If mteb names the candidates in `top_ranked`, only these are ranked.
         """
         if top_ranked is None:
             ranking = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
@@ -129,8 +128,8 @@ class PromptedModel(StoredModel):
         self.by_type = prompts
 
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """Look up the stored vectors of the texts, and return them as `(n, d)`.
-        Each text has the prompt for documents or queries in front. This is the method that mteb calls.
+        """Return the stored vectors `(n, d)` of the texts that mteb passes, with the prompt for documents or queries
+        before each text.
 
         Raises:
             KeyError: if one is not stored.
@@ -140,9 +139,7 @@ class PromptedModel(StoredModel):
 
 
 class Collector(AbsEncoder):
-    """mteb model that records which texts a task uses, with prompt names.
-
-    Its vectors are random.
+    """mteb model that records which texts a task encodes, with prompt names, and returns random vectors for them.
 
     Args:
         prompts: the encoder's prompts by name; mteb chooses a task's.
@@ -169,14 +166,13 @@ class Collector(AbsEncoder):
 
 
 def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """List the texts of all batches that mteb passes."""
+    """Return the texts of all batches that mteb passes, as one list."""
     return [text for batch in inputs for text in batch["text"]]
 
 
 def _build_model_meta(name: str, revision: str) -> ModelMeta:
-    """Build the metadata that mteb requires of a model, most of it None.
-
-    A name without "/" gets the prefix "lathe/".
+    """Build the metadata that mteb requires of a model, most of it None. A name without "/" gets the prefix
+    "lathe/".
     """
     return ModelMeta.create_empty(
         {

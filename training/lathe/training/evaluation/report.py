@@ -29,13 +29,10 @@ MAX_COMPARISONS = 40
 
 
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
-    """Compute the findings of an evaluation, and write evaluation.json, scores.csv and report.html.
-    They are written to its output folder. Return the findings and the paths of the files.
+    """Compute the findings of an evaluation, and write evaluation.json, scores.csv and report.html to its output
+    folder. Returns the findings and the paths of the files.
 
-    The page's heading is the answer. Existing files are replaced atomically.
-
-    Returns:
-        the findings, and the paths of the files.
+    The page's heading is the decision. Existing files are replaced atomically.
     """
     findings = compute_findings(results)
     answer, *sentences = summarize(findings)
@@ -54,12 +51,12 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
     )
     scores = Table.from_records(build_score_records(results)).to_csv()
 
-    return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
+    return findings, write_files(results.request.out, {JSON: build_json(results, findings), CSV: scores, HTML: page})
 
 
 def plot_differences(findings: Findings) -> Any:
-    """Plot the score difference of each comparison with its interval.
-    Return the matplotlib figure, or None without comparisons.
+    """Plot the score difference of each comparison with its interval. Returns the matplotlib figure, or None without
+    comparisons.
     """
     comparisons = findings.comparisons[:MAX_COMPARISONS]
     if not comparisons:
@@ -88,22 +85,21 @@ def describe_evaluation(results: Results) -> str:
     return f"{data}; {encoders}; metrics of mteb {version('mteb')}; intervals of 95 %."
 
 
-def as_json(results: Results, findings: Findings) -> dict[str, Any]:
-    """Convert results and findings to a dict that orjson can serialize.
-    It has decision, request, environment, tasks, encoders, scores, sentences and comparisons.
+def build_json(results: Results, findings: Findings) -> dict[str, Any]:
+    """Return results and findings as a dict that orjson can serialize: decision, request, environment, tasks, encoders,
+    scores, sentences and comparisons.
     """
     return {
         "decision": findings.decision.to_fields(),
         **describe_results(results),
         "sentences": summarize(findings),
-        "comparisons": [_describe(comparison) for comparison in findings.comparisons],
+        "comparisons": [_comparison_to_fields(comparison) for comparison in findings.comparisons],
     }
 
 
 def describe_results(results: Results) -> dict[str, Any]:
-    """Convert the results without findings to a dict: request, environment, tasks, encoders and all scores.
-
-    The values of units are in the results log only.
+    """Return the results without findings as a dict: request, environment, tasks, encoders and all scores. The values
+    of single queries, texts or pairs are left out.
     """
     request = results.request
     return {
@@ -117,7 +113,8 @@ def describe_results(results: Results) -> dict[str, Any]:
     }
 
 
-def _describe(comparison: Comparison) -> dict[str, Any]:
+def _comparison_to_fields(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as a dict: both systems, a sentence, and all verdicts with their outcome."""
     verdicts = [comparison.between, *comparison.within] if comparison.between else comparison.within
     return {
         "baseline": comparison.baseline,
@@ -128,7 +125,9 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
 
 
 def format_report(results: Results, findings: Findings) -> str:
-    """Format an evaluation as plain text for a terminal: sentences, main tables, problems, and the decision last."""
+    """Format an evaluation as plain text for a terminal, and return it: sentences, main tables, problems, and the
+    decision last.
+    """
     answer, *sentences = summarize(findings)
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
@@ -144,7 +143,7 @@ def format_report(results: Results, findings: Findings) -> str:
 
 
 def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
-    """Build every table for which results and findings have data, and return them by title."""
+    """Build the report's tables, and return those that have rows by title."""
     tables = {
         "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
         "Differences on each data set": build_difference_table(findings.comparisons, by_data_set=True),
@@ -155,9 +154,8 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
 
 
 def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool = False) -> Table:
-    """Build the table of comparisons, one row each.
-    A row has both systems, encoder, metric, both scores × 100, the difference with its interval, the number of queries,
-    texts or pairs, and the outcome.
+    """Build the table of comparisons, one row each: both systems, encoder, metric, scores × 100, difference with its
+    interval, number of queries, texts or pairs, and outcome.
 
     Args:
         comparisons: comparisons of an evaluation.
@@ -180,8 +178,8 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: Results) -> Table:
-    """Build the table of the raw vectors' mean score × 100, over all tasks and by type, one row for each encoder.
-    Only tasks that all encoders completed count.
+    """Build the table of the raw vectors' mean score × 100, over all tasks and by type of task, one row for each
+    encoder. Only tasks that all encoders completed count.
     """
     grid = Grid(results)
     tasks = [task for task in grid.tasks if all((name, CONTROL, task) in grid.values for name in grid.encoders)]
@@ -217,8 +215,8 @@ def build_score_table(results: Results) -> Table:
 
 
 def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
-    """Convert the scores to one flat dict each, sorted by encoder and task.
-    Keys include task, encoder, method, score, control (the raw vectors' score), difference in points and error.
+    """Return a flat dict for each score, sorted by encoder and task. Keys include task, encoder, method, score, control
+    (the raw vectors' score), difference in points and error.
 
     Args:
         results: results of an evaluation.
@@ -253,10 +251,8 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
 
 
 def list_problems(results: Results) -> Iterator[str]:
-    """Yield a line for each problem of an evaluation.
-    Problems are unusable encoders, tasks and methods, left-out rows, and failed scores.
-
-    Scores of a task that failed with the same error share a line.
+    """Yield a sentence for each problem of an evaluation: unusable encoders, tasks and methods, left-out rows, and
+    failed scores. Scores of a task that failed with the same error share a sentence.
     """
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:

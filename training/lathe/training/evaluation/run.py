@@ -30,7 +30,7 @@ from lathe.training.evaluation.encoders import (
 from lathe.training.evaluation.methods import CONTROL_METHOD, Method
 from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite
-from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, Workers, collect_texts, score_methods
+from lathe.training.evaluation.worker import FittedMethod, RawVectors, Trial, Workers, collect_texts, score_methods
 from lathe.training.reporting.text import format_count
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
@@ -46,7 +46,7 @@ SHARES = {"load": 0.05, "collect": 0.05, "encode": 0.4, "score": 0.5}
 
 @dataclass(frozen=True)
 class Request:
-    """Request for an evaluation.
+    """Request for an evaluation: data sets, encoders, chains of transforms, and settings.
 
     Attributes:
         suite: data sets.
@@ -69,16 +69,16 @@ class Request:
     stores: VectorStores | None = None
 
     def list_methods(self) -> list[Method]:
-        """List the methods to evaluate: the raw vectors, the chains, and those chains rescored that compress."""
-        rescored = (chain.rescored() for chain in self.chains if chain.compresses)
+        """Return the methods to evaluate: the raw vectors, the chains of transforms, and, of chains that compress, also
+        the variant with rescoring.
+        """
+        rescored = (chain.with_rescoring() for chain in self.chains if chain.compresses)
         return [CONTROL_METHOD, *self.chains, *rescored]
 
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """Encoder with its methods.
-
-    The scores are in `Results`.
+    """Encoder of an evaluation with its methods. Its scores are in `Results`.
 
     Attributes:
         member: description of the encoder.
@@ -93,7 +93,7 @@ class EncoderResult:
 
 @dataclass(frozen=True)
 class Results:
-    """Results of an evaluation.
+    """Results of an evaluation: tasks, encoders, scores and problems.
 
     Attributes:
         request: the request.
@@ -111,11 +111,10 @@ class Results:
 
 
 def evaluate(request: Request, on_progress: Progress) -> Results:
-    """Score every method of every encoder on every task of the suite, and return all results.
-    Intermediate results are written to `request.out`.
+    """Score every method of every encoder on every task of the suite, and return all results. Intermediate results are
+    written to `request.out`, and work that an earlier run finished is not repeated.
 
-    Work that an earlier run finished is not repeated. A task, method or encoder that fails does not stop the others;
-    its problem is part of the results.
+    A task, method or encoder that fails does not stop the others. Its problem is part of the results.
 
     Args:
         request: what to evaluate, and the output folder.
@@ -131,7 +130,7 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
 
 
 class Evaluation:
-    """One run of an evaluation, which scores every method on every task, with all that it has found so far.
+    """One run of an evaluation, which scores every method of every encoder on every task.
 
     Construction reads the results log. It raises `EvaluationError` if two encoders have the same name.
 
@@ -150,7 +149,11 @@ class Evaluation:
         self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
-        _require_distinct_names(request.encoders)
+        # Results of encoders with the same name would be mixed up.
+        names = [encoder.spec.name for encoder in request.encoders]
+        for name in names:
+            if names.count(name) > 1:
+                raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
 
     def run(self) -> Results:
         """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
@@ -180,8 +183,8 @@ class Evaluation:
         return Results(self.request, self.list_tasks(), results, scores, self.problems)
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield the scores in the results log that belong to this request and the given encoders.
-        Each score gets the names of task, encoder and method that this request uses.
+        """Yield the scores in the results log that belong to this request and the given encoders. Each score gets the
+        names of task, encoder and method that this request uses.
         """
         for trial in self.trials:
             for result in encoders:
@@ -192,11 +195,11 @@ class Evaluation:
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Evaluate one encoder: collect and encode the tasks' texts, and score the methods on the tasks.
-        Return the encoder's methods and problems, while the scores go to the results log.
+        """Evaluate one encoder: encode the tasks' texts, and score the methods on the tasks. Returns the encoder's
+        methods and problems, while the scores go to the results log.
 
-        Descriptions of tasks, methods and scores are written to the output folder. Tasks that have all their
-        scores are not read again.
+        Descriptions of tasks, methods and scores are written to the output folder. Tasks that have all their scores are
+        not read again.
 
         Raises:
             EncoderError: if the encoder cannot encode the texts.
@@ -219,24 +222,26 @@ class Evaluation:
         return result
 
     def list_texts(self, tasks: Sequence[TaskDescription]) -> list[tuple[str | None, str]]:
-        """List the distinct (prompt name, text) pairs that the tasks encode."""
+        """Return the distinct (prompt name, text) pairs that the tasks encode."""
         return list(dict.fromkeys(pair for task in tasks for pair in task.asked))
 
     @contextmanager
     def open_folder(self, member: Member) -> Iterator[Path]:
-        """Yield a folder for the encoder's vectors, from which the workers read them. It is deleted after the block."""
+        """Yield a new temporary folder for the encoder's vectors, from which the workers read them. It is deleted after
+        the block. Folders that a killed run left are deleted first.
+        """
         for left in self.request.out.glob(f"{VECTORS_PREFIX}*"):  # by a killed run
             shutil.rmtree(left, ignore_errors=True)
         with TemporaryDirectory(prefix=VECTORS_PREFIX, dir=self.request.out) as folder:
             yield Path(folder)
 
     def list_methods(self, member: Member) -> Sequence[Method]:
-        """List the methods to evaluate on an encoder, those that do not suit it included."""
+        """Return the methods to evaluate on an encoder, including those that cannot transform its vectors."""
         return self.request.list_methods()
 
     def is_finished(self, trial: Trial, member: Member) -> bool:
-        """Return whether the results log has a score of every suitable method for this task and encoder.
-        Then the task need not be read again.
+        """Return whether the results log has a score of every suitable method for this task and encoder, so that the
+        task need not be read again.
         """
         return trial.key in self.tasks and all(
             self.log.has_score((trial.key, member.output, method.key))
@@ -246,17 +251,17 @@ class Evaluation:
         )
 
     def list_tasks(self) -> list[TaskDescription]:
-        """Return the description of every task of the suite, in its order.
-        A description with an error follows for each data set that could not be read.
+        """Return the description of every task of the suite, in its order, and then one with an error for each data set
+        that could not be read.
         """
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
-        """Return the description of each task, with the texts that it encodes under these prompts.
-        Tasks that are not cached are run on random vectors in the workers.
+        """Return the description of each task, with the texts that it encodes under these prompts. Tasks that are not
+        cached are run on random vectors in the workers.
 
-        Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
+        Results are cached in memory. New tasks without an error are appended to the log of tasks. Failed ones have an
         error.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
@@ -277,7 +282,7 @@ class Evaluation:
         return [known[trial.key] for trial in trials]
 
     def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:
-        """Encode the (prompt name, text) pairs in `asked`, and return their vectors, which are written to the folder.
+        """Encode (prompt name, text) pairs, write their vectors to the folder, and return the vectors by key.
 
         Raises:
             EncoderError: if the encoder fails, or returns NaN or inf.
@@ -291,7 +296,9 @@ class Evaluation:
     def _encode_blocks(
         self, encoder: EvaluatedEncoder, by_key: Mapping[bytes, tuple[str | None, str]]
     ) -> Iterator[tuple[Sequence[bytes], FloatArray]]:
-        """Encode (prompt name, text) pairs, one prompt after the other, and yield blocks of keys with their vectors."""
+        """Encode (prompt name, text) pairs, one prompt after the other, and yield blocks of keys with their vectors
+        `(n, d)`.
+        """
         done = 0
         for prompt in dict.fromkeys(name for name, _ in by_key.values()):
             pairs = [(key, text) for key, (name, text) in by_key.items() if name == prompt]
@@ -306,10 +313,10 @@ class Evaluation:
                 done += len(texts)
 
     def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Write the chains to the output folder, from which the workers load them.
-        Return the encoder's result, still without scores, and references to the methods.
+        """Write the chains of transforms to the output folder, from which the workers load them. Returns the encoder's
+        result, still without scores, and references to the methods on disk.
 
-        Methods that do not suit the encoder are left out, with their reason in the result's `problems`.
+        Methods that cannot transform the encoder's vectors are left out, with their reason in the result's `problems`.
         """
         methods: dict[str, Method] = {}
         problems: dict[str, str] = {}
@@ -321,10 +328,12 @@ class Evaluation:
             elif method.group != "rescored":  # its chain is named already
                 problems[method.name] = reason
 
-        return EncoderResult(member, methods, problems), [self.save_method(method) for method in methods.values()]
+        return EncoderResult(member, methods, problems), [self._save_method(method) for method in methods.values()]
 
-    def save_method(self, method: Method) -> FittedMethod:
-        """Write a method's chain to the output folder, unless it is there, and return a reference to the method."""
+    def _save_method(self, method: Method) -> FittedMethod:
+        """Write a method's chain of transforms to the output folder, unless it is there, and return a reference to the
+        method.
+        """
         if method.chain is None:
             return FittedMethod(method.name, method.key)
         folder = self.request.out / "methods" / method.key
@@ -340,11 +349,10 @@ class Evaluation:
         usable: Mapping[str, str],
         workers: Workers,
     ) -> None:
-        """Score an encoder's fitted methods on all usable tasks in the worker processes.
-        Scores that the results log has already are skipped, new ones are appended to it, and nothing is returned.
+        """Score an encoder's fitted methods on all usable tasks in the worker processes, and append the scores to the
+        results log. Scores that the log has already are skipped.
 
-        A cell is one task, encoder and method; failed cells get a score with an error. Cells of one task follow each
-        other, so that a process loads the task once.
+        Failed tasks, encoders and methods get a score with an error.
 
         Args:
             encoder: the encoder with its methods.
@@ -355,7 +363,7 @@ class Evaluation:
         """
         member = encoder.member
         prompts = dict(member.prompts), member.default_prompt
-        raw = Raw(member.name, member.output, member.dimensions, *prompts, folder)
+        raw = RawVectors(member.name, member.output, member.dimensions, *prompts, folder)
         jobs = []
 
         # Methods of one task in one job, so that a process loads the task once.
@@ -378,25 +386,14 @@ class Evaluation:
             )
 
 
-def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
-    """Raise `EvaluationError` if two encoders have the same name, since their results would be mixed up.
-
-    Raises:
-        EvaluationError: if two have the same name.
-    """
-    names = [encoder.spec.name for encoder in encoders]
-    for name in names:
-        if names.count(name) > 1:
-            raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
-
-
 def compute_trial_key(entry: Entry, limit: int | None) -> str:
-    """Return the key of a task in the results log, a hash of its data set and the row limit."""
+    """Return the key of a task in the results log: a hash of its data set and the row limit."""
     return digest(entry.digest(), limit)[:32]
 
 
 class StagedProgress:
-    """Converter of the progress in a stage on an encoder to that of the whole evaluation.
+    """Progress of an evaluation of several encoders, computed from the progress of the current stage of the current
+    encoder.
 
     The stages are `load`, `collect`, `encode` and `score`.
 
@@ -411,8 +408,7 @@ class StagedProgress:
         self.begin_encoder(0)
 
     def begin_encoder(self, number: int) -> None:
-        """Begin the progress of the next encoder.
-        The current stage is cleared, and the clock for the time left restarts.
+        """Begin the next encoder: clear the current stage, and restart the clock by which the time left is estimated.
 
         Args:
             number: number of the encoder, counted from 0.
@@ -420,16 +416,15 @@ class StagedProgress:
         self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
-        The progress is computed from the encoder, its stage, and the fraction of that stage that is done.
+        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message. The message ends with
+        the estimated time left in the stage if that is over a second.
+
+        Another stage than at the last call restarts the clock.
 
         Args:
             stage: current stage.
             fraction: fraction of the stage that is done.
             sentence: message.
-
-        The message ends with the estimated time left in the stage if that is over a second. Another stage than at the
-        last call restarts the clock.
         """
         if stage != self.stage:
             self.stage, self.begun = stage, time.monotonic()
@@ -444,5 +439,5 @@ class StagedProgress:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format seconds as "42 s", or from 100 s on as "5 min"."""
+    """Format seconds as text, such as "42 s", or from 100 s on in minutes, such as "5 min"."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -12,7 +12,7 @@ SCORES, TASKS = "scores.jsonl", "tasks.jsonl"
 
 @dataclass(frozen=True)
 class Score:
-    """Score of one task, encoder and method.
+    """Score of one method on one task with one encoder.
 
     Attributes:
         task: name of the task.
@@ -50,7 +50,7 @@ class Score:
 
 @dataclass(frozen=True)
 class TaskDescription:
-    """Description of a task from before its evaluation, or the reason why it cannot be evaluated.
+    """Description of a task before its evaluation, or the reason why it cannot be evaluated.
 
     Attributes:
         task: name of the task.
@@ -76,15 +76,13 @@ class TaskDescription:
 
 
 class ResultsLog:
-    """Results log of an evaluation in a folder.
-
-    Construction reads existing scores.
+    """Results log of an evaluation in a folder, as JSON lines. Construction reads the existing scores.
 
     Args:
         folder: output folder, created if missing.
 
     Attributes:
-        by_cell: latest score of each cell.
+        by_cell: latest score by `Score.cell`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,9 +90,10 @@ class ResultsLog:
         self.by_cell = {score.cell: score for score in self.scores.read()}
 
     def has_score(self, cell: tuple[str, str, str]) -> bool:
-        """Return whether the log has a score without an error for a cell.
-        A cell is the key of a task, an encoder output and a method. Failed scores do not count, so that they are tried
-        again.
+        """Return whether the log has a score without an error for a cell: hashes of a task, an encoder's output and a
+        method.
+
+        Failed scores do not count, so that they are tried again.
         """
         score = self.by_cell.get(cell)
         return score is not None and score.error is None
@@ -105,7 +104,7 @@ class ResultsLog:
         self.by_cell.update((score.cell, score) for score in scores)
 
     def read_tasks(self) -> dict[str, TaskDescription]:
-        """Read the descriptions of tasks from the log, and return them by task key.
-        Of several entries with one key, the last counts.
+        """Read the descriptions of tasks from the log, and return them by task key. Of several entries with one key,
+        the last counts.
         """
         return {task.key: task for task in self.tasks.read()}

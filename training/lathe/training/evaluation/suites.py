@@ -77,8 +77,10 @@ class Entry:
     subsets: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
 
-    def data_set(self) -> EvaluatedDataSet:
-        """Build the data set of a folder or of the Hugging Face hub, without reading its data."""
+    def build_data_set(self) -> EvaluatedDataSet:
+        """Build the data set of a folder or of the Hugging Face hub, without reading its data. Not for tasks of
+        mteb.
+        """
         if self.kind == "folder":
             return self._folder_data_set()
         return HubDataSet(
@@ -86,11 +88,12 @@ class Entry:
         )
 
     def _folder_data_set(self) -> FolderDataSet:
+        """Build the data set of the entry's folder, without reading its data."""
         return FolderDataSet(self.name, self.task, Path(self.place), self.language)
 
     def digest(self) -> str:
-        """Return a hash, 32 hex digits, of the data set and the version of mteb.
-        Scores under equal hashes are comparable.
+        """Return a hash of the data set and the version of mteb, as 32 hexadecimal digits. Scores under equal hashes
+        are comparable.
 
         For a folder, it is the hash of the data set alone, for which all files are read.
         """
@@ -101,7 +104,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ListedEncoder:
-    """Encoder that a suite names, with its family and published ‖μ‖ if stated."""
+    """Encoder that a suite names, with its family and its published ‖μ‖, each None if the suite does not give it."""
 
     model: str
     family: str | None = None
@@ -130,7 +133,7 @@ class Suite:
 
 
 def open_suite(written: str) -> Suite:
-    """Open the suite of evaluation tasks that a user names, without reading their data.
+    """Return the suite of evaluation tasks that a user names, without reading their data.
 
     Args:
         written: folder, YAML file, `mteb:TASK,…`, or name of a suite that comes with Lathe.
@@ -160,8 +163,8 @@ def open_suite(written: str) -> Suite:
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Build a suite of all data sets below a folder, one for each folder with a META.json.
-    Data sets that cannot be used are named in the suite's `problems`.
+    """Return a suite of all data sets below a folder, one for each folder with a META.json. Data sets that cannot be
+    used are named in the suite's `problems`.
 
     A folder with JSON lines but without a META.json is unusable. Data sets that have nothing to evaluate are left out.
 
@@ -189,8 +192,8 @@ def open_folder_suite(written: str, root: Path) -> Suite:
 
 
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
-    """Read a data set's META.json, and return the suite's entry for it.
-    Return None if the data set has only texts or training pairs, which cannot be evaluated.
+    """Read a data set's META.json, and return the suite's entry for it. Returns None if the data set has only texts or
+    training pairs, which cannot be evaluated.
 
     Raises:
         EvaluationError: if META.json is missing or invalid.
@@ -208,8 +211,8 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
 
 
 def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
-    """Yield a suite entry for each distinct mteb task among these names of tasks and benchmarks.
-    A benchmark is expanded to its tasks.
+    """Yield a suite entry for each distinct mteb task among these names of tasks and benchmarks. A benchmark is
+    expanded to its tasks.
 
     mteb is imported, which takes seconds.
 
@@ -224,7 +227,7 @@ def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
 
 
 def _read_yaml_suite(written: str, path: Path) -> Suite:
-    """Read a suite from a YAML file: its title, its tasks, and the encoders and reference that it may name.
+    """Read a YAML file, and return its suite: title, tasks, and the encoders and reference that it may name.
 
     Raises:
         EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two with the same name.
@@ -256,9 +259,8 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
 
 
 def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
-    """Read one item of the `tasks` in a YAML suite file, and return its entries and problems.
-    An item names an mteb task or benchmark, a folder, or a data set of the hub. The result is a suite without name and
-    title.
+    """Read one item of the `tasks` in a YAML suite file, and return its entries and problems as a suite without name
+    and title. An item names an mteb task or benchmark, a folder, or a data set of the hub.
 
     Args:
         item: the item, with a key `mteb`, `folder` or `hub`.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trial:
-    """Task with the row limit that it is evaluated with.
+    """One task of a suite, with the row limit that it is evaluated with.
 
     Attributes:
         entry: data set of the suite.
@@ -71,8 +71,8 @@ class FittedMethod:
 
 
 @dataclass(frozen=True)
-class Raw:
-    """Reference to the vectors of an encoder, in a folder.
+class RawVectors:
+    """Reference to an encoder's raw vectors in a folder, with what a worker must know of the encoder.
 
     Attributes:
         name: name of the encoder.
@@ -92,8 +92,8 @@ class Raw:
 
 
 def prepare_process() -> None:
-    """Set up a worker process: one thread for torch and BLAS, no progress bars, logs, warnings or stderr.
-    A background thread ends the process when its parent is gone.
+    """Set up a worker process: one thread for torch and BLAS, and no progress bars, logs, warnings or stderr. A
+    background thread ends the process when its parent is gone.
     """
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
@@ -121,12 +121,10 @@ def _end_with_parent() -> None:
 
 @lru_cache(maxsize=1)
 def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
-    """Load the mteb task of a trial with its data, cut to the trial's row limit.
-    Return the task and sentences on rows that were left out.
+    """Load the mteb task of a trial with its data, reduced to the trial's row limit. Returns the task, and sentences
+    about rows that were left out.
 
-    The last result is cached.
-
-    The main score and task type that the suite states replace the task's own.
+    The last result is cached. The main score and task type that the suite gives replace the task's own.
 
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
@@ -137,7 +135,7 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     if entry.kind == "mteb":
         task = find_task(entry.place, entry.subsets, entry.splits)
     else:
-        task = entry.data_set().build_task(left_out)
+        task = entry.build_data_set().build_task(left_out)
 
     load_data(task)
     # A suite may name another metric or type than the task has.
@@ -151,8 +149,8 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
 
 
 def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
-    """Run a task once on random vectors, and return its description with the texts it encodes and their prompts.
-    An exception becomes the description's `error`.
+    """Run a task once on random vectors, and return its description with the texts that it encodes and their prompt
+    names. An exception becomes the description's `error`.
     """
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector
@@ -176,9 +174,9 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
     )
 
 
-def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
-    """Score fitted methods on one task with one encoder's vectors, and return a score for each.
-    If a method raises, its score has no value and the `error`.
+def score_methods(trial: Trial, raw: RawVectors, methods: Sequence[FittedMethod]) -> list[Score]:
+    """Score fitted methods on one task with one encoder's raw vectors, and return a score for each method. If a method
+    raises an exception, its score has no value and the message as `error`.
     """
     from lathe.training.evaluation.model import RescoringModel, StoredModel
 
@@ -220,19 +218,20 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
     return scores
 
 
-def open_vectors(raw: Raw) -> TextVectors:
-    """Map the vectors of an encoder. The last ones are cached, until their file is replaced or others are mapped."""
+def open_vectors(raw: RawVectors) -> TextVectors:
+    """Memory-map an encoder's vectors, and return them. The last result is cached until its file is replaced."""
     return _open_vectors(raw.folder, raw.dimensions, (raw.folder / VECTORS).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
 def _open_vectors(folder: Path, dimensions: int, written: int) -> TextVectors:
+    """Memory-map the vectors of a folder. `written`, the time of the file, is a part of the cache's key."""
     return TextVectors.open(folder, dimensions)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of a model on a task.
+    """Result of a model on a task: main score, other metrics, and values of single queries, texts or pairs.
 
     Attributes:
         score: mteb's main score.
@@ -248,8 +247,8 @@ class Measurement:
 
 
 def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
-    """Evaluate a model on a task with mteb.
-    Return the main score, all other metrics and, if asked for, the values of single queries, texts or pairs.
+    """Evaluate a model on a task with mteb. Returns the main score, all other metrics and, if `with_units` is set, the
+    values of single queries, texts or pairs.
 
     The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
     results.
@@ -307,9 +306,8 @@ Job = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Workers:
-    """Pool of single-threaded processes, started at the first job.
-
-    As a context manager, it stops them at the end of the block.
+    """Pool of single-threaded processes, started at the first job. As a context manager, it stops them at the end of
+    the block.
 
     Args:
         processes: number of processes.
@@ -330,16 +328,16 @@ class Workers:
         self.stop()
 
     def stop(self) -> None:
-        """Wait for running jobs, cancel waiting ones, and end the processes.
-        Jobs that are submitted later start new processes.
+        """Cancel waiting jobs, wait for running ones, and end the processes. Jobs that are submitted later start new
+        processes.
         """
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
             self.executor = None
 
     def _submit(self, job: Job) -> Future[Any]:
-        """Submit a job to the process pool, and return its future.
-        If there is no pool, its processes are started first.
+        """Submit a job to the process pool, and return its future. If there is no pool, its processes are started
+        first.
 
         They are started by `spawn`, since a process with threads must not be forked.
         """
@@ -349,8 +347,8 @@ class Workers:
         return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or exception.
-        They come in the order in which the jobs finish.
+        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or the exception it
+        raised. They come in the order in which the jobs finish.
 
         If a process dies, the pool fails the jobs of all processes. The first waiting jobs are then retried alone: one
         whose process dies again yields an `EvaluationError`, and the remaining jobs run in parallel again.
@@ -365,12 +363,10 @@ class Workers:
                 yield index, self._run_alone(waiting.pop(index))
 
     def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel, and yield each job's key with its result or the exception it raised.
-        If a process dies, the iteration ends early and the remaining jobs have no result.
+        """Run jobs in parallel, and yield each job's key with its result or the exception it raised. If a process dies,
+        the iteration ends early and the remaining jobs have no result.
 
         The next job then starts new processes.
-
-        The jobs that are left then have no result, and the next job starts new processes.
         """
         futures = {self._submit(job): index for index, job in jobs.items()}
         for future in as_completed(futures):
@@ -381,10 +377,10 @@ class Workers:
             yield futures[future], error or future.result()
 
     def _run_alone(self, job: Job) -> Any:
-        """Run one job while no other runs, and return its result or the exception it raised.
-        If the process dies, an `EvaluationError` is returned.
+        """Run one job while no other runs, and return its result or the exception it raised. If the process dies, an
+        `EvaluationError` is returned.
 
-        Nothing is raised. If the process dies, the next job starts new processes.
+        If the process dies, the next job starts new processes.
         """
         future = self._submit(job)
         error = future.exception()

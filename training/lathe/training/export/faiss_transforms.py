@@ -29,7 +29,7 @@ from lathe.training.export.folder import (
     write_description,
 )
 from lathe.training.export.numpy_codec import write_codec
-from lathe.training.faiss_codes import CodeIndex, build_code_index, linear_transform
+from lathe.training.faiss_codes import CodeIndex, build_code_index, build_linear_transform
 from lathe.transforms.base import Map
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import TransformCoding
@@ -240,6 +240,6 @@ def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
 
     assert isinstance(step, Affine)
     bias = None if step.bias is None else step.bias.float().cpu().numpy()
-    linear = linear_transform(faiss, step.weight.float().cpu().numpy(), bias)
+    linear = build_linear_transform(faiss, step.weight.float().cpu().numpy(), bias)
 
     return [linear, *(_to_faiss_transforms(faiss, Normalize(), linear.d_out) if step.normalize else [])]

@@ -25,7 +25,7 @@ from lathe.training.export.folder import (
 )
 from lathe.transforms.base import Map
 from lathe.transforms.chain import Chain
-from lathe.transforms.codes import ProductCoding, TransformCoding, threshold_table
+from lathe.transforms.codes import ProductCoding, TransformCoding, build_threshold_table
 from lathe.transforms.linear import Affine, Normalize, Selection
 
 CODE, ARRAYS = "lathe_codes.py", "codes.npz"
@@ -118,5 +118,5 @@ def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
         "octets": octets,
         "shifts": shifts,
         "bytes": np.int64(step.bytes),
-        "thresholds": threshold_table().astype(np.float32),
+        "thresholds": build_threshold_table().astype(np.float32),
     }

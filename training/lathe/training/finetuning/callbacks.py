@@ -24,8 +24,9 @@ TrainingLog = Journal[dict[str, Any]]
 """Training log: an entry for each logged step, with its losses, and for each evaluation."""
 
 
-class LossReporter(TrainerCallback):
-    """Trainer callback that writes losses to the training log and reports progress, in the first process of torchrun.
+class LossCallback(TrainerCallback):
+    """Trainer callback that writes losses to the training log and reports progress. Under torchrun only the first
+    process does.
 
     Args:
         log: training log.
@@ -42,8 +43,8 @@ class LossReporter(TrainerCallback):
         self.losses = ""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Prepare the training log at the start or on resuming.
-        The loss sums are restored from the checkpoint, and lines of the log after its step are removed.
+        """Start the clock and prepare the training log. On resuming, restore the loss sums from the checkpoint and
+        remove the log's lines of later steps.
         """
         self.begun, self.first = time.monotonic(), state.global_step
         complete = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
@@ -53,7 +54,9 @@ class LossReporter(TrainerCallback):
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Report progress. A step of a large model takes long, and losses are logged after several."""
+        """Report the step, the number of steps and the last logged losses as progress. Losses are logged after several
+        steps only, and a step of a large model takes long.
+        """
         if state.is_world_process_zero:
             message = f"step {state.global_step:,} of {state.max_steps:,}"
             self.on_progress(state.global_step / state.max_steps, message + self.losses)
@@ -66,8 +69,8 @@ class LossReporter(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Append a line to the training log and report progress.
-        The line has step, mean losses since the last line, epoch, learning rate and gradient norm.
+        """Append a line to the training log and report progress. The line has step, mean losses since the last line,
+        epoch, learning rate and gradient norm.
 
         The loss sums are averaged over all processes and reset. Without a loss in `logs`, nothing is done.
         """
@@ -91,31 +94,32 @@ class LossReporter(TrainerCallback):
         )
 
 
-class Checkpoints(TrainerCallback):
-    """Trainer callback that marks checkpoints as complete, and checks the model before each is saved.
+class CheckpointCallback(TrainerCallback):
+    """Trainer callback that checks the model before each checkpoint is saved, and marks checkpoints as complete.
 
     Args:
         components: running means of the parts of the loss, stored with the checkpoint.
         batch: number of pairs of a step over all processes, stored with the checkpoint.
-        require_finite: function that raises if a weight or embedding of the model is not finite.
+        check_finite: function that raises if a weight or embedding of the model is not finite.
     """
 
-    def __init__(self, components: LossComponents, batch: int, require_finite: Callable[[], None]) -> None:
+    def __init__(self, components: LossComponents, batch: int, check_finite: Callable[[], None]) -> None:
         self.components = components
         self.batch = batch
-        self.require_finite = require_finite
+        self.check_finite = check_finite
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Raise `NonFiniteLossError` if a checkpoint is to be saved and a weight or an embedding is not finite.
+        """Check the model's weights and an embedding if a checkpoint is to be saved at this step.
 
         Raises:
-            NonFiniteLossError: if a weight or embedding is not finite.
+            NonFiniteLossError: if a weight or an embedding is not finite.
         """
         if control.should_save:
-            self.require_finite()
+            self.check_finite()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the file that marks the checkpoint of this step as complete.
+        """Write the file that marks the checkpoint of this step as complete. It holds the loss sums, which are averaged
+        over all processes first, and the number of pairs of a step.
 
         The loss sums, which the file holds, are averaged over all processes first.
         """
@@ -126,7 +130,7 @@ class Checkpoints(TrainerCallback):
 
 
 class EvaluationCallback(TrainerCallback):
-    """Trainer callback that evaluates the model at intervals, and has the best step saved as a checkpoint that is kept.
+    """Trainer callback that evaluates the model at intervals, and requests a checkpoint of each new best step.
 
     The best step is part of the trainer's state, which is stored with each checkpoint, so a resumed run knows it.
 
@@ -142,8 +146,8 @@ class EvaluationCallback(TrainerCallback):
         self.settings, self.metric, self.on_progress = evaluator.settings, evaluator.metric, on_progress
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the base model before the first step, and log its metric for comparison.
-        A resumed training skips this.
+        """Evaluate the base model before the first step, and log its metric for comparison. A resumed training skips
+        this.
 
         Step 0 is never kept as the best.
         """
@@ -151,9 +155,8 @@ class EvaluationCallback(TrainerCallback):
             self._evaluate_and_log(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the model if the evaluation interval or the last step is reached.
-        A checkpoint is requested if it is the best so far. The training is stopped if none was better for `patience`
-        intervals.
+        """Evaluate the model at each evaluation interval and at the last step. Request a checkpoint if its metric is
+        the best so far, and stop the training if none was better for `patience` intervals.
         """
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return
@@ -170,7 +173,8 @@ class EvaluationCallback(TrainerCallback):
             control.should_training_stop = True
 
     def _evaluate_and_log(self, state: TrainerState) -> float:
-        """Evaluate the model, log the metric, report progress, and return the metric. All processes get the same value.
+        """Evaluate the model in the first process, log the metric, report progress, and return the metric. All
+        processes get the same value.
 
         Raises:
             NonFiniteLossError: if the metric is NaN.
@@ -194,13 +198,13 @@ class EvaluationCallback(TrainerCallback):
 
 
 def read_batch_size(checkpoint: Path) -> int:
-    """Read from a checkpoint how many pairs a step had in the run that wrote it, over all processes."""
+    """Return the number of pairs of a step, over all processes, in the run that wrote a checkpoint."""
     return int(orjson.loads((checkpoint / _COMPLETE).read_bytes())["batch"])
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the folder of the last complete checkpoint, or None if there is none.
-    Incomplete checkpoints after it, left by a killed run, are deleted.
+    """Return the folder of the last complete checkpoint, or None if there is none. Incomplete checkpoints after it,
+    left by a killed run, are deleted.
     """
     numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):

@@ -59,28 +59,30 @@ class JudgedTexts:
 
     @classmethod
     def from_answers(
-        cls, answers: Mapping[str, Iterable[str]], others: Iterable[str] = (), prompts: Prompts = NO_PROMPTS
+        cls, answers: Mapping[str, Iterable[str]], distractors: Iterable[str] = (), prompts: Prompts = NO_PROMPTS
     ) -> "JudgedTexts":
-        """Build judged texts from the relevant documents of each query, and further documents to search among.
+        """Build judged texts from a dict of queries with their relevant documents, and distractors, which are further
+        documents to search among.
 
         A document that is the query's own text does not count as relevant, and queries without another are left out.
-        More than `MAX_QUERIES` queries and `MAX_DOCUMENTS` documents are sampled evenly; relevant documents stay.
+        More than `MAX_QUERIES` queries and `MAX_DOCUMENTS` documents are sampled evenly, but relevant documents all
+        stay.
         """
-        found = gather_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).documents
-        queries = _sample_evenly(list(found), MAX_QUERIES)
-        relevant_texts = dict.fromkeys(text for query in queries for text in found[query])
-        rivals = [text for text in dict.fromkeys(others) if text not in relevant_texts]
-        documents = [*relevant_texts, *_sample_evenly(rivals, max(0, MAX_DOCUMENTS - len(relevant_texts)))]
+        relevant_of = gather_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).documents
+        queries = _sample_evenly(list(relevant_of), MAX_QUERIES)
+        relevant_texts = dict.fromkeys(text for query in queries for text in relevant_of[query])
+        further = [text for text in dict.fromkeys(distractors) if text not in relevant_texts]
+        documents = [*relevant_texts, *_sample_evenly(further, max(0, MAX_DOCUMENTS - len(relevant_texts)))]
 
         row_of = {text: row for row, text in enumerate(documents)}
-        pairs = sorted({(row, row_of[text]) for row, query in enumerate(queries) for text in found[query]})
+        pairs = sorted({(row, row_of[text]) for row, query in enumerate(queries) for text in relevant_of[query]})
         relevant = np.array(pairs, np.int64).reshape(-1, 2)
         return cls(queries, documents, relevant, find_own_texts(queries, documents), prompts)
 
 
 @dataclass(frozen=True)
 class JobTests:
-    """What a job's trained encoder can be certified with.
+    """Data that a job's trained encoder can be certified with.
 
     Attributes:
         judged: searches by the name of the data set.
@@ -96,10 +98,11 @@ class JobTests:
 
 
 def read_job_tests(job: TrainingJob) -> JobTests:
-    """Read the tests of a job's data sets, and the pairs that a training with `holds_out` leaves out.
+    """Read the searches that a job's trained encoder is certified with, without queries that it is trained on. Returns
+    them by data set, the target if mteb must measure it, and warnings.
 
-    These are searches: the test split of each retrieval or pairs data set and of the target, without queries that are
-    trained on, and held-out pairs of data sets that have no test.
+    Searches are the test splits of retrieval and pairs data sets and of the target, and for data sets without a test,
+    the pairs that a training with `holds_out` leaves out.
 
     Raises:
         JobError: if a source cannot be used.
@@ -108,9 +111,9 @@ def read_job_tests(job: TrainingJob) -> JobTests:
     sources = JobSources(job)
     builder, target = sources.builder, sources.target
     mixture, held_out = sources.hold_out_for_certificate(sources.split()[0])
-    prompts_of = [builder.sources[name].prompts.anchor for name in mixture.names]
+    anchor_prompts = [builder.sources[name].prompts.anchor for name in mixture.names]
     trained_on = {
-        normalize_text(anchor.removeprefix(prompts_of[source]))
+        normalize_text(anchor.removeprefix(anchor_prompts[source]))
         for anchor, source in zip(mixture.anchors, mixture.sources.tolist(), strict=True)
     }
     tests = JobTests()
@@ -120,26 +123,26 @@ def read_job_tests(job: TrainingJob) -> JobTests:
             continue
         prompts = builder.sources[name].prompts
         if "test" in data.list_splits():
-            answers, others = _read_test_answers(data)
-            _add_judged(tests, name, _without(answers, trained_on), others, prompts)
+            answers, distractors = _read_test_answers(data)
+            _add_judged(tests, name, _exclude_queries(answers, trained_on), distractors, prompts)
         else:
-            answers = _without(_gather_held_out(held_out, name, prompts), trained_on)
+            answers = _exclude_queries(_gather_held_out(held_out, name, prompts), trained_on)
             _add_judged(tests, name, answers, (), prompts)
 
     if target is None or job.target is None or "test" not in target.list_splits():
         return tests
     if is_searchable(target):
-        answers, others = _read_test_answers(target)
-        _add_judged(tests, target.name, _without(answers, trained_on), others, job.target.prompts)
+        answers, distractors = _read_test_answers(target)
+        _add_judged(tests, target.name, _exclude_queries(answers, trained_on), distractors, job.target.prompts)
         return tests
     return JobTests(tests.judged, target, job.target.prompts, tests.warnings)
 
 
 def _add_judged(
-    tests: JobTests, name: str, answers: dict[str, list[str]], others: Iterable[str], prompts: Prompts
+    tests: JobTests, name: str, answers: dict[str, list[str]], distractors: Iterable[str], prompts: Prompts
 ) -> None:
-    """Add the searches of a data set to the tests, or a warning if no query is left."""
-    judged = JudgedTexts.from_answers(answers, others, prompts)
+    """Add the searches of a data set to `tests.judged`, or a warning to `tests.warnings` if they have no query."""
+    judged = JudgedTexts.from_answers(answers, distractors, prompts)
     if judged.queries:
         tests.judged[name] = judged
     else:
@@ -147,7 +150,9 @@ def _add_judged(
 
 
 def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the relevant documents of each query of a data set's test, and all documents of its corpus."""
+    """Read the test split of a data set. Return the relevant documents of each query, and all documents of the corpus,
+    which are empty for data sets without a corpus. Both are empty if the split has no positive pair.
+    """
     if isinstance(data, FolderDataSet) and data.task == "retrieval":
         search = data.read_test(Warnings())
         assert isinstance(search, Search)
@@ -168,12 +173,13 @@ def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
     return answers, []
 
 
-def _without(answers: dict[str, list[str]], trained_on: set[str]) -> dict[str, list[str]]:
+def _exclude_queries(answers: dict[str, list[str]], trained_on: set[str]) -> dict[str, list[str]]:
+    """Return the queries with their relevant documents, without the queries whose normalized text is trained on."""
     return {query: texts for query, texts in answers.items() if normalize_text(query) not in trained_on}
 
 
 def _gather_held_out(held_out: Mixture, name: str, prompts: Prompts) -> dict[str, list[str]]:
-    """Return the positives of each held-out anchor of a source, without the source's prompts."""
+    """Return the positives of each held-out anchor of a source, without the prompts of the source."""
     answers: dict[str, list[str]] = {}
     for row in np.flatnonzero(held_out.sources == held_out.names.index(name)):
         anchor = held_out.anchors[row].removeprefix(prompts.anchor)
@@ -182,6 +188,7 @@ def _gather_held_out(held_out: Mixture, name: str, prompts: Prompts) -> dict[str
 
 
 def _sample_evenly(texts: Sequence[str], count: int) -> list[str]:
+    """Return at most `count` of the texts, evenly spaced."""
     rows = np.linspace(0, len(texts) - 1, min(len(texts), count)).astype(int)
     return [texts[row] for row in rows]
 
@@ -194,7 +201,8 @@ def certify_encoder(
     on_progress: Progress,
     corpora: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Compare the searches of a trained encoder with those of its base, and return the certificate as JSON.
+    """Compare the searches of a trained encoder with those of its base encoder, and return nDCG@10 and recall@10 of
+    both with warnings, as a JSON-serializable dict.
 
     Where the trained encoder comes from does not matter: only the texts must be ones that it was not trained on.
 
@@ -238,9 +246,11 @@ def certify_encoder(
 def certify_job(
     base: TextEncoder, trained: TextEncoder, tests: JobTests, workspace: Path, on_progress: Progress
 ) -> dict[str, Any]:
-    """Certify an encoder on the tests of the job that trained it, and return the certificate as JSON.
+    """Compare a trained encoder with its base on the tests of the job that trained it, and return the certificate as a
+    JSON-serializable dict.
 
-    A target whose test is no search is measured by mteb: `tasks: {name: {metric, before, after, gain}}`.
+    It is that of `certify_encoder`. A target whose test is no search is measured by mteb and added: `tasks: {name:
+    {metric, before, after, gain}}`.
 
     Raises:
         JobError: if mteb cannot measure the target.
@@ -254,7 +264,9 @@ def certify_job(
 
 
 def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> dict[str, Any]:
-    """Measure the main score of the job's target with both encoders."""
+    """Measure mteb's main score of the job's target with both encoders. Return it under the keys `metric` (its name),
+    `before`, `after` and `gain`.
+    """
     from lathe.training.finetuning.evaluators import TaskEvaluator  # mteb takes seconds to import
     from lathe.training.finetuning.extras import EvaluatorSettings
 
@@ -266,12 +278,14 @@ def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> d
 
 
 def _encode_prompted(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts that carry their prompts already."""
+    """Return the vectors of texts that carry their prompts already, `(n, d)`."""
     return encoder.encode(texts, NO_PROMPT).vectors
 
 
 def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
-    """Encode queries and documents as searches do: with the prompts of their source, else with the encoder's own."""
+    """Encode the queries and documents of judged texts, and return them with their relevance. They get the prompts of
+    their data set, or the encoder's own prompts if it has none.
+    """
     prompts = judged.prompts
     if prompts.anchor or prompts.positive:
         queries = encoder.encode([prompts.anchor + text for text in judged.queries], NO_PROMPT).vectors
@@ -283,7 +297,9 @@ def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
 
 
 def _list_warnings(certificate: Mapping[str, Any]) -> list[str]:
-    """Return warnings about searches that get worse, that gain nothing, or that are too few."""
+    """Return warnings about searches that get worse, gain nothing beyond chance, or have few queries. Without any
+    searches with known relevant documents, say so.
+    """
     warnings = []
     for group, wording in (
         ("relevance", "searches of {} get worse"),

@@ -38,7 +38,7 @@ class Evaluator(Protocol):
         """Name of the metric, of which higher is better."""
 
     def measure(self, encode: Encode) -> float:
-        """Return the metric of the model that `encode` encodes with."""
+        """Return the metric, higher is better, of the model that the function `encode` encodes texts with."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,8 @@ class HeldOutEvaluator:
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the held-out pairs with the model, and return its retrieval score.
-        It is the MRR, or the accuracy at rank 1, of each anchor's positive among all positives of its source, averaged
-        over sources.
+        """Encode the held-out pairs, and return how well each anchor retrieves its positive among all held-out
+        positives of its source: the mean reciprocal rank, or the share of ranks 1, averaged over sources.
         """
         texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
         vectors = dict(zip(texts, encode(texts), strict=True))
@@ -82,13 +81,12 @@ class HeldOutEvaluator:
 
 
 def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`.
-
-    Ties count against it.
+    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`. A tie with another
+    document counts as the worse rank.
 
     Args:
         answers: the positives of each anchor.
-        vectors: unit vector of each anchor and each positive.
+        vectors: unit vector of each anchor and each positive, by text.
     """
     documents = sorted(set().union(*answers.values()))
     scores = np.stack([vectors[anchor] for anchor in answers]) @ np.stack([vectors[text] for text in documents]).T
@@ -99,8 +97,8 @@ def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArr
 
 
 def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
-    """Hold out random pairs of each source for evaluation during training.
-    Return the mixture without them, and an evaluator of the held-out pairs.
+    """Hold out random pairs of each source for evaluation during training. Return the mixture without them, and an
+    evaluator on the held-out pairs.
 
     From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
     differ only in case or punctuation stay together.
@@ -122,7 +120,8 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
 
 
 def choose_held_out(mixture: Mixture, max_rows: int, seed: int, sources: Iterable[int]) -> NDArray[np.bool_]:
-    """Choose random pairs to hold out, and return whether each pair of the mixture is one of them, `(n,)`.
+    """Choose random pairs of some sources to hold out. Return a mask over all pairs of the mixture, `(n,)`, that is
+    true for these.
 
     From each source at most `max_rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors differ
     only in case or punctuation stay together.
@@ -196,8 +195,8 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the data set's texts with the model, and return its score on the test.
-        It is computed by mteb's evaluator: the settings' metric, or the task's main score.
+        """Encode the data set's texts, and return the score that mteb's evaluator computes on its test: the metric of
+        the settings, or the task's main score.
 
         Random states stay as they were.
         """
@@ -214,8 +213,8 @@ class TaskEvaluator:
 
 
 def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
-    """Open the data set folder that the settings name for evaluation during training.
-    It must have a test split that shares no text with the target's test.
+    """Open the data set folder that the settings name for evaluation during training, and return the data set. It must
+    have a test split that shares no text with the target's test.
 
     Raises:
         JobError: if there is no such folder, it has no test, or its test shares texts with that of the target.
@@ -238,8 +237,8 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
 
 
 def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
-    """Return the normalized texts of a data set's test that must not be trained on.
-    These are the queries of a retrieval or reranking task, and all texts of any other.
+    """Return the normalized texts of a data set's test that must not be trained on: the queries of a retrieval or
+    reranking task, or all texts of any other task.
 
     Raises:
         DataSetError: if the data set cannot be read.

@@ -48,12 +48,9 @@ class NegativeSettings(StrictSettings):
     allow_fewer: bool = False
 
     @model_validator(mode="after")
-    def require_range(self) -> Self:
-        """Raise `ValueError` if there are fewer ranks from `range_min` to `range_max` than `num_negatives`.
-        Otherwise return the settings.
-
-        Raises:
-            ValueError: if it holds fewer.
+    def _check_range(self) -> Self:
+        """Return the settings if at least `num_negatives` ranks lie between `range_min` and `range_max`. Raises
+        `ValueError` otherwise.
         """
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             raise ValueError(
@@ -103,12 +100,9 @@ class EvaluatorSettings(StrictSettings):
     limit: Annotated[int, Field(ge=10)] | None = 500
 
     @model_validator(mode="after")
-    def require_known_metric(self) -> Self:
-        """Raise `ValueError` if held-out pairs are to be evaluated by a metric other than theirs.
-        Otherwise return the settings.
-
-        Raises:
-            ValueError: if held-out pairs are used and it is not one of theirs.
+    def _check_metric(self) -> Self:
+        """Return the settings if their metric is one that held-out pairs have, or a data set is named. Raises
+        `ValueError` otherwise.
         """
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
             raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")

@@ -44,7 +44,8 @@ else:
 
 
 class LocationSettings(StrictSettings):
-    """Settings of the place of a source: a folder, a file of JSON lines, or a data set of the hub.
+    """Settings of where a source is read from: a folder, a file of JSON lines, rows in the job, or a data set of the
+    hub.
 
     Attributes:
         folder: a data set in one of our layouts, or a folder of such data sets.
@@ -70,13 +71,9 @@ class LocationSettings(StrictSettings):
     exclude: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def require_one_place(self) -> Self:
-        """Raise `ValueError` unless exactly one of folder, file, rows and hub data set is given, with what it needs.
-        Otherwise return the settings.
-
-        Raises:
-            ValueError: unless exactly one of them is given; for a hub data set without a task; and for columns of
-                anything but a hub data set.
+    def _check_one_place(self) -> Self:
+        """Return the settings if exactly one of folder, file, rows and hub data set is named. Raises `ValueError`
+        otherwise, for a hub data set without a task, and for columns of anything else.
         """
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
@@ -202,12 +199,9 @@ class TrainingJob(DataSettings):
     evaluate: EvaluatorSettings | None = None
 
     @model_validator(mode="after")
-    def require_mining_settings(self) -> Self:
-        """Raise `ValueError` if a source asks for mined negatives, but the job has no settings for mining.
-        Otherwise return the job.
-
-        Raises:
-            ValueError: if it does not.
+    def _check_mining_settings(self) -> Self:
+        """Return the job if it has settings for mining, or no source asks for mined negatives. Raises `ValueError`
+        otherwise.
         """
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
             raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
@@ -218,66 +212,62 @@ Kind = TypeVar("Kind", bound=StrictSettings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:
-    """Read a YAML file into a validated settings object of class `kind`.
-    Relative paths in it become absolute, relative to the file's folder.
+    """Read a YAML file, and return its settings as a validated object of class `kind`. Relative paths in the file
+    become absolute, relative to the file's folder.
 
     Raises:
         JobError: if the file cannot be read, is not YAML, or has an unknown key or a wrong value; the message says
             where.
     """
     try:
-        written = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise JobError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise JobError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
 
-    if not isinstance(written, dict):
-        raise JobError(f"{path.name} must hold settings by name, such as sources, not {type(written).__name__}")
+    if not isinstance(settings, dict):
+        raise JobError(f"{path.name} must hold settings by name, such as sources, not {type(settings).__name__}")
 
-    return parse_settings(_make_paths_absolute(written, path.resolve().parent), kind, path.name)
+    return parse_settings(_make_paths_absolute(settings, path.resolve().parent), kind, path.name)
 
 
-def parse_settings(written: dict[str, Any], kind: type[Kind], what: str) -> Kind:
+def parse_settings(settings: dict[str, Any], kind: type[Kind], origin: str) -> Kind:
     """Validate settings that were parsed from YAML or JSON, and return them as an object of class `kind`.
 
     Args:
-        written: the settings, whose paths stay as they are.
+        settings: the settings, whose paths stay as they are.
         kind: class of the settings.
-        what: where they are written, for messages.
+        origin: where they are written, for messages.
 
     Raises:
         JobError: for an unknown key or a wrong value; the message says where, and names the key that is meant.
     """
     try:
-        return kind.model_validate(written)
+        return kind.model_validate(settings)
     except ValidationError as error:
-        raise JobError(f"{what}: {_format_validation_error(error, kind)}") from None
+        raise JobError(f"{origin}: {_format_validation_error(error, kind)}") from None
 
 
-def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Return a copy of the settings in which all paths are absolute. Relative paths count from the folder `beside`.
+def _make_paths_absolute(given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a copy of the settings in which relative paths are absolute. Relative paths count from `folder`, the
+    folder of the YAML file.
 
-    Paths are `folder`, `jsonl` and `corpus` of each section.
-
-    Names of encoders and suites become absolute paths if such a path exists in `beside`; else they stay names.
-
-    Args:
-        written: the settings as read from YAML.
-        beside: folder of the YAML file.
+    Paths are `folder`, `jsonl` and `corpus` of each section. Names of encoders become paths if such a path exists in
+    `folder`, else they stay names.
     """
     settings = {
-        name: [_make_absolute(item, beside) for item in value]
+        name: [_make_absolute(item, folder) for item in value]
         if isinstance(value, list)
-        else _make_absolute(value, beside)
-        for name, value in written.items()
+        else _make_absolute(value, folder)
+        for name, value in given.items()
     }
-    for part, names in _NAMES_OR_PATHS.items():
-        holder = settings.get(part) if part else settings
-        if isinstance(holder, dict):
-            written = {name: holder[name] for name in names if isinstance(holder.get(name), str)}
-            existing = {name: str(beside / path) for name, path in written.items() if (beside / path).exists()}
-            holder |= existing
+    for section, names in _NAMES_OR_PATHS.items():
+        values = settings.get(section) if section else settings
+        if isinstance(values, dict):
+            given = {name: values[name] for name in names if isinstance(values.get(name), str)}
+            existing = {name: str(folder / path) for name, path in given.items() if (folder / path).exists()}
+            values |= existing
 
     return settings
 
@@ -288,29 +278,27 @@ _PATHS = ("folder", "jsonl", "corpus")
 """Settings that always hold a path."""
 
 
-def _make_absolute(item: Any, beside: Path) -> Any:
-    """Return a copy of one settings section in which the paths `folder`, `jsonl` and `corpus` are absolute.
-    Relative ones count from the folder `beside`, and `~` is expanded.
-
-    Anything but a dict is returned unchanged, and so is a setting that is not a string.
+def _make_absolute(section: Any, base: Path) -> Any:
+    """Return a copy of one section of the settings in which the paths `folder`, `jsonl` and `corpus` are absolute.
+    Relative ones count from the folder `base`, and `~` is expanded. Anything but a dict is returned unchanged.
     """
-    if not isinstance(item, dict):
-        return item
-    paths = {name: item[name] for name in _PATHS if isinstance(item.get(name), str)}
-    return item | {name: str(beside / expand_home(path)) for name, path in paths.items()}
+    if not isinstance(section, dict):
+        return section
+    paths = {name: section[name] for name in _PATHS if isinstance(section.get(name), str)}
+    return section | {name: str(base / expand_home(path)) for name, path in paths.items()}
 
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
-    """Format the first of pydantic's validation errors as a clause.
-    It has the setting, what is wrong, and what is allowed.
+    """Return a clause about the first error that pydantic found: which setting is wrong, what is wrong with it, and
+    what is allowed.
     """
     first = error.errors()[0]
     location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = _list_fields_at(kind, first["loc"][:-1])
         similar = find_similar(str(first["loc"][-1]), known)
-        meant = f"did you mean {similar}? " if similar else ""
-        return f"unknown setting {location}; {meant}there are {', '.join(known)}"
+        suggestion = f"did you mean {similar}? " if similar else ""
+        return f"unknown setting {location}; {suggestion}there are {', '.join(known)}"
     if first["type"] == "missing":
         return f"{location} is missing"
 
@@ -318,8 +306,11 @@ def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> s
     return f"{location or 'the job'}: {message}, got {first['input']!r:.60}" if location else message
 
 
-def _list_fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    for part in loc:
+def _list_fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the fields of the settings model that lies at a location within `kind`. Locations are written
+    as pydantic does.
+    """
+    for part in location:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation
             kind = next(model for model in _find_nested_models(annotation))

@@ -19,7 +19,7 @@ NAMED_LAYERS = 12
 """Maximum number of layer names that an error message lists."""
 
 
-class Adapter:
+class LoraAdapter:
     """Low-rank adapters of a sentence-transformers model. Creating one changes the model in place.
 
     The adapters are inserted into the model's transformer, and all other weights of the model are frozen.
@@ -68,22 +68,20 @@ class Adapter:
             weights.requires_grad = "lora_" in name
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return the adapters' tensors by name."""
+        """Return the tensors of the low-rank adapters by name."""
         return {name: weights for name, weights in self.peft.state_dict().items() if "lora_" in name}
 
     def save(self, folder: Path) -> None:
-        """Write the adapters' tensors, without the model, to a file in a checkpoint folder."""
+        """Write the adapters' tensors, without the rest of the model, to the file `WEIGHTS` in a checkpoint folder."""
         save_file({name: weights.contiguous() for name, weights in self.weights().items()}, str(folder / WEIGHTS))
 
     def load(self, folder: Path) -> None:
-        """Replace the adapters' tensors by those of a checkpoint folder.
-
-        Tensors that the folder lacks stay.
-        """
+        """Replace the adapters' tensors by those of a checkpoint folder. Tensors that are not stored there stay."""
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:
-        """Write the adapters to a folder in peft's format, without a README.md. An existing folder is deleted first.
+        """Write the adapters to a folder in the format of peft, without a README.md. An existing folder is deleted
+        first.
 
         Args:
             folder: folder to write; an existing one is deleted first.
@@ -108,8 +106,6 @@ class Adapter:
 
 
 def _list_linear_layers(model: torch.nn.Module) -> Iterator[str]:
-    """Yield the names of a model's linear layers without their path, such as "query".
-    Each name comes once, and at most `NAMED_LAYERS` are yielded.
-    """
+    """Yield the distinct names of a model's linear layers without their path, at most `NAMED_LAYERS`."""
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     yield from list(dict.fromkeys(names))[:NAMED_LAYERS]

@@ -26,7 +26,7 @@ class NonFiniteLossError(JobError):
 
 @dataclass
 class LossComponents:
-    """Running means of the parts of the loss since they were last read, for the training log.
+    """Running sums of the parts of the loss, of which the training log reads the means.
 
     Attributes:
         sums: sum of each part over the steps, by name.
@@ -37,7 +37,7 @@ class LossComponents:
     steps: int = 0
 
     def add(self, **losses: Tensor) -> None:
-        """Add the parts of one step's loss to the sums, detached, and count the step."""
+        """Add the parts of one step's loss to the sums, without their gradients, and count the step."""
         for name, loss in losses.items():
             self.sums[name] = loss.detach() + self.sums.get(name, 0.0)
         self.steps += 1
@@ -49,10 +49,7 @@ class LossComponents:
         return means
 
     def average_over_processes(self) -> None:
-        """Replace the sums by their means over all processes, in place.
-
-        All processes of torchrun must call this.
-        """
+        """Replace the sums by their means over all processes of torchrun, in place. All processes must call this."""
         if get_world_size() == 1:
             return
         states: list[dict[str, Any]] = [{} for _ in range(get_world_size())]
@@ -60,16 +57,16 @@ class LossComponents:
         self.sums = {name: sum(state["sums"][name] for state in states) / len(states) for name in self.sums}
 
     def state(self) -> dict[str, Any]:
-        """Return sums and steps as JSON-serializable values, for a checkpoint."""
+        """Return the sums by name and the number of steps as a JSON-serializable dict, for a checkpoint."""
         return {"sums": {name: float(total) for name, total in self.sums.items()}, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Set sums and steps to those of a checkpoint, as `state` returned them."""
+        """Set the sums and the number of steps to those that `state` returned for a checkpoint."""
         self.sums, self.steps = dict(state["sums"]), int(state["steps"])
 
 
 class ContrastiveLoss(nn.Module):
-    """InfoNCE plus the loss of a regularizer.
+    """InfoNCE loss of anchor–positive pairs, plus the loss of a regularizer.
 
     The label of a row is the index of its pair in the mixture, by which the regularizer finds what belongs to it. Under
     torchrun the positives of all processes are in-batch negatives of one another, so loss and gradient of a step equal
@@ -106,8 +103,8 @@ class ContrastiveLoss(nn.Module):
         self.components = LossComponents()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode anchors, positives and hard negatives of a batch, and return the loss, a scalar.
-        Its parts are added to `components`.
+        """Encode anchors, positives and hard negatives of a batch, and return the loss, a scalar. Its parts are added
+        to `components`.
 
         Args:
             sentence_features: tokens of anchors, of positives, and of all hard negatives if there are any.
@@ -130,8 +127,8 @@ class ContrastiveLoss(nn.Module):
     def compute_loss(
         self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
     ) -> Tensor:
-        """Compute InfoNCE plus the weighted regularizer loss from a batch's embeddings.
-        Return the sum, a float32 scalar, and add its parts to `components`.
+        """Compute InfoNCE plus the weighted regularizer loss from a batch's embeddings, and return the sum, a float32
+        scalar. Its parts are added to `components`.
 
         Args:
             anchors: `(b, d)`.
@@ -167,8 +164,8 @@ class ContrastiveLoss(nn.Module):
         return total
 
     def _stack_candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
-        """Stack the unit vectors of each pair's positive and k hard negatives to `(b, 1+k, d)`.
-        A missing hard negative is a row of zeros, which `_mask_excluded` masks.
+        """Return the unit vectors of each pair's positive and k hard negatives, `(b, 1 + k, d)`. A missing hard
+        negative is a row of zeros, which `_mask_excluded` masks.
         """
         if self.negative_ids is None:
             return positives[:, None]
@@ -179,12 +176,13 @@ class ContrastiveLoss(nn.Module):
         return torch.cat([positives[:, None], hard], dim=1)
 
     def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Build the boolean mask of candidates that InfoNCE leaves out for each pair of the batch.
-        Its shape is `(b, B)`, or `(b, B + B·k)` with hard negatives, and it is None if nothing can be excluded.
+        """Return a mask of the candidates that InfoNCE leaves out for each pair of the batch, `(b, B)`, or `(b, B +
+        B·k)` with k hard negatives of each pair. It is None if nothing can be left out. B is the batch of all
+        processes.
 
-        Excluded are missing hard negatives; with `text_ids`, candidates whose anchor or positive text is the pair's
-        own; and copies of the pair itself: when several processes share the last batch, it is filled up with pairs that
-        it may already hold. B is the batch of all processes.
+        Left out are missing hard negatives, candidates whose anchor or positive text is the pair's own (with
+        `text_ids`), and copies of the pair itself. There are copies when several processes share the last batch, which
+        is filled up with pairs that it may already hold.
         """
         if self.text_ids is None and self.negative_ids is None and get_world_size() == 1:
             return None
@@ -214,23 +212,22 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     """
 
     def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
-        """Create a `ContrastiveLoss` from its arguments that holds only `mini_batch_size` pairs in memory at once."""
+        """Create a `ContrastiveLoss` from its arguments that encodes only `mini_batch_size` pairs at once."""
         super().__init__(*args, **options)
         self.mini_batch_size = mini_batch_size
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode the columns of a batch in mini-batches with cached gradients, and return the whole batch's loss."""
+        """Encode a batch in mini-batches with cached gradients, and return the loss of the whole batch, a scalar."""
         return self.forward_cached(sentence_features, labels)
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """Compute the loss of the whole batch from the embeddings of its mini-batches.
-        Return it as a scalar, detached if gradients were propagated to the embeddings.
+        """Return the loss of the whole batch, a scalar, from the embeddings of its mini-batches. With `with_backward`,
+        leave its gradients in the embeddings and return it detached.
 
         The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
-        at once, since embeddings are small compared with the model. With `with_backward` the gradients are left in
-        the embeddings, and the loss is returned detached.
+        at once, since embeddings are small compared with the model.
         """
         assert labels is not None  # the trainer always passes the indices of the pairs
         anchors, positives, *negatives = map(torch.cat, reps)
@@ -242,8 +239,8 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
 
 
 def _gather_rows(values: Tensor) -> Tensor:
-    """Concatenate the rows of all processes in rank order, `(B, …)`, with gradients.
-    In one process, the input is returned.
+    """Concatenate the rows of all processes of torchrun in rank order, and return them, `(B, …)`. Gradients flow back
+    if `values` has them. In one process, `values` itself is returned.
     """
     if get_world_size() == 1:
         return values
@@ -253,7 +250,8 @@ def _gather_rows(values: Tensor) -> Tensor:
 def info_nce(
     anchors: Tensor, candidates: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
 ) -> Tensor:
-    """Return the InfoNCE loss, the mean cross-entropy of finding each anchor's positive among all candidates by cosine.
+    """Return the InfoNCE loss, a scalar: the mean cross-entropy of picking each anchor's positive among all candidates,
+    with cosines divided by the temperature as logits.
 
     This is Eq. 9 of the REZE paper.
 

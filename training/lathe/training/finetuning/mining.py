@@ -30,7 +30,7 @@ from lathe.transforms.progress import Progress
 
 @dataclass(frozen=True)
 class Candidates:
-    """Documents, the queries to mine negatives for, and the known answers.
+    """Documents that may become hard negatives, the queries to mine for, and the known answers.
 
     Texts that differ only in case or punctuation are one text, identified by its normalized form.
 
@@ -52,8 +52,8 @@ class Candidates:
 def find_candidates(
     data: DataSet, source: SourceSettings, pairs: Sequence[Pair], forbidden: Collection[str]
 ) -> Candidates:
-    """Collect what hard negatives of a data set are mined from.
-    The result has the documents, the queries of the training pairs, and the documents known to answer each query.
+    """Collect what hard negatives of a data set are mined from: its documents, the queries of the training pairs, and
+    the documents that are known to answer each query.
 
     Positives of all splits count as answers, not only those of the training pairs. Texts of the target's test are left
     out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
@@ -69,30 +69,30 @@ def find_candidates(
     """
     # A positive of another split is an answer too, and must not become a negative.
     judged = [*pairs, *_read_pairs_of_all_splits(data, source)]
-    positives = _index_by_words(pair.positive for pair in judged)
-    documents = _index_by_words(_read_documents(data, source, judged))
-    allowed = {words: text for words, text in documents.items() if words not in forbidden}
-    queries = _index_by_words(pair.anchor for pair in pairs)
-    trained = {normalize_text(pair.positive) for pair in pairs}
-    answers: dict[str, set[str]] = {query: {query} & allowed.keys() for query in queries}
+    positives = _index_by_normalized_text(pair.positive for pair in judged)
+    all_documents = _index_by_normalized_text(_read_documents(data, source, judged))
+    documents = {key: text for key, text in all_documents.items() if key not in forbidden}
+    queries = _index_by_normalized_text(pair.anchor for pair in pairs)
+    trained_positives = {normalize_text(pair.positive) for pair in pairs}
+    answers: dict[str, set[str]] = {query: {query} & documents.keys() for query in queries}
 
     for pair in judged:
         query, positive = normalize_text(pair.anchor), normalize_text(pair.positive)
-        if query in queries and (positive in trained or positive not in forbidden):
+        if query in queries and (positive in trained_positives or positive not in forbidden):
             answers[query].add(positive)
 
-    known = {
-        words: positives[words] for answering in answers.values() for words in sorted(answering) if words in positives
+    answer_texts = {
+        key: positives[key] for answering in answers.values() for key in sorted(answering) if key in positives
     }
     return Candidates(
-        documents=allowed | {words: text for words, text in known.items() if words not in allowed},
+        documents=documents | {key: text for key, text in answer_texts.items() if key not in documents},
         queries=queries,
         answers=answers,
-        test_positives=trained & set(forbidden),
+        test_positives=trained_positives & set(forbidden),
     )
 
 
-def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
+def _index_by_normalized_text(texts: Iterable[str]) -> dict[str, str]:
     """Return a dict from each normalized text to the text itself.
     Of texts with the same normalized form, the first counts.
     """
@@ -103,7 +103,7 @@ def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
-    """Yield the training pairs of every split of a data set. Splits that raise `DataSetError` are skipped."""
+    """Yield the training pairs of every split of a data set. Splits without usable pairs are skipped."""
     for split in data.list_splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs
@@ -112,7 +112,8 @@ def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator
 
 
 def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair]) -> Iterator[str]:
-    """Yield the documents to mine: texts of the file that the job names, else a retrieval corpus, else all positives.
+    """Yield the documents that negatives are mined from: the texts of the source's `corpus` file if it names one, else
+    the documents of a retrieval corpus, else all positives.
 
     Args:
         data: the data set.
@@ -130,7 +131,7 @@ def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair
 
 
 def _read_texts(corpus: Path) -> Iterator[str]:
-    """Yield the texts of a file or folder, skipping blank ones.
+    """Yield the texts of a file or folder, without blank ones.
 
     Raises:
         DataSetError: if the source cannot be read, or holds vectors.
@@ -153,7 +154,8 @@ BLOCK_SCORES = 50_000_000
 def mine_sources(
     builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, cache: Path, on_progress: Progress
 ) -> None:
-    """Mine hard negatives for the sources that want them, and set them on the builder's pairs in place.
+    """Mine hard negatives for the sources that want them, and replace the negatives of the builder's pairs by them in
+    place.
 
     Args:
         builder: mixture under construction; its pairs are replaced in place.
@@ -167,7 +169,7 @@ def mine_sources(
             not finite.
         DataSetError: if a corpus cannot be read.
     """
-    names = [name for name in builder.kept if _is_mined(builder.sources[name], builder.kept[name])]
+    names = [name for name in builder.pairs if _is_mined(builder.sources[name], builder.pairs[name])]
     if not names:
         raise JobError("there is no source to mine: each says negatives: none, or gives its own")
 
@@ -177,7 +179,7 @@ def mine_sources(
         def report_source(fraction: float, sentence: str, number: int = number, name: str = name) -> None:
             on_progress((number + fraction) / len(names), f"mining {name}: {sentence}")
 
-        pairs = builder.kept[name]
+        pairs = builder.pairs[name]
         candidates = find_candidates(builder.data[name], builder.sources[name], pairs, builder.forbidden)
         count = _count_negatives_per_query(candidates, settings, name)
         negatives: dict[str, list[str]] = {}
@@ -190,8 +192,8 @@ def mine_sources(
 
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Return whether hard negatives are mined for a source.
-    Its settings decide, and without any it is mined if no pair has negatives of its own.
+    """Return whether hard negatives are to be mined for a source: if its settings say so, or if they say nothing and
+    none of its pairs has negatives.
     """
     if source.negatives is not None:
         return source.negatives == "mined"
@@ -213,25 +215,19 @@ class AuxiliaryEncoder:
         self.reference, self.prompts = reference, prompts
 
     def encode(self, candidates: Candidates, on_progress: Progress) -> None:
-        """Encode the queries and documents that the cache on disk lacks, each with its prompt.
-        The vectors are written to the cache.
+        """Encode the queries and documents of the candidates, each with its prompt, and write the vectors to the cache
+        on disk. Texts that are there already are not encoded again.
         """
         queries = [self.prompts.anchor + text for text in candidates.queries.values()]
         documents = [self.prompts.positive + text for text in candidates.documents.values()]
         self.reference.encode([*queries, *documents], on_progress)
 
     def encode_query(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of queries, `(n, d)`. Queries that were not encoded before raise.
-
-        Errors are those of `ReferenceVectors.vectors`.
-        """
+        """Return the unit vectors of queries, `(n, d)`, from the cache if they are there."""
         return self.reference.vectors([self.prompts.anchor + text for text in texts])
 
     def encode_document(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of documents, `(n, d)`. Documents that were not encoded before raise.
-
-        Errors are those of `ReferenceVectors.vectors`.
-        """
+        """Return the unit vectors of documents, `(n, d)`, from the cache if they are there."""
         return self.reference.vectors([self.prompts.positive + text for text in texts])
 
     def similarity(self, queries: Any, documents: Any) -> torch.Tensor:
@@ -244,8 +240,8 @@ class AuxiliaryEncoder:
 
 
 def _count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """Return how many hard negatives to mine for each query.
-    It is `num_negatives`, or with `allow_fewer` as many as there are documents for.
+    """Return the number of hard negatives to mine for each query: `num_negatives`, or with `allow_fewer` at most as
+    many as there are documents for.
 
     Raises:
         JobError: if there are too few documents and `allow_fewer` is not set.
@@ -265,14 +261,11 @@ def _count_negatives_per_query(candidates: Candidates, settings: NegativeSetting
 def mine_negatives(
     candidates: Candidates, auxiliary: AuxiliaryEncoder, settings: NegativeSettings, count: int, seed: int
 ) -> dict[str, list[str]]:
-    """Mine hard negatives: for each query, documents with high scores that are not known to answer it.
-    Return the negatives, best first, by normalized query. A query may get fewer than `count`.
+    """Mine hard negatives with the library's `mine_hard_negatives`: documents with high scores that are not known to
+    answer the query. Return them by normalized query, at most `count` for each, best first.
 
-    The library's `mine_hard_negatives` does the search.
-
-    Known positives of a query are never its negatives, nor are texts equal to one except for case and punctuation, nor
-    texts of the target's test, so a query may get fewer than `count`. The vectors must be in the cache of `auxiliary`.
-    The library's messages are hidden.
+    Texts equal to a known answer except for case and punctuation, and texts of the target's test are no negatives
+    either. The vectors should be in the cache of `auxiliary`. The library's messages are hidden.
 
     Args:
         candidates: queries, documents and known answers.
@@ -284,8 +277,8 @@ def mine_negatives(
     Raises:
         JobError: if a vector is zero or not finite.
     """
-    answered = list(_list_answers(candidates))
-    rows = Dataset.from_dict({"query": [query for query, _ in answered], "positive": [text for _, text in answered]})
+    answers = list(_list_answers(candidates))
+    rows = Dataset.from_dict({"query": [query for query, _ in answers], "positive": [text for _, text in answers]})
     documents = list(candidates.documents.values())
 
     with preserve_random_state():
@@ -306,21 +299,21 @@ def mine_negatives(
         )
 
     # Such a text may be a positive, which the job allows, but as a negative it would be pushed away.
-    tested = {candidates.documents[words] for words in candidates.test_positives}
+    test_texts = {candidates.documents[key] for key in candidates.test_positives}
     negatives: dict[str, list[str]] = {}
     for row in triplets:
-        known = negatives.setdefault(normalize_text(row["query"]), [])
+        mined = negatives.setdefault(normalize_text(row["query"]), [])
         # A query with several positives has a row for each of them and each of its negatives.
-        if row["negative"] not in tested and row["negative"] not in known:
-            known.append(row["negative"])
+        if row["negative"] not in test_texts and row["negative"] not in mined:
+            mined.append(row["negative"])
 
     return negatives
 
 
 def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
-    """Yield a pair (query, document) for each document known to answer a query.
-    The documents of a query are sorted by normalized text.
+    """Yield a tuple (query, document) for each document that is known to answer a query. The documents of a query are
+    sorted by normalized text.
     """
-    for words, query in candidates.queries.items():
-        for answer in sorted(candidates.answers[words]):
+    for key, query in candidates.queries.items():
+        for answer in sorted(candidates.answers[key]):
             yield query, candidates.documents[answer]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """Report on what was kept and dropped of one source.
+    """Number of rows and pairs of one data set that were read, kept and left out, and why.
 
     Attributes:
         name: name of the data set.
@@ -45,7 +45,7 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Training pairs of all sources, source after source.
+    """The training mixture: anchor–positive pairs of all data sets, one data set after the other.
 
     Attributes:
         anchors: anchor texts, with their source's prompt.
@@ -70,21 +70,21 @@ class Mixture:
         return len(self.anchors)
 
     def digest(self) -> str:
-        """Return a digest of source names, pairs and their negatives, 32 hexadecimal digits."""
+        """Return a digest of the names of the data sets, the pairs and their hard negatives, in 32 hexadecimals."""
         hashed = hashlib.sha256(self.digest_pairs().encode())
         for index, negatives in enumerate(self.negatives):
             hashed.update("\0".join((f"\0{index}", *negatives)).encode(errors="surrogatepass"))
         return hashed.hexdigest()[:32]
 
     def digest_pairs(self) -> str:
-        """Return a digest of source names and pairs, ignoring negatives, 32 hexadecimal digits."""
+        """Return a digest of the names of the data sets and the pairs, without hard negatives, in 32 hexadecimals."""
         hashed = hashlib.sha256("\0".join(self.names).encode())
         for source, anchor, positive in zip(self.sources.tolist(), self.anchors, self.positives, strict=True):
             hashed.update(f"\0{source}\0{anchor}\0{positive}".encode(errors="surrogatepass"))
         return hashed.hexdigest()[:32]
 
     def select(self, indices: NDArray[np.int64]) -> "Mixture":
-        """Return a mixture of the pairs at the given indices, with the same sources and reports."""
+        """Return a mixture of the pairs at these indices, with the names and reports of all data sets."""
         return replace(
             self,
             anchors=[self.anchors[index] for index in indices],
@@ -94,7 +94,9 @@ class Mixture:
         )
 
     def build_source_table(self) -> "Table":
-        """Build the table of sources: rows, pairs, kept and shared ones, negatives, and what was left out and why."""
+        """Return a table with a row for each data set: numbers of rows, pairs, kept pairs, pairs shared with the
+        target, repeated pairs and negatives, and what was left out and why.
+        """
         from lathe.training.reporting.tables import Table  # brings pandas, which a job's start needs not
 
         return Table.from_records(
@@ -118,7 +120,9 @@ class Mixture:
         )
 
     def list_single_pair_warnings(self) -> list[str]:
-        """Return a list with one warning that names the sources with a single pair. It is empty if there are none."""
+        """Return one warning that names the data sets of which there is a single pair, in a list. The list is empty if
+        there are none.
+        """
         counts = np.bincount(self.sources, minlength=len(self.names))
         single = [name for name, count in zip(self.names, counts, strict=True) if count == 1]
         return [f"a single pair makes the mean of a source: {', '.join(single)}"] if single else []

@@ -35,32 +35,32 @@ from lathe.training.finetuning.opening import open_data_sets, open_target
 def read_sources(
     settings: DataSettings,
     target: FolderDataSet | None = None,
-    whole: bool = False,
-    evaluated: Collection[str] = (),
+    forbid_training: bool = False,
+    eval_texts: Collection[str] = (),
 ) -> "MixtureBuilder":
-    """Read the training pairs of every source, without those that must not be trained on.
-    Return the `MixtureBuilder` that holds them, to which mined negatives can be added.
+    """Read the training pairs of every data set that a job names, without those that must not be trained on. Return
+    them as a `MixtureBuilder`, to which mined negatives can be added.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
         target: data set to leave out, whose test texts must not be trained on; None for none.
-        whole: whether texts of the target's training split count as overlap too.
-        evaluated: normalized texts of the evaluation during training; pairs that share one are dropped.
+        forbid_training: whether texts of the target's training split count as overlap too.
+        eval_texts: normalized texts of the evaluation during training; pairs that share one are dropped.
 
     Raises:
         JobError: if a source is missing or shares texts with the target although that is refused, or no pair is left.
         DataSetError: if a data set that the job names itself cannot be used.
     """
-    builder = MixtureBuilder(settings, target, whole, evaluated)
+    builder = MixtureBuilder(settings, target, forbid_training, eval_texts)
     for source in settings.sources:
         for data in builder.open_data_sets(source):
             builder.add_data_set(data, source)
-    builder.require_pairs()
+    builder._check_pairs()
     return builder
 
 
 class MixtureBuilder:
-    """Mixture under construction, made by `read_sources`. Creating one reads the target's texts.
+    """Training mixture under construction, made by `read_sources`. Creating one reads the texts of the target.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
@@ -72,32 +72,36 @@ class MixtureBuilder:
         forbidden: normalized texts of the target that must not be trained on.
         data: data sets that pairs were taken from, by name.
         sources: the job's settings of each data set, by name.
-        kept: training pairs of each data set, by name.
+        pairs: training pairs of each data set, by name.
         reports: what was kept and dropped of each data set, including unused ones.
-        known: anchor and positive of every pair kept so far.
+        seen: anchor and positive of every pair kept so far.
         notes: notes for the user.
     """
 
     def __init__(
-        self, settings: DataSettings, target: FolderDataSet | None, whole: bool, evaluated: Collection[str]
+        self,
+        settings: DataSettings,
+        target: FolderDataSet | None,
+        forbid_training: bool,
+        eval_texts: Collection[str],
     ) -> None:
         self.settings, self.target = settings, target
-        tested = collect_test_texts(target) if target else set()
-        self.forbidden = tested | (collect_training_texts(target) if target and whole else set())
+        test_texts = collect_test_texts(target) if target else set()
+        self.forbidden = test_texts | (collect_training_texts(target) if target and forbid_training else set())
         self.forbidden |= {normalize_text(text) for text in settings.leave_out}
-        self.evaluated = set(evaluated)
+        self.evaluated = set(eval_texts)
         self.notes = (
-            [f"{target.name} has no test split: no source was compared with it"] if target and not tested else []
+            [f"{target.name} has no test split: no source was compared with it"] if target and not test_texts else []
         )
         self.data: dict[str, DataSet] = {}
-        self.kept: dict[str, list[Pair]] = {}
+        self.pairs: dict[str, list[Pair]] = {}
         self.sources: dict[str, SourceSettings] = {}
         self.reports: list[SourceReport] = []
-        self.known: set[tuple[str, str]] = set()
+        self.seen: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Yield the data sets of a source that can be used, except the target.
-        For each of the others, a report with the reason is appended to `reports`.
+        """Yield the data sets that a source of the job names, except the target. For each data set that is left out, a
+        report with the reason is appended to `reports`.
 
         The target, on which the model will be evaluated, is always left out.
 
@@ -114,8 +118,8 @@ class MixtureBuilder:
                 yield data
 
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
-        """Read a data set's pairs, and add those to train on to the builder.
-        A report of how many were kept, and dropped for what reason, is appended to `reports`.
+        """Read a data set's pairs and add those to train on to the builder. A report of how many pairs were kept and
+        dropped, and why, is appended to `reports`.
 
         A data set of which no pair is kept is only reported. So is one that cannot be used, if it was found in a folder
         of data sets.
@@ -124,12 +128,12 @@ class MixtureBuilder:
             JobError: if another data set has the same name.
             DataSetError: if the data set cannot be used, and the job names it itself.
         """
-        if data.name in self.kept:
+        if data.name in self.pairs:
             raise JobError(f"two sources are called {data.name}; give one a name")
 
         try:
             found_pairs = find_pairs(data, source)
-            pairs, report = self.select_pairs(found_pairs, source, SourceReport(data.name, data.task))
+            pairs, report = self._select_pairs(found_pairs, source, SourceReport(data.name, data.task))
         except DataSetError as error:
             if source.folder is None or _locate(data) == source.folder.resolve():
                 raise DataSetError(f"{data.name}: {error}") from error
@@ -138,17 +142,17 @@ class MixtureBuilder:
 
         self.reports.append(report)
         if pairs:
-            self.data[data.name], self.kept[data.name], self.sources[data.name] = data, pairs, source
+            self.data[data.name], self.pairs[data.name], self.sources[data.name] = data, pairs, source
 
-    def select_pairs(
+    def _select_pairs(
         self, found: FoundPairs, source: SourceSettings, report: SourceReport
     ) -> tuple[list[Pair], SourceReport]:
-        """Choose the pairs of a data set to train on, and count the dropped ones by reason.
-        Return the pairs, and the report completed with the counts.
+        """Select the pairs of a data set to train on. Return them, and the report completed with the numbers of kept
+        and dropped pairs.
 
         Duplicates, pairs that share texts with the evaluation during training, and false negatives are dropped. Pairs
         over the cap are dropped at random, with the job's seed. Pairs that share texts with the target are dropped if
-        `overlap` is `drop`, else only counted. The pairs are added to `known`, so that later sources count them as
+        `overlap` is `drop`, else only counted. The pairs are added to `seen`, so that later sources count them as
         repeated.
 
         Raises:
@@ -182,9 +186,9 @@ class MixtureBuilder:
             pairs = [pairs[position] for position in sorted(sampled.tolist())]
 
         texts = {(pair.anchor, pair.positive) for pair in pairs}
-        repeated = len(texts & self.known)
+        repeated = len(texts & self.seen)
         # Later sources count these pairs as repeated.
-        self.known |= texts
+        self.seen |= texts
 
         return pairs, replace(
             report,
@@ -199,44 +203,41 @@ class MixtureBuilder:
             problem=None if pairs else _explain_no_pairs(dropped),
         )
 
-    def require_pairs(self) -> None:
-        """Raise `JobError` if there is no pair to train on.
-        It is also raised if sources share texts with the target and the job refuses that.
-
-        Raises:
-            JobError: if sources share texts with the target although that is refused, or no pair is left.
+    def _check_pairs(self) -> None:
+        """Raise `JobError` if there is no pair to train on, or if pairs share texts with the target and the job refuses
+        that.
         """
         if self.forbidden and self.settings.overlap == "refuse":
             name = self.target.name if self.target else "what is left out"
             refuse_overlap({report.name: report.shared for report in self.reports if report.shared}, name)
-        if not self.kept:
+        if not self.pairs:
             reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
             raise JobError(f"there is no pair to train on. {reasons}")
 
     def set_negatives(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
-        """Replace the negatives of a source's pairs, and their number in the source's report.
+        """Replace the hard negatives of a data set's pairs, and their number in its report.
 
         Args:
             name: name of the source.
             negatives: negatives of each of its pairs.
         """
-        self.kept[name] = [replace(pair, negatives=n) for pair, n in zip(self.kept[name], negatives, strict=True)]
+        self.pairs[name] = [replace(pair, negatives=n) for pair, n in zip(self.pairs[name], negatives, strict=True)]
         count = sum(map(len, negatives))
         self.reports = [replace(report, negatives=count) if report.name == name else report for report in self.reports]
 
     def build(self) -> Mixture:
-        """Build the mixture of all pairs, source after source.
-        Each anchor, positive and negative gets its source's prompt in front.
+        """Return the training mixture of all pairs. The prompts of each data set are put before its anchors, positives
+        and hard negatives.
         """
         pairs = [
-            (self.sources[name].prompts, pair) for name, source_pairs in self.kept.items() for pair in source_pairs
+            (self.sources[name].prompts, pair) for name, source_pairs in self.pairs.items() for pair in source_pairs
         ]
         negatives = [tuple(prompts.positive + text for text in pair.negatives) for prompts, pair in pairs]
         return Mixture(
             anchors=[prompts.anchor + pair.anchor for prompts, pair in pairs],
             positives=[prompts.positive + pair.positive for prompts, pair in pairs],
-            sources=np.repeat(np.arange(len(self.kept)), [len(source_pairs) for source_pairs in self.kept.values()]),
-            names=list(self.kept),
+            sources=np.repeat(np.arange(len(self.pairs)), [len(source_pairs) for source_pairs in self.pairs.values()]),
+            names=list(self.pairs),
             reports=self.reports,
             notes=tuple(self.notes),
             negatives=negatives if any(negatives) else (),
@@ -244,18 +245,16 @@ class MixtureBuilder:
 
 
 def _locate(data: DataSet) -> Path:
-    """Return the resolved path of a data set's folder or file, or an empty path if it is on the hub."""
+    """Return the resolved path of a data set's folder or file. It is empty for rows of the job and for data sets of the
+    hub.
+    """
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) and data.path else Path()
 
 
 def _explain_no_pairs(dropped: dict[str, int]) -> str:
-    """Return a clause that says why no pair of a data set is left.
-
-    Args:
-        dropped: number of dropped pairs, by reason.
-    """
+    """Return a clause that says why no pair of a data set is left. `dropped` has numbers of pairs by reason."""
     reasons = [why for why in dropped if why != "duplicate pair"]
     if reasons == ["shares a text with the target"]:
         return "every pair shares a text with the target"
@@ -271,8 +270,8 @@ TESTED = "negative of the target's test"
 
 
 def _remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
-    """Remove negatives that are not negative from the pairs.
-    Return the pairs, all of them, and the number of removed negatives by reason.
+    """Remove hard negatives that are not negative from the pairs. Return all pairs with the remaining negatives, and
+    the number of removed negatives by reason.
 
     A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
     itself, or a text of the target's test. No pair is removed.
@@ -296,11 +295,11 @@ def _remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tu
     for pair in pairs:
         true_negatives = []
         for text in pair.negatives:
-            words = normalize_text(text)
+            normalized = normalize_text(text)
             # Every anchor with negatives has a key here, from the first loop.
-            if words in answers[normalize_text(pair.anchor)]:
+            if normalized in answers[normalize_text(pair.anchor)]:
                 counts[ANSWERS] += 1
-            elif words in forbidden:
+            elif normalized in forbidden:
                 counts[TESTED] += 1
             else:
                 true_negatives.append(text)
@@ -313,7 +312,7 @@ def _remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tu
 
 
 class JobSources:
-    """Sources of a job, read when the object is created.
+    """Data sets of a job and their training pairs, read when the object is created.
 
     Args:
         job: settings of the job.
@@ -332,14 +331,13 @@ class JobSources:
         settings = job.evaluate
         self.evaluated = open_evaluation_data(settings, self.target) if settings and settings.folder else None
         texts = collect_measured_texts(self.evaluated) if self.evaluated else ()
-        self.builder = read_sources(job, self.target, evaluated=texts)
+        self.builder = read_sources(job, self.target, eval_texts=texts)
 
     def split(self) -> tuple[Mixture, Evaluator | None]:
-        """Return the mixture to train on, and the evaluator to use during training.
-        The evaluator is None if the job has no evaluation, and held-out pairs are removed from the mixture.
+        """Return the training mixture, and the evaluator to use during training. Without a data set to evaluate on,
+        pairs are held out of the mixture for that. The evaluator is None if the job has no evaluation.
 
-        Without a data set to evaluate on, some pairs are held out of the mixture. With one, its test is read, and
-        mteb's evaluator runs once on random vectors.
+        Creating the evaluator of a data set reads its test and runs mteb's evaluator once on random vectors.
 
         Raises:
             JobError: if no source has enough pairs to hold some out, or mteb does not measure the metric on the data
@@ -354,13 +352,11 @@ class JobSources:
         return hold_out(mixture, settings, self.job.seed)
 
     def hold_out_for_certificate(self, mixture: Mixture) -> tuple[Mixture, Mixture]:
-        """Divide a mixture into the pairs to train on and those that the trained encoder is certified with.
+        """Split a mixture into the pairs to train on, and the held-out pairs that the trained encoder is certified
+        with. There may be none of the latter.
 
-        Pairs of retrieval and pairs data sets without a test are held out, at most `MAX_CERTIFIED` of each, by the
-        job's seed: the same job holds out the same pairs.
-
-        Returns:
-            The pairs to train on, and the held-out ones, of which there may be none.
+        Pairs of retrieval and pairs data sets without a test are held out, at most `MAX_CERTIFIED` of each. The job's
+        seed decides which, so the same job holds out the same pairs.
         """
         without_test = [
             position
@@ -373,5 +369,5 @@ class JobSources:
 
 
 def is_searchable(data: DataSet) -> bool:
-    """Return whether the pairs of a data set are queries with relevant documents."""
+    """Return whether a data set's anchors are queries and its positives relevant documents, judging by its task."""
     return data.task in ("retrieval", "pairs")

@@ -11,8 +11,8 @@ from lathe.training.finetuning.job import SourceSettings, TargetSettings
 
 
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Open the data sets that a source names: one file, one hub data set, or all of a folder.
-    Return them, and the reason for each data set of the folder that is left out, by name.
+    """Open the data sets that a source of a job names: a file, rows, a hub data set, or all data sets of a folder.
+    Return them, and the reasons for data sets of the folder that are left out, by name.
 
     Only META.json files are read; a file or a hub data set is not opened yet, so that it may still be missing.
 
@@ -35,8 +35,8 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
 
 
 def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Open every data set at or below a folder.
-    Return them, and the reason for each one that is unusable or excluded, by name.
+    """Open every data set at or below a folder. Return them, and the reasons for data sets that cannot be used or are
+    excluded, by name.
 
     A folder with a META.json, or for which the job names a task, is one data set itself.
 
@@ -79,21 +79,22 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
 
 
 def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
-    """Build the data set of a folder. Its task is the one that the job names, else the one in its META.json.
+    """Return the data set of a folder. Its task is the given one, else the one in its META.json.
 
     Raises:
         DataSetError: if neither names a task, or the task has nothing to train on.
     """
-    found_task, language = read_meta(folder, task)
-    if found_task == UNLABELLED:
+    known_task, language = read_meta(folder, task)
+    if known_task == UNLABELLED:
         raise DataSetError("sentences alone: nothing says which belong together")
-    if found_task not in TRAINABLE:
-        raise DataSetError(f"there is no task {found_task!r} to train on; there are {', '.join(TRAINABLE)}")
-    return FolderDataSet(name, found_task, folder, str(language))
+    if known_task not in TRAINABLE:
+        raise DataSetError(f"there is no task {known_task!r} to train on; there are {', '.join(TRAINABLE)}")
+    return FolderDataSet(name, known_task, folder, str(language))
 
 
 def open_target(settings: TargetSettings) -> FolderDataSet:
-    """Open the folder of the target data set, on which the model will be tested and which must not be trained on.
+    """Open the folder of the target data set, which the model will be tested on and must not be trained on, and return
+    the data set.
 
     Raises:
         JobError: if there is no such folder.

@@ -35,7 +35,9 @@ class ReferenceVectors:
         self.encoder = StoredEncoder(encoder, database)
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode the texts that the database lacks. A killed run resumes after its last write."""
+        """Encode the texts whose vectors the database lacks, and write the vectors there. A killed run resumes after
+        its last write.
+        """
         distinct = list(dict.fromkeys(texts))
         for start in range(0, len(distinct), ENCODE_TEXTS):
             part = distinct[start : start + ENCODE_TEXTS]
@@ -44,21 +46,22 @@ class ReferenceVectors:
             on_progress(done / len(distinct), f"encoding the reference, {done:,} of {len(distinct):,} texts")
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the unit vectors of texts, `(n, d)`, from the database if they are there.
+        """Return the vectors of texts by the encoder before training, unit vectors `(n, d)`. They come from the
+        database if they are there.
 
         Raises:
             JobError: if a vector is zero or not finite, since it has no direction.
         """
-        found = self.encoder.encode(texts, prompt_name=NO_PROMPT).vectors
-        lengths = np.linalg.norm(found, axis=1)
+        vectors = self.encoder.encode(texts, prompt_name=NO_PROMPT).vectors
+        lengths = np.linalg.norm(vectors, axis=1)
         broken = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
         if len(broken):
             raise JobError(f"the encoder makes no direction of the text {texts[broken[0]]!r:.80}")
-        return found
+        return vectors
 
     def relations(self, mixture: Mixture, rows: slice | None = None) -> NDArray[np.float32]:
-        """Return the relations of pairs, `(n, 2d)`.
-        A relation is the anchor's vector followed by the positive's (REZE, Sec. 3.1).
+        """Return the relations of pairs, `(n, 2d)`. A relation is the vector of the anchor followed by the vector of
+        the positive (REZE, Sec. 3.1).
 
         Args:
             mixture: the pairs.
@@ -72,7 +75,7 @@ class ReferenceVectors:
 
 
 def list_prompt_warnings(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
-    """Yield a warning if the encoder has a default prompt, but a source of the job has none for its anchors."""
+    """Yield a warning if the encoder has a default prompt, but some source of the job has no prompt for its anchors."""
     default = encoder.prompt(None)
-    if default and any(not given.anchor for given in prompts):
+    if default and any(not source_prompts.anchor for source_prompts in prompts):
         yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"

@@ -57,7 +57,7 @@ class NewTraining(JsonObject):
     promote: bool | None = None
 
     def check(self) -> "TrainingJob":
-        """Check the request for errors that can be found before any data are read, and return its job.
+        """Check the request for errors that can be found before any data are read, and return the settings of its job.
 
         Raises:
             JobError: for an unknown method, a wrong setting of the job, or an unknown gate.
@@ -66,14 +66,16 @@ class NewTraining(JsonObject):
 
         if self.method not in METHODS:
             similar = find_similar(self.method, METHODS)
-            meant = f"did you mean {similar}? " if similar else ""
-            raise JobError(f"there is no method {self.method[:40]!r}; {meant}there are {', '.join(METHODS)}")
-        require_encoder_gates(self.gates)
+            suggestion = f"did you mean {similar}? " if similar else ""
+            raise JobError(f"there is no method {self.method[:40]!r}; {suggestion}there are {', '.join(METHODS)}")
+        check_encoder_gates(self.gates)
         return parse_settings(self.job, TrainingJob, "job")
 
 
-def require_encoder_gates(gates: Mapping[str, float]) -> None:
-    """Raise `JobError` unless each gate has the form of a number in a trained encoder's certificate."""
+def check_encoder_gates(gates: Mapping[str, float]) -> None:
+    """Check that each gate names a number that certificates of trained encoders have. Raises `JobError` for any other
+    key.
+    """
     for gate in gates:
         if not GATE.fullmatch(gate):
             raise JobError(

@@ -40,7 +40,7 @@ from lathe.transforms.files import replace_synced, sync_folder
 from lathe.transforms.progress import Progress
 
 if TYPE_CHECKING:
-    from lathe.training.finetuning.lora import Adapter
+    from lathe.training.finetuning.lora import LoraAdapter
 
 
 _BATCH = 1000
@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 
 
 def _list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
-    """Yield a warning for anchors, for positives and for hard negatives, if some of them are truncated.
-    It says how many texts have more tokens than the encoder reads.
+    """Yield a warning for each of anchors, positives and hard negatives of which some texts have more tokens than the
+    encoder reads. It says how many.
 
     Nothing is yielded for a static encoder, which reads texts of any length.
     """
@@ -65,15 +65,15 @@ def _list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[st
     }
     for kind, texts in kinds.items():
         distinct = set(texts)
-        if long := count_truncated(encoder, distinct):
+        if count := count_truncated(encoder, distinct):
             yield (
-                f"{long:,} of {len(distinct):,} distinct {kind} have more tokens than the {encoder.max_length} that "
+                f"{count:,} of {len(distinct):,} distinct {kind} have more tokens than the {encoder.max_length} that "
                 "are read of a text; the rest is cut off"
             )
 
 
 def count_truncated(encoder: Encoder, texts: Iterable[str]) -> int:
-    """Count the texts that have more tokens than the encoder reads.
+    """Return the number of texts that have more tokens than the encoder reads.
 
     A text with fewer characters than the encoder reads tokens is not tokenized: a token has at least one character.
     """
@@ -127,8 +127,8 @@ def run_training(
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
     holds_out: bool = False,
 ) -> _TrainingOutcome:
-    """Run a training job, or resume it where it stopped.
-    The trained model, checkpoints and the training log are written to `out`, and the outcome is returned.
+    """Run a training job, or resume it where it stopped. Writes the trained model, checkpoints and the training log to
+    `out`, and returns the mixture, the regularizer, a summary, warnings and the model's folder.
 
     Args:
         method: name of the training method, as in `METHODS`.
@@ -158,9 +158,8 @@ def get_process_rank() -> int:
 
 @contextmanager
 def _let_first_process_go_first(device: str | None) -> Iterator[None]:
-    """Run a block in torchrun's first process, then in the others, which find its results on disk.
-
-    Without torchrun, the block just runs.
+    """Run a block in torchrun's first process, and afterwards in the others, which find its results on disk. Without
+    torchrun, the block just runs.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
@@ -206,8 +205,8 @@ class _TrainingRun:
         self.auxiliary = auxiliary
 
     def run_all(self) -> _TrainingOutcome:
-        """Run every step of the job that is not done yet: read the sources, mine negatives, compute targets, and train.
-        Return the mixture, regularizer, training summary, warnings and the model's path.
+        """Read the sources, mine negatives, prepare the regularizer and train, resuming what is done already. Return
+        the mixture, the regularizer, a summary, warnings and the model's folder.
 
         Raises:
             JobError: if the folder holds a trained model or another job.
@@ -244,10 +243,12 @@ class _TrainingRun:
         return _TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
+        """Report progress of the work before the training, which is the first `OFFLINE_SHARE` of the whole."""
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def _mine_negatives(self, builder: MixtureBuilder) -> None:
-        """Mine hard negatives with the auxiliary encoder, and add them to the builder's pairs, if the job says how.
+        """Mine hard negatives with the auxiliary encoder for the builder's pairs, in place. Without settings for
+        mining, do nothing.
 
         Raises:
             JobError, DataSetError: as `mine_sources`.
@@ -259,34 +260,33 @@ class _TrainingRun:
         encoder = Encoder(replace(self.auxiliary, dtype="float32", compile=False), self.device)
         mine_sources(builder, self.job.negatives, encoder, self.out / REFERENCE, self._report_offline_progress)
 
-    def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, given: str) -> None:
-        """Write job.json with what the job depends on.
-        If it exists already, raise `JobError` unless it describes the same job.
+    def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, sources_digest: str) -> None:
+        """Write what the job depends on to job.json. If the file exists, check that it describes the same job.
 
         Args:
             encoder: the base model.
             mixture: the pairs to train on.
-            given: digest of all pairs with the negatives that their sources give.
+            sources_digest: digest of all pairs with the negatives that their sources give.
 
         Raises:
-            JobError: if it names another job, base model or data.
+            JobError: if the file describes another job, base model or data.
         """
         path = self.out / JOB
-        depends = {
+        settings = {
             "method": self.method,
             "mixture": mixture.digest_pairs(),
-            "sources": given,
+            "sources": sources_digest,
             "negatives": self.job.negatives and self.job.negatives.model_dump(),
             "regularizer": self.regularizer.settings and self.regularizer.settings.model_dump(),
             "training": self.job.training.model_dump(mode="json"),
             "evaluate": self.job.evaluate.model_dump(exclude={"folder"}) if self.job.evaluate else None,
         }
         if not path.is_file():
-            replace_synced(path, orjson.dumps({"base": encoder.describe()} | depends, option=orjson.OPT_INDENT_2))
+            replace_synced(path, orjson.dumps({"base": encoder.describe()} | settings, option=orjson.OPT_INDENT_2))
             return
 
         base = {"base.max_length": encoder.max_length, "base.fingerprint": encoder.fingerprint}
-        changed = find_changed_setting(path, base | depends)
+        changed = find_changed_setting(path, base | settings)
         if changed == "base.fingerprint":
             raise JobError(f"the base model changed since {self.out} was begun; name another folder with --out")
         if changed is not None:
@@ -294,7 +294,7 @@ class _TrainingRun:
             raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
-        """Train the base model, or resume from the last checkpoint, and save the model and training.json.
+        """Train the base model, or resume from the last checkpoint, and write the trained model and training.json.
         Return the summary that training.json holds.
 
         Checkpoints are deleted then. LoRA's adapters are merged into the model, and also written if the job keeps them.
@@ -302,9 +302,9 @@ class _TrainingRun:
         """
         from lathe.training.finetuning.trainer import train
 
-        share = OFFLINE_SHARE if self.regularizer.settings else 0.0
+        share_before = OFFLINE_SHARE if self.regularizer.settings else 0.0
         model = load_model(self.base, self.device).float()
-        length = model.max_seq_length
+        base_length = model.max_seq_length
 
         if self.job.training.max_length is not None:
             model.max_seq_length = self.job.training.max_length
@@ -314,7 +314,7 @@ class _TrainingRun:
             mixture,
             self.job.training,
             self.out / "training",
-            lambda fraction, sentence: self.on_progress(share + (1 - share) * fraction, sentence),
+            lambda fraction, sentence: self.on_progress(share_before + (1 - share_before) * fraction, sentence),
             self.regularizer,
             evaluator=evaluator,
             export=self._export_adapter,
@@ -331,8 +331,8 @@ class _TrainingRun:
         }
         if get_process_rank() == 0:
             # Training may cut texts shorter; the saved model reads what the base model reads.
-            if model.max_seq_length != length:
-                model.max_seq_length = length
+            if model.max_seq_length != base_length:
+                model.max_seq_length = base_length
             save_model(model, self.out / MODEL)
             replace_synced(self.out / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
             for checkpoint in (self.out / "training").glob("checkpoint-*"):
@@ -340,17 +340,16 @@ class _TrainingRun:
 
         return summary
 
-    def _export_adapter(self, adapter: "Adapter") -> None:
-        """Write the LoRA adapters to the job's folder, if the job keeps them and this is torchrun's first process."""
+    def _export_adapter(self, adapter: "LoraAdapter") -> None:
+        """Write the low-rank adapters to the job's folder, if the job keeps them and this is the first process."""
         lora = self.job.training.lora
         if lora is not None and lora.keep_adapter and get_process_rank() == 0:
             adapter.export(self.out / ADAPTER, self.base.model)
 
 
 def save_model(model: Any, path: Path) -> None:
-    """Write a sentence-transformers model to a folder, replacing an existing one.
-
-    The model is written beside it first, so that a killed run leaves no half-written model.
+    """Write a sentence-transformers model to a folder, replacing an existing one. A killed run leaves no half-written
+    model there.
     """
     partial = path.with_name(f".{path.name}")
     shutil.rmtree(partial, ignore_errors=True)

@@ -22,16 +22,16 @@ from lathe.training.encoder.unpadding import try_unpadding
 from lathe.training.errors import JobError
 from lathe.training.finetuning.callbacks import (
     CHECKPOINT_PREFIX,
-    Checkpoints,
+    CheckpointCallback,
     EvaluationCallback,
-    LossReporter,
+    LossCallback,
     TrainingLog,
     find_last_checkpoint,
     read_batch_size,
 )
 from lathe.training.finetuning.evaluators import Evaluator
 from lathe.training.finetuning.job import TrainingSettings
-from lathe.training.finetuning.lora import Adapter
+from lathe.training.finetuning.lora import LoraAdapter
 from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.regularizer import Regularizer
@@ -39,17 +39,16 @@ from lathe.transforms.progress import Progress
 
 
 def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
-    """Number the distinct anchors and the distinct positives, and return the ids of each pair, `(n, 2)`.
-    Within a column, equal texts have equal ids.
+    """Return an id for the anchor text and for the positive text of each pair, `(n, 2)`. Within a column, equal texts
+    have equal ids.
     """
     numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
     return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)
 
 
 def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
-    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1, or None if no pair has any.
-
-    A negative equal to a positive gets the id that `assign_text_ids` gives the positive.
+    """Return an id for the text of each hard negative of each pair, `(n, k)`, padded with −1. Return None if no pair
+    has any. A negative with the text of a positive has the id that `assign_text_ids` gives the positive.
     """
     max_negatives = max(map(len, negatives), default=0)
     if not max_negatives:
@@ -69,16 +68,16 @@ NEGATIVES = "negative"
 """Name of the column that holds a list of hard negatives for each row."""
 
 
-class TripletCollator(SentenceTransformerDataCollator):
-    """The library's data collator, extended by a column of lists of texts: `negative`.
+class _TripletCollator(SentenceTransformerDataCollator):
+    """The library's data collator, extended by a column that holds a list of texts in each row: `negative`.
 
     The lists of all rows are concatenated, row after row, and tokenized like any other column. A batch in which no row
     has a negative has no such column.
     """
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """Tokenize rows of anchor, positive and hard negatives to a batch.
-        Return a dict of tensors named `{column}_{feature}`, and the labels.
+        """Tokenize a batch of rows with anchor, positive and hard negatives. Return the tensors by name
+        (`{column}_{feature}`) with the labels.
         """
         rows = [{name: value for name, value in row.items() if name != NEGATIVES} for row in features]
         batch: dict[str, Any] = super().__call__(rows)
@@ -93,21 +92,19 @@ LOG = "progress.jsonl"
 """File name of the training log."""
 
 
-class Trainer(SentenceTransformerTrainer):
-    """The library's trainer, without its pickled settings and its model card.
+class _Trainer(SentenceTransformerTrainer):
+    """The library's trainer, without its pickled settings and its model card, which would hold the user's texts.
 
-    These would hold the user's texts.
-
-    Under torchrun the library drops pairs that do not fill a step; here the step is filled up from the first pairs.
+    Under torchrun the library drops pairs that do not fill a step. Here the step is filled up from the first pairs.
     """
 
-    data_collator_class = TripletCollator
-    adapter: Adapter | None = None
+    data_collator_class = _TripletCollator
+    adapter: LoraAdapter | None = None
     """Adapters that are trained and stored instead of the model's own weights; None to train and store all weights."""
 
     def get_train_dataloader(self) -> Any:
-        """Return the library's data loader for the training pairs.
-        Under torchrun, every process gets the same number of batches, of the same size.
+        """Return the library's data loader for the training pairs. Under torchrun, it gives every process the same
+        number of batches of the same size.
         """
         loader: Any = super().get_train_dataloader()
         if _get_process_count() > 1:
@@ -118,6 +115,7 @@ class Trainer(SentenceTransformerTrainer):
         """Do nothing, so that no model card is written."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write the model, or only its low-rank adapters if it has any, to a checkpoint folder."""
         folder = Path(str(output_dir or self.args.output_dir))
         if self.adapter is None:
             self.model.save_pretrained(str(folder), create_model_card=False)
@@ -126,6 +124,7 @@ class Trainer(SentenceTransformerTrainer):
             self.adapter.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the model's weights, or only its low-rank adapters if it has any, from a checkpoint folder."""
         if self.adapter is None:
             super()._load_from_checkpoint(resume_from_checkpoint)
         else:
@@ -160,10 +159,10 @@ def train(
     regularizer: Regularizer,
     checkpoints: bool = True,
     evaluator: Evaluator | None = None,
-    export: Callable[[Adapter], None] | None = None,
+    export: Callable[[LoraAdapter], None] | None = None,
 ) -> TrainingResult:
-    """Train the model in place, resuming from the last complete checkpoint in the folder.
-    Return the number of steps, the duration, the step whose model is kept, and its metric.
+    """Train a model in place on a mixture, resuming from the last complete checkpoint in the folder. Return the number
+    of steps, the duration, the step whose model is kept, and its metric.
 
     With evaluation during training, the model of the best step is restored at the end. Adapters are merged. The model
     is left in evaluation mode.
@@ -189,19 +188,19 @@ def train(
         # With the batch of the checkpoint, order of pairs and learning rates stay as they were.
         settings = fit_batch_to_processes(settings, read_batch_size(checkpoint), _is_transformer(model))
 
-    adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
+    adapter = LoraAdapter(model, settings.lora, settings.seed) if settings.lora else None
     loss = _build_loss(model, mixture, settings, regularizer)
     batch = settings.batch_size * _get_process_count()
     log = TrainingLog(folder / LOG, dict)
-    callbacks: list[TrainerCallback] = [LossReporter(log, loss.components, on_progress)]
+    callbacks: list[TrainerCallback] = [LossCallback(log, loss.components, on_progress)]
 
     if evaluator is not None:
         encoding = partial(_encode, model, settings.batch_size)
         callbacks.append(EvaluationCallback(log, evaluator, encoding, on_progress))
 
     # After the evaluation, which may ask for a checkpoint at this step.
-    callbacks.append(Checkpoints(loss.components, batch, lambda: _require_finite(model)))
-    trainer = Trainer(
+    callbacks.append(CheckpointCallback(loss.components, batch, lambda: _check_finite(model)))
+    trainer = _Trainer(
         model=model,
         args=_build_arguments(model, settings, folder, len(mixture), checkpoints),
         train_dataset=build_dataset(mixture, model),
@@ -210,7 +209,7 @@ def train(
     )
     trainer.adapter = adapter
 
-    # They print to the terminal; `LossReporter` reports the progress.
+    # They print to the terminal; `LossCallback` reports the progress.
     for unwanted in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(unwanted)
 
@@ -221,7 +220,7 @@ def train(
             result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             if trainer.state.best_global_step and trainer.state.best_global_step < trainer.state.global_step:
                 trainer._load_from_checkpoint(str(folder / f"{CHECKPOINT_PREFIX}{trainer.state.best_global_step}"))
-        _require_finite(model)
+        _check_finite(model)
     except NonFiniteLossError as error:
         last_checkpoint = find_last_checkpoint(folder)
         remark = (
@@ -247,8 +246,8 @@ def train(
 
 
 def build_dataset(mixture: Mixture, model: Any) -> Dataset:
-    """Convert the pairs to a `datasets.Dataset` with anchor, positive, negatives and label.
-    The label is the index of the pair in the mixture.
+    """Return the pairs as a `datasets.Dataset` with the columns anchor, positive, negative (if there are any) and
+    label. The label is the index of the pair in the mixture.
 
     Long texts are cut to about what the model reads, unless the encoder is static.
     """
@@ -256,8 +255,7 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
     def cut(texts: Sequence[str]) -> list[str]:
         return list(texts) if cutter is None else [cutter.cut(text).text for text in texts]
 
-    reads_all = not hasattr(next(iter(model)), "auto_model")
-    cutter = None if reads_all else TextCutter(model.tokenizer, model.max_seq_length or 512)
+    cutter = TextCutter(model.tokenizer, model.max_seq_length or 512) if _is_transformer(model) else None
     columns: dict[str, Any] = {"anchor": cut(mixture.anchors), "positive": cut(mixture.positives)}
 
     if mixture.negatives:
@@ -267,7 +265,8 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
 
 
 def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts, which carry their prompts already, with a model in training. Return unit vectors `(n, d)`.
+    """Encode texts, which carry their prompts already, with the model that is being trained. Return unit vectors `(n,
+    d)`.
 
     The model encodes in evaluation mode, without its default prompt, and is then in the mode it was in.
     """
@@ -284,42 +283,41 @@ def _get_process_count() -> int:
 
 
 def _is_transformer(model: Any) -> bool:
-    """Return whether the model is a transformer, as opposed to a static encoder without activations."""
+    """Return whether the model is a transformer. If not, it is a static encoder, which has no activations."""
     return hasattr(next(iter(model)), "auto_model")
 
 
-def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
-    """Return a copy of the settings whose batch size, over all processes, is the checkpoint's.
-    Gradients are cached if a process gets more pairs than before.
+def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_activations: bool) -> TrainingSettings:
+    """Return a copy of the settings with the batch size that gives the checkpoint's number of pairs a step over all
+    processes. Gradients are cached if a process gets more pairs than before.
 
     The order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
     `batch_size`, gradients are cached, so it needs no more memory.
 
     Args:
         settings: settings of the job.
-        batch: pairs of a step, over all processes, when the checkpoint was written.
-        activations: whether the model has activations, so that caching gradients saves memory.
+        step_pairs: pairs of a step, over all processes, when the checkpoint was written.
+        has_activations: whether the model has activations, so that caching gradients saves memory.
 
     Raises:
         JobError: if these processes cannot share the batch evenly.
     """
-    pairs, remainder = divmod(batch, _get_process_count())
+    pairs, remainder = divmod(step_pairs, _get_process_count())
     if remainder or not pairs:
         raise JobError(
-            f"the checkpoint's steps have {batch} pairs, which {_get_process_count()} processes cannot share evenly; "
-            f"start a number of processes that divides {batch}"
+            f"the checkpoint's steps have {step_pairs} pairs, which {_get_process_count()} processes cannot share "
+            f"evenly; start a number of processes that divides {step_pairs}"
         )
 
     mini_batch = settings.mini_batch_size or (
-        settings.batch_size if activations and pairs > settings.batch_size else None
+        settings.batch_size if has_activations and pairs > settings.batch_size else None
     )
     return settings.model_copy(update={"batch_size": pairs, "mini_batch_size": mini_batch})
 
 
 @torch.no_grad()
-def _require_finite(model: Any) -> None:
-    """Raise `NonFiniteLossError` if a weight of the model, or its embedding of a probe text, is not finite.
-    Either can be finite without the other.
+def _check_finite(model: Any) -> None:
+    """Check that the model's weights and its embedding of a text are finite. Either can be finite without the other.
 
     Raises:
         NonFiniteLossError: if one is not.
@@ -337,8 +335,8 @@ def _require_finite(model: Any) -> None:
 
 
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
-    """Build the contrastive loss for the model and the mixture.
-    It caches gradients if `mini_batch_size` is smaller than `batch_size`.
+    """Return the contrastive loss for the model and the mixture. It caches gradients if `mini_batch_size` is smaller
+    than `batch_size`.
 
     Without cached gradients, on a CPU, the model is switched to take texts without padding if that gives the same
     vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
@@ -362,7 +360,7 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
 def _build_arguments(
     model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
 ) -> SentenceTransformerTrainingArguments:
-    """Convert the settings to the arguments of sentence-transformers' trainer, with AdamW as optimizer.
+    """Return the settings as arguments of sentence-transformers' trainer, with AdamW as the optimizer.
 
     Precision "auto" is bfloat16 if the model's device has it, else float32.
 

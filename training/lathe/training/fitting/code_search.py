@@ -19,7 +19,7 @@ from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import anchor_blocks
+from lathe.transforms.quality import row_slices
 from lathe.transforms.statistics import Moments, moments_of
 from lathe.transforms.vectors import FloatArray, Vectors
 
@@ -49,7 +49,8 @@ MAX_QUERIES = 20_000
 
 @dataclass(frozen=True)
 class CodeTrial:
-    """Split-half retrieval through codes of one kind and weighting.
+    """Result of trying one kind of byte codes with one weighting, measured by split-half retrieval: each half of a text
+    searches for its other half.
 
     Attributes:
         kind: kind of the step, `codes` or `product_codes`.
@@ -71,7 +72,7 @@ class CodeTrial:
 
 @dataclass(frozen=True)
 class CodeSearch:
-    """Result of a search for codes.
+    """Chain of transforms with the byte codes that a search chose, and all trials of the search.
 
     Attributes:
         chain: fitted chain that ends in the chosen codes.
@@ -84,7 +85,7 @@ class CodeSearch:
     not_tried: dict[str, str]
 
     def describe(self) -> dict[str, Any]:
-        """Return how the codes were chosen, as a dict for the certificate. Its keys are `chosen_by`, `tried` (the
+        """Return how the byte codes were chosen, as a dict for the certificate. Its keys are `chosen_by`, `tried` (the
         trials) and `not_tried` (reasons by kind of codes).
         """
         return {
@@ -94,14 +95,14 @@ class CodeSearch:
         }
 
 
-def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Read the first `MAX_QUERIES` queries of a source, and return their vectors `(m, d)`. Texts are encoded, and blank
-    ones left out.
+def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
+    """Read the queries of a source, and return the vectors of at most `MAX_QUERIES` of them, `(m, d)` float32. Texts
+    are encoded, without blank ones.
 
     Texts get the encoder's prompt of queries if it has one, else its default prompt.
 
     Args:
-        written: source of query texts, or of their vectors.
+        source: source of query texts, or of their vectors, written as for `open_source`.
         encoder: encoder of the fitted rows; needed for texts.
         dimensions: d, those of the fitted rows.
 
@@ -111,7 +112,7 @@ def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> 
     """
     texts: list[str] = []
     blocks: list[FloatArray] = []
-    for batch in open_source(written).batches():
+    for batch in open_source(source).batches():
         if isinstance(batch.values, list):
             texts += [text for text in batch.values if text.strip()]
         else:
@@ -123,48 +124,47 @@ def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> 
     if texts and encoder is not None:
         blocks = [encode_queries(encoder, texts[:MAX_QUERIES])]
     if not blocks:
-        raise FitError(f"the source of queries {written!r} holds none")
-    found = np.concatenate(blocks)[:MAX_QUERIES]
-    if found.shape[1] != dimensions:
-        raise FitError(f"queries have {found.shape[1]} dimensions, the fitted rows have {dimensions}")
-    return found
+        raise FitError(f"the source of queries {source!r} holds none")
+    vectors = np.concatenate(blocks)[:MAX_QUERIES]
+    if vectors.shape[1] != dimensions:
+        raise FitError(f"queries have {vectors.shape[1]} dimensions, the fitted rows have {dimensions}")
+    return vectors
 
 
 def encode_heldout_halves(
     source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
 ) -> TextHalves | str:
-    """Cut up to `MAX_TEXTS` held-out texts of a source in two, and return the vectors of the halves. If there cannot be
-    any, return the reason as a string.
+    """Cut held-out texts of a source in two, at most `MAX_TEXTS`, and return the vectors of their first and second
+    halves. If the source holds vectors, or fewer than `MIN_TEXTS` texts that are long enough, return that as a string
+    instead.
 
     Args:
         source: the fitted source; it is read again.
-        encoder: its encoder.
+        encoder: its encoder; None for vectors without an encoder.
         hashes: hashes of the held-out rows.
         seed: seed of the choice among more texts.
-
-    Returns:
-        The vectors, or the reason why there are none: a source of vectors, or fewer than `MIN_TEXTS` texts that are
-        long enough.
     """
     if encoder is None or source.kind() != "texts":
         return "the source holds vectors, and texts are needed to choose by"
-    wanted = set(hashes.tolist())
-    pairs = {
+    heldout_hashes = set(hashes.tolist())
+    cut_texts = {
         text: cut
         for batch in source.batches()
         for text in batch.values
-        if isinstance(text, str) and hash_row(text.encode()) in wanted and (cut := cut_in_two(text)) is not None
+        if isinstance(text, str) and hash_row(text.encode()) in heldout_hashes and (cut := cut_in_two(text)) is not None
     }
-    if len(pairs) < MIN_TEXTS:
-        return f"{len(pairs)} held-out texts are long enough to be cut in two, and {MIN_TEXTS} are needed"
-    cuts = list(pairs.values())
+    if len(cut_texts) < MIN_TEXTS:
+        return f"{len(cut_texts)} held-out texts are long enough to be cut in two, and {MIN_TEXTS} are needed"
+    cuts = list(cut_texts.values())
     chosen = np.sort(np.random.default_rng(seed).permutation(len(cuts))[:MAX_TEXTS])
     first, second = ([cuts[i][side] for i in chosen] for side in (0, 1))
     return TextHalves(encoder.encode(first).vectors, encoder.encode(second).vectors)
 
 
 def keep_default(chain: Chain, reason: str) -> CodeSearch:
-    """Return the result of a search that tries nothing, for a reason that the certificate will give."""
+    """Return the result of a search for byte codes that tried nothing: the chain as it is, and the reason, which the
+    certificate reports.
+    """
     return CodeSearch(chain, [], {"weightings": reason, ProductCoding.kind: reason})
 
 
@@ -174,63 +174,66 @@ def search_codes(
     halves: TextHalves,
     heldout: FloatArray,
     queries: Vectors | None,
-    report: Progress,
+    on_progress: Progress,
 ) -> CodeSearch:
-    """Choose the weighting of a chain's codes, then try learned codebooks with that weighting. Both are chosen by
-    split-half retrieval (each half of a text searches for its other half). Returns the chosen chain with all trials.
+    """Choose the byte codes that end a chain of transforms by split-half retrieval, in which each half of a text
+    searches for its other half. First the weighting λ is chosen, then learned codebooks are tried with it. Returns the
+    chain with the chosen codes and all trials.
 
-    Halves of texts search the codes of their other halves among those of all held-out rows. Retrieval of halves follows
-    labelled tasks better than recall of neighbours does, which a weighting can raise while tasks lose. The first of
-    `WEIGHTINGS` stays unless another is ahead of it by more than its 95 % interval, and then `codes` stay unless
-    `product_codes` are ahead of them by more than theirs.
+    The other halves and all held-out rows are searched together. Split-half retrieval follows labelled tasks better
+    than recall of neighbours does, which a weighting can raise while tasks lose. The first of `WEIGHTINGS` stays unless
+    another is ahead of it by more than its 95 % interval, and then `codes` stay unless `product_codes` are ahead of
+    them by more than theirs.
 
     Args:
-        chain: fitted, ending in `codes`; not changed.
+        chain: fitted chain that ends in `codes`; not changed.
         rows: the rows that it was fitted on, `(n, d)`.
-        halves: of held-out texts.
+        halves: vectors of the first and second halves of held-out texts.
         heldout: held-out rows, `(m, d)`.
         queries: the queries that it was fitted with, if any.
-        report: called with progress in [0, 1] and a message.
+        on_progress: called with progress in [0, 1] and a message.
     """
     chosen, trials, ranks = choose_weighting(
-        chain, rows, halves, heldout, queries, part_of(report, 0, WEIGHTINGS_SHARE)
+        chain, rows, halves, heldout, queries, part_of(on_progress, 0, WEIGHTINGS_SHARE)
     )
     if rows.shape[0] < MIN_CODEBOOK_ROWS:
-        problem = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
+        reason = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
     else:
-        report(WEIGHTINGS_SHARE, "trying learned codebooks")
+        on_progress(WEIGHTINGS_SHARE, "trying learned codebooks")
         trial_rows = rows
         if rows.shape[0] > MAX_TRIAL_ROWS:  # ascending, since rows are read from disk
             trial_rows = rows[np.sort(np.random.default_rng(0).permutation(rows.shape[0])[:MAX_TRIAL_ROWS])]
         try:
             learned = _with_codebooks(chosen, trial_rows, queries)
         except TransformError as error:
-            problem = str(error)
+            reason = str(error)
         else:
             trial = _compare(learned, trial_rows.shape[0], _rank_halves(learned, halves, heldout), ranks)
             if trial.ahead > trial.ci95:
-                report((1 + WEIGHTINGS_SHARE) / 2, "learning codebooks")
+                on_progress((1 + WEIGHTINGS_SHARE) / 2, "learning codebooks")
                 chosen = learned if trial_rows is rows else _with_codebooks(chosen, rows, queries)
             return CodeSearch(chosen, [*trials, trial], {})
-    return CodeSearch(chosen, trials, {ProductCoding.kind: problem})
+    return CodeSearch(chosen, trials, {ProductCoding.kind: reason})
 
 
 def choose_weighting(
-    chain: Chain, rows: Vectors, halves: TextHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
+    chain: Chain, rows: Vectors, halves: TextHalves, heldout: FloatArray, queries: Vectors | None, on_progress: Progress
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Choose the weighting of a chain's codes with the best split-half retrieval. That is, each half of a text searches
-    for its other half. Returns the chain with that weighting, a trial for every weighting, and the reciprocal rank of
-    each text through the chosen codes.
+    """Fit the byte codes that end a chain of transforms with every weighting λ of `WEIGHTINGS`, and choose the one with
+    the best split-half retrieval. Returns the chain with the chosen weighting, a trial for every weighting, and the
+    reciprocal rank of each text through the chosen codes, `(n,)`.
     """
     before = chain.without_quantizer()
     assert isinstance(chain.quantizer, TransformCoding)
     moments = moments_of(_view_through(rows, before))
-    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
+    query_moments = None if queries is None else moments_of(_view_through(queries, before.query_chain()))
     ranks, chains = [], []
     for done, weighting in enumerate(WEIGHTINGS):
-        report(done / len(WEIGHTINGS), f"trying codes with weighting {weighting:g}")
-        chains.append(_with_weighting(chain, weighting, moments, of_queries))
+        on_progress(done / len(WEIGHTINGS), f"trying codes with weighting {weighting:g}")
+        chains.append(_with_weighting(chain, weighting, moments, query_moments))
         ranks.append(_rank_halves(chains[-1], halves, heldout))
+
+    # The first weighting is compared with itself, which gives a difference of 0 and no interval.
     trials = [
         _compare(weighted, rows.shape[0], reciprocal_ranks, ranks[0])
         for weighted, reciprocal_ranks in zip(chains, ranks, strict=True)
@@ -240,7 +243,8 @@ def choose_weighting(
 
 
 def pick_trial(trials: Sequence[CodeTrial]) -> int:
-    """Return the number of the trial that is furthest ahead of the first beyond its interval.
+    """Return the index of the trial that is furthest ahead of the first, among those that are ahead by more than their
+    95 % interval. Return 0 if none is.
 
     It is 0 if none is.
     """
@@ -249,11 +253,16 @@ def pick_trial(trials: Sequence[CodeTrial]) -> int:
 
 
 def _view_through(rows: Vectors, chain: Chain) -> Vectors:
-    """Return a lazy view of rows through a chain, or the rows themselves if it changes nothing."""
+    """Return a lazy view of rows as a chain of transforms maps them, or the rows themselves if the chain changes
+    nothing.
+    """
     return view_through(rows, chain) if len(chain) or chain.normalize else rows
 
 
 def _with_weighting(chain: Chain, weighting: float, moments: Moments, queries: Moments | None) -> Chain:
+    """Return a copy of the chain whose byte codes are fitted again with another weighting λ, from the moments of the
+    rows and of the queries.
+    """
     assert chain.quantizer is not None
     parameters = {name: value for name, value in chain.quantizer.spec().items() if name != "kind"}
     step = TransformCoding(**(parameters | {"weighting": weighting})).fit(moments, queries=queries)
@@ -261,8 +270,8 @@ def _with_weighting(chain: Chain, weighting: float, moments: Moments, queries: M
 
 
 def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Chain:
-    """Return a copy of the chain in which learned codebooks, fitted on the rows, replace its codes. They have the same
-    bytes and weighting.
+    """Return a copy of the chain whose byte codes are replaced by product codes of the same bytes and weighting, with
+    codebooks learned from the rows.
 
     Raises:
         TransformError: if they cannot be fitted, as if every coordinate has a byte of its own.
@@ -270,23 +279,24 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     codes, before = chain.quantizer, chain.without_quantizer()
     assert isinstance(codes, TransformCoding)
     step = ProductCoding(codes.bytes, codes.weighting, seed=codes.seed, restore_norm=codes.restore_norm)
-    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
-    return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=of_queries)], chain.normalize)
+    query_moments = None if queries is None else moments_of(_view_through(queries, before.query_chain()))
+    return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=query_moments)], chain.normalize)
 
 
 def _rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArray[np.float64]:
-    """Search with each half of a text for its other half, among the codes of all such halves and of the held-out rows.
-    Returns 1/rank of the other half for each text, `(n,)`, the mean of both directions.
+    """Search with each half of a text for its other half, among the byte codes of all such halves and of the held-out
+    rows. Return the reciprocal rank of the other half for each text, `(n,)`, averaged over both directions.
 
     Queries are floats. First halves search second halves and the reverse; ties count half.
     """
+    # Documents are decoded codes, as a search over stored codes scores them. Queries stay floats.
     distractors = chain.floats(heldout)
     reciprocal_ranks = np.zeros(len(halves.first))
     for query_halves, document_halves in ((halves.first, halves.second), (halves.second, halves.first)):
         queries = torch.from_numpy(chain.transform_queries(query_halves))
         documents = torch.from_numpy(np.concatenate([chain.floats(document_halves), distractors]))
-        for rows in anchor_blocks(len(queries)):
-            scores = queries[rows] @ documents.T
+        for rows in row_slices(len(queries)):
+            scores = queries[rows] @ documents.T  # (block, n halves + m held-out rows); text i's half is column i
             own = scores[torch.arange(len(scores)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
             # Equal codes have equal scores: a tie counts half.
             nearer = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
@@ -294,9 +304,12 @@ def _rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArr
     return reciprocal_ranks
 
 
-def _compare(chain: Chain, rows: int, own: NDArray[np.float64], other: NDArray[np.float64]) -> CodeTrial:
+def _compare(chain: Chain, fit_rows: int, ranks: NDArray[np.float64], baseline_ranks: NDArray[np.float64]) -> CodeTrial:
+    """Return the trial of a chain's byte codes: the mean of its reciprocal ranks × 100, and the mean difference to the
+    baseline's with its 95 % interval.
+    """
     assert isinstance(chain.quantizer, TransformCoding)
-    difference, codes = compare(100 * own, 100 * other), chain.quantizer
+    difference, codes = compare(100 * ranks, 100 * baseline_ranks), chain.quantizer
     return CodeTrial(
-        codes.kind, codes.weighting, rows, 100 * float(own.mean()), difference.value, difference.reach or 0.0
+        codes.kind, codes.weighting, fit_rows, 100 * float(ranks.mean()), difference.value, difference.reach or 0.0
     )

@@ -34,7 +34,7 @@ LOCK_SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Position:
-    """Progress of the encoding of a shard.
+    """Progress of encoding a shard.
 
     Attributes:
         rows: number of rows read from the source.
@@ -48,12 +48,13 @@ class Position:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of bytes that each file must have at least, by file name."""
+        """Minimum number of bytes of each file of the shard, by file name."""
         return {VECTORS: self.kept * self.width * 4, HASHES: self.kept * 8}
 
 
 def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | None) -> Path:
-    """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder.
+    """Return the folder for a shard's vectors, whose name is a digest of file, field, rows, dimensions and encoder. The
+    folder is not created.
 
     It is not created.
     """
@@ -62,8 +63,8 @@ def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | No
 
 
 def read_position(folder: Path) -> Position:
-    """Read from a shard's folder how far its encoding has come. The result is `Position()`, the beginning, if nothing
-    is stored or if a file lost bytes.
+    """Read from a shard's folder how far its encoding has come. If nothing is stored there, or a file is shorter than
+    stored, return `Position()`, which is the beginning.
     """
     try:
         position = Position(**read_json_file(folder / POSITION))
@@ -99,8 +100,8 @@ def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: 
 def write_shard(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard from an iterator of its batches into files in its folder, and return the position reached. The
-    folder is locked meanwhile.
+    """Encode a shard's batches into files in its folder, and return the position reached. The folder is locked against
+    other processes meanwhile.
 
     The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped; each further
     batch is written before the next is read.
@@ -129,8 +130,8 @@ def write_shard(
 def _write_locked(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard's batches, and append their vectors and row hashes to the shard's files. The position is saved
-    after each batch, and the last one returned.
+    """Encode a shard's batches, append the vectors and row hashes to the shard's files, and return the position
+    reached. The position is saved after each batch.
 
     Files are first truncated to the stored position, and batches up to it skipped. The caller must hold the folder's
     lock.
@@ -157,6 +158,8 @@ def _write_locked(
             except NotFiniteError as error:
                 row = shard.start + before + _find_row(batch, error)
                 raise error.at(f"row {row + 1:,} of {shard.file.rpartition('/')[2]}") from None
+
+            # Data are flushed before the position that counts them, so a killed process leaves at most data too many.
             for file, array in ((vectors_file, vectors), (hashes_file, hashes)):
                 file.write(array.tobytes())
                 file.flush()
@@ -171,7 +174,9 @@ def _write_locked(
 
 
 def _truncate_to_position(folder: Path) -> Position:
-    """Truncate a shard's files to their last complete batch, or to nothing, and save and return that position."""
+    """Truncate a shard's files to the batches that its stored position covers, and return that position. Without a
+    usable position, the files are emptied.
+    """
     position = read_position(folder)
     for name, size in position.sizes.items():
         with continue_file(folder / name) as file:
@@ -181,9 +186,6 @@ def _truncate_to_position(folder: Path) -> Position:
 
 
 def _save_position(folder: Path, position: Position) -> None:
-    """Write how far a shard's encoding has come to `position.json`, atomically. The file is not synced, because after a
-    power cut the shard is read again.
-    """
     staging = folder / f".{POSITION}"
     with create_file(staging) as file:  # not synced: after a power cut the shard is read again
         file.write(json.dumps(asdict(position)).encode())
@@ -193,8 +195,8 @@ def _save_position(folder: Path, position: Position) -> None:
 def _encode_batch(
     batch: RowBatch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """Encode a batch without its blank texts. Returns the vectors `(n, d)` float32 and the hashes of the rows `(n,)`.
-    Vectors in the batch are taken as they are. Texts without an encoder give vectors `(0, 0)`.
+    """Encode a batch without its blank texts, and return the vectors `(n, d)` float32 and a hash of each row `(n,)`. A
+    batch of vectors is returned as it is. Texts without an encoder give vectors `(0, 0)`.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's.
@@ -202,27 +204,29 @@ def _encode_batch(
     if isinstance(batch.values, list):
         texts = [text for text in batch.values if text.strip()]
         vectors = encoder.encode(texts, on_batch=on_batch).vectors if encoder else np.empty((0, 0), np.float32)
-        payloads = [text.encode() for text in texts]
+        row_bytes = [text.encode() for text in texts]
     else:
         vectors = np.ascontiguousarray(batch.values, dtype=np.float32)
-        payloads = [row.tobytes() for row in vectors]
+        row_bytes = [row.tobytes() for row in vectors]
     if encoder is not None:
-        require_encoder_dimensions(vectors.shape[1], encoder)
-    return vectors, np.array([hash_row(payload) for payload in payloads], dtype=np.uint64)
+        check_encoder_dimensions(vectors.shape[1], encoder)
+    return vectors, np.array([hash_row(payload) for payload in row_bytes], dtype=np.uint64)
 
 
 def _find_row(batch: RowBatch, error: NotFiniteError) -> int:
-    """Return the index in a batch of the text that an error of its texts, blank ones left out, is about."""
+    """Return the index in a batch of the text that the encoder failed on. The error counts texts without the blank
+    ones.
+    """
     rows = [row for row, text in enumerate(batch.values) if text.strip()]
     return rows[error.position or 0]
 
 
-def require_encoder_dimensions(width: int, encoder: TextEncoder) -> None:
-    """Raise `FitError` unless `width` equals the encoder's dimensions."""
-    if width != encoder.dimensions:
-        raise FitError(f"the vectors are {width} wide, those of {encoder.name} are {encoder.dimensions}")
+def check_encoder_dimensions(dimensions: int, encoder: TextEncoder) -> None:
+    """Check that vectors have as many dimensions as the encoder's. Raises `FitError` if not."""
+    if dimensions != encoder.dimensions:
+        raise FitError(f"the vectors are {dimensions} wide, those of {encoder.name} are {encoder.dimensions}")
 
 
 def hash_row(payload: bytes) -> int:
-    """Return the first 64 bits of the BLAKE2b digest of a row's bytes, as an integer."""
+    """Return a 64-bit hash of a row's bytes: the first 64 bits of their BLAKE2b digest."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")

@@ -22,12 +22,12 @@ from lathe.training.fitting.encoded_shards import (
     HASHES,
     VECTORS,
     Position,
+    check_encoder_dimensions,
     read_position,
-    require_encoder_dimensions,
     shard_folder,
     write_shard,
 )
-from lathe.training.fitting.stacked import Part, SelectedRows, Stacked
+from lathe.training.fitting.stacked import SelectedRows, StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard, display_path, open_local_copy, read_shards
 from lathe.training.sources.source import Plan, Source
 from lathe.transforms.files import make_root
@@ -36,7 +36,7 @@ from lathe.transforms.vectors import Vectors
 
 
 class EncodingRun:
-    """Encoding of the shards of a plan.
+    """The shards to encode in one run, with the encoder and a folder for each shard.
 
     Args:
         source: the source of the plan.
@@ -56,7 +56,7 @@ class EncodingRun:
 
     @property
     def positions(self) -> dict[Shard, Position]:
-        """Position of each shard, read from its folder."""
+        """How far the encoding of each shard has come, read from its folder."""
         return {shard: read_position(folder) for shard, folder in self.folders.items()}
 
 
@@ -65,10 +65,13 @@ Report = Callable[[Shard, int], None]
 
 
 class FitEngine(Protocol):
-    """Interface of what encodes shards and provides the encoded rows to a fit."""
+    """Interface of an engine, which encodes shards and provides the encoded rows that a chain of transforms is fitted
+    on.
+    """
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run into their folders.
+        """Encode the unfinished shards of a run into their folders, and return the damaged files that were found, with
+        the reasons, by name.
 
         Returns the damaged files found, with the reasons.
 
@@ -84,28 +87,32 @@ class FitEngine(Protocol):
         """
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the rows of encoded vectors at the ascending indices `chosen`, read lazily, to fit a chain on."""
+        """Return the rows of encoded vectors at the ascending indices `chosen`, read when they are used, to fit a chain
+        on.
+        """
 
 
 class _LocalEngine:
-    """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
+    """Engine that encodes in this process, one file after the other. Each file is read once, from its first unfinished
+    shard on.
+    """
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run in this process. Returns the damaged files that were found, with the
-        reasons, if the source skips such files.
+        """Encode the unfinished shards of a run in this process. Return the damaged files that were found, with the
+        reasons, if the source skips such files, else raise the first such error.
         """
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
-            left = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))
+            unfinished = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))
             try:
-                if left:
-                    self.encode_file(run, left, report)
+                if unfinished:
+                    self._encode_file(run, unfinished, report)
             except SourceError as error:
                 run.source.record_or_raise(file, error, damaged)
         return damaged
 
-    def encode_file(self, run: EncodingRun, shards: list[Shard], report: Report) -> None:
-        """Encode consecutive shards of one file in one pass, and write the vectors of each into its folder of the run.
+    def _encode_file(self, run: EncodingRun, shards: list[Shard], report: Report) -> None:
+        """Read shards of one file in one pass, encode them, and write the vectors of each into its folder.
 
         Batches that an earlier run wrote are skipped. A remote file is first downloaded to a temporary copy.
 
@@ -125,7 +132,7 @@ class _LocalEngine:
                 write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the chosen rows as a lazy view that reads them when indexed."""
+        """Return the rows at the indices `chosen` as a view that reads them from disk when it is indexed."""
         return SelectedRows(vectors, chosen)
 
 
@@ -135,7 +142,7 @@ LOCAL = _LocalEngine()
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """Rows of a source as vectors.
+    """Vectors of the rows of a source.
 
     Attributes:
         vectors: `(n, d)` float32 on disk, in the source's order, without blank texts.
@@ -153,7 +160,7 @@ class EncodedSource:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hashes of all rows, in hexadecimal: identifies the rows without disclosing the texts."""
+        """SHA-256 of the hashes of all rows, in hexadecimal. It identifies the rows without disclosing the texts."""
         return hashlib.sha256(np.ascontiguousarray(self.hashes).data).hexdigest()
 
 
@@ -165,8 +172,8 @@ def encode_source(
     engine: FitEngine = LOCAL,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> EncodedSource:
-    """Encode a source's texts, or copy its vectors, into files in `folder`. Returns the vectors, memory-mapped from the
-    files, with the hashes of the rows and what was left out.
+    """Encode a source's texts, or copy its vectors, into files in `folder`. Return the vectors, memory-mapped from the
+    files, with the hashes of the rows and the names of files that were left out.
 
     Memory holds one batch. Each shard has its own folder; a later call resumes it after its last complete batch, and
     reuses finished shards of unchanged files even if other files are added, changed or removed. If a file proves
@@ -199,8 +206,8 @@ def encode_source(
 def _encode_run(
     run: EncodingRun, engine: FitEngine, on_progress: Progress, free_bytes: Callable[[Path], int]
 ) -> dict[str, str]:
-    """Encode the shards of a source that are not finished. Returns the damaged files that were found, with the reasons,
-    if the source skips such files.
+    """Encode the shards of a run that are not finished, and report the progress. Return the damaged files that were
+    found, with the reasons, by name. They are found only if the source skips such files.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's, or the disk has too little space for all vectors.
@@ -210,65 +217,66 @@ def _encode_run(
     make_root(run.root)
     positions = run.positions
     rows = {shard: position.rows for shard, position in positions.items()}
-    begun, before = time.monotonic(), sum(rows.values())
-    given = run.plan.shards[0].width
-    width = given if run.encoder is None else run.encoder.dimensions
-    if run.encoder is not None and given is not None:
-        require_encoder_dimensions(given, run.encoder)
-    _require_space(free_bytes(run.root), run.total - before, width or 0)
-    done = before
+    begun, rows_before = time.monotonic(), sum(rows.values())
+    source_width = run.plan.shards[0].width
+    width = source_width if run.encoder is None else run.encoder.dimensions
+    if run.encoder is not None and source_width is not None:
+        check_encoder_dimensions(source_width, run.encoder)
+    _check_space(free_bytes(run.root), run.total - rows_before, width or 0)
+    done = rows_before
 
-    def report(shard: Shard, of_shard: int) -> None:
+    def report(shard: Shard, rows_done: int) -> None:
         nonlocal done
-        done += max(of_shard - rows[shard], 0)
-        rows[shard] = max(of_shard, rows[shard])
-        on_progress(done / run.total, format_progress(done, run.total, done - before, time.monotonic() - begun))
+        done += max(rows_done - rows[shard], 0)
+        rows[shard] = max(rows_done, rows[shard])
+        on_progress(done / run.total, format_progress(done, run.total, done - rows_before, time.monotonic() - begun))
 
     return engine.encode(run, positions, report)
 
 
 def _open_encoded_source(run: EncodingRun) -> EncodedSource:
-    """Return the vectors and row hashes of a source whose shards are all finished. Vectors are memory-mapped from the
+    """Return the vectors and row hashes of a source whose shards are all encoded, memory-mapped or read from the
     shards' files.
 
     Raises:
         SourceError: if all rows are blank texts.
     """
-    kept = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
-    if not kept:
+    stored = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
+    if not stored:
         raise SourceError(f"the source {display_path(run.source.written)!r} holds nothing but blank texts")
-    width = kept[0][1].width
-    if len(kept) == 1:  # nothing to look up for each row
-        ((folder, position),) = kept
+    width = stored[0][1].width
+    if len(stored) == 1:  # nothing to look up for each row
+        ((folder, position),) = stored
         vectors: Vectors = np.memmap(folder / VECTORS, np.float32, "r", shape=(position.kept, width))
         hashes: NDArray[np.uint64] = np.memmap(folder / HASHES, np.uint64, "r", shape=(position.kept,))
     else:
-        vectors = Stacked([Part(folder / VECTORS, position.kept) for folder, position in kept], width)
-        hashes = np.concatenate([np.fromfile(folder / HASHES, np.uint64, position.kept) for folder, position in kept])
+        vectors = StackedVectors([VectorFile(folder / VECTORS, position.kept) for folder, position in stored], width)
+        hashes = np.concatenate([np.fromfile(folder / HASHES, np.uint64, position.kept) for folder, position in stored])
     rows = vectors.shape[0]
     return EncodedSource(vectors, hashes, run.total - rows, run.plan.left_out, tuple(run.plan.empty))
 
 
-def _require_space(free: int, rows: int, width: int) -> None:
-    """Check, before hours of encoding, that vectors and hashes of `rows` rows fit into `free` bytes. Raises `FitError`
-    if they do not.
+def _check_space(free_bytes: int, rows: int, dimensions: int) -> None:
+    """Check that float32 vectors and hashes of `rows` rows fit into `free_bytes`, before hours of encoding. Raises
+    `FitError` if not.
     """
-    needed = rows * (width * 4 + 8)
-    if needed > free:
+    needed_bytes = rows * (dimensions * 4 + 8)
+    if needed_bytes > free_bytes:
         raise FitError(
-            f"{rows:,} vectors {width} wide take {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB left"
+            f"{rows:,} vectors {dimensions} wide take {needed_bytes / 1e9:.1f} GB, the disk has "
+            f"{free_bytes / 1e9:.1f} GB left"
         )
 
 
-def format_progress(seen: int, total: int, done: int, seconds: float) -> str:
+def format_progress(rows_done: int, total_rows: int, rows_done_now: int, seconds: float) -> str:
     """Return a progress message such as "500 of 1,000 rows encoded, 50 a second, 10 s left".
 
     Args:
-        seen: rows done in all, those of earlier runs included.
-        total: rows to do in all.
-        done: rows done in this run.
+        rows_done: rows encoded, those of earlier runs included.
+        total_rows: rows to encode in all.
+        rows_done_now: rows encoded in this run, which the rate is computed from.
         seconds: duration of this run.
     """
-    rate = done / seconds if seconds > 0 else 0.0
-    left = f", {(total - seen) / rate:.0f} s left" if rate > 0 and seen < total else ""
-    return f"{seen:,} of {total:,} rows encoded, {rate:,.0f} a second{left}"
+    rate = rows_done_now / seconds if seconds > 0 else 0.0
+    time_left = f", {(total_rows - rows_done) / rate:.0f} s left" if rate > 0 and rows_done < total_rows else ""
+    return f"{rows_done:,} of {total_rows:,} rows encoded, {rate:,.0f} a second{time_left}"

@@ -24,14 +24,14 @@ from lathe.training.fitting.code_search import (
     read_queries,
     search_codes,
 )
-from lathe.training.fitting.encoding import LOCAL, EncodedSource, FitEngine, encode_source
+from lathe.training.fitting.encoding import LOCAL, FitEngine, encode_source
 from lathe.training.fitting.fit_state import FitState, FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_pairs
 from lathe.training.fitting.requests import NewFit, list_failed_gates
 from lathe.training.fitting.split import sort_distinct, split_heldout
 from lathe.training.fitting.stacked import SelectedRows
-from lathe.training.sources.source import Source, open_source
+from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.base import Transform
@@ -42,59 +42,43 @@ from lathe.transforms.vectors import FloatArray, Vectors
 
 
 @contextmanager
-def _encode_targets(
-    written: str | None,
-    source: Source,
-    encoder: TextEncoder | None,
-    encoded: EncodedSource,
-    workspace: Path,
-    on_progress: Progress,
-    engine: FitEngine,
-) -> Iterator[Vectors | None]:
-    """Encode or read the target vectors of an encoded source, and yield them, one for each row, `(n, k)`. Without
-    targets, yield None.
+def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | None]:
+    """Encode or read the target vectors of a fit's source, and yield them, one for each row, `(n, k)`. Without targets,
+    yield None.
 
-    The vectors exist only within the block; see `claim_workspace_folder`.
-
-    Args:
-        written: a source of target vectors, as `open_source` reads it; None encodes the source's own texts.
-        source: the source that is fitted on.
-        encoder: target encoder; None for target vectors.
-        encoded: the source as vectors.
-        workspace: folder for workspace folders.
-        on_progress: called with progress in [0, 1] and a message.
-        engine: encodes the targets.
+    The vectors exist only within the block, see `claim_workspace_folder`. A target encoder without a source of targets
+    encodes the texts of the fit's source.
 
     Raises:
         SourceError: if the targets cannot be read.
         FitError: if the targets are texts without an encoder, differ in number from the rows, or the source has files
             left out.
     """
-    if written is None and encoder is None:
+    encoder, requested = state.target_encoder, state.request.targets
+    if requested is None and encoder is None:
         yield None
         return
-    if written is not None and encoded.left_out:
-        left_out = ", ".join(encoded.left_out)
+    if requested is not None and state.encoded.left_out:
+        left_out = ", ".join(state.encoded.left_out)
         raise FitError(f"{left_out} of the source was left out: its rows and the targets are no pairs")
-    targets = source if written is None else open_source(written)
+    targets = state.source if requested is None else open_source(requested.location)
     if encoder is None and targets.kind() == "texts":
         raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
-    with claim_workspace_folder(
-        workspace, f"{targets.workspace_key(encoder.vectors_key if encoder else None)[:30]}-t"
-    ) as folder:
-        found = encode_source(targets, encoder, folder, on_progress, engine)
-        have, wanted = found.vectors.shape[0], encoded.vectors.shape[0]
-        if have != wanted:
+    key = f"{targets.workspace_key(encoder.vectors_key if encoder else None)[:30]}-t"
+    with claim_workspace_folder(state.workspace, key) as folder:
+        vectors = encode_source(targets, encoder, folder, on_progress, state.engine).vectors
+        rows, source_rows = vectors.shape[0], state.encoded.vectors.shape[0]
+        if rows != source_rows:
             raise FitError(
-                f"the targets have {have} rows and the source {wanted}: they must be pairs "
+                f"the targets have {rows} rows and the source {source_rows}: they must be pairs "
                 "(blank texts count for nothing)"
             )
-        yield found.vectors
+        yield vectors
 
 
 def _certify_chain(state: FitState, on_progress: Progress) -> None:
-    """Measure the chain on held-out rows, and set its metadata to encoders, provenance and certificate. Also sets
-    `state.certificate`, and `state.distribution`, the distribution of the rows.
+    """Measure the fitted chain of transforms on held-out rows. Sets `state.certificate`, `state.distribution` (of the
+    rows fitted on), and the chain's metadata: encoders, provenance and certificate.
     """
     on_progress(0.0, "measuring on held-out vectors")
     encoder, pairs = state.encoder, state.pairs
@@ -140,8 +124,8 @@ def build_provenance(
     gates: Mapping[str, float] | None = None,
     left_out: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the provenance of a chain as a dict that can be serialized as JSON. It holds no texts and no paths of this
-    machine.
+    """Return the provenance of a chain of transforms, as a JSON-serializable dict: source, seed, gates, command and
+    library versions. It holds no texts and no paths of this machine.
 
     Args:
         source: name of the source.
@@ -165,14 +149,14 @@ def build_provenance(
 
 
 def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
-    """Return kind and training log, as a dict, of each step that was trained by gradient descent."""
+    """Return a dict with the kind and the training log of each transform that was trained by gradient descent."""
     steps = [step for step in chain.transforms if isinstance(step, Transform)]
     return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
 
 
 def _list_source_warnings(state: FitState) -> list[str]:
-    """Return warnings about the source for the certificate. They report missing out-of-domain text, files left out or
-    empty, blank texts, and repeated rows.
+    """Return warnings about the source for the certificate: no out-of-domain texts, files that were left out or empty,
+    blank texts, and repeated rows.
     """
     encoded, warnings = state.encoded, []
     if not state.out_of_domain:
@@ -200,8 +184,8 @@ def fit_new_chain(
     target_encoder: TextEncoder | None = None,
     engine: FitEngine = LOCAL,
 ) -> Iterator[FittedChain]:
-    """Fit a chain on a source, and certify it on held-out rows and out-of-domain text. The context manager does this
-    when it is entered, and yields the fitted chain with its certificate.
+    """Fit a chain of transforms on a source, and certify it on held-out rows and out-of-domain texts. This is a context
+    manager, which does the work when it is entered and yields the fitted chain with its certificate.
 
     The encoded vectors exist only within the block. Their workspace folder is deleted if the block succeeds; after an
     error or a kill it stays, and the next fit of the same source resumes it.
@@ -247,8 +231,8 @@ def fit_new_chain(
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
-    """Return a copy of the encoder that puts a prompt before the source's texts. It is the prompt of documents, or that
-    of the name given. Without an encoder, return None.
+    """Return a copy of the encoder that puts a prompt before the source's texts: the one of this name, or by default
+    the prompt of documents. Without an encoder, return None.
 
     Raises:
         TransformError: if the chain does not take vectors of the encoder's dimensions.
@@ -260,36 +244,21 @@ def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str
     return with_document_prompt(encoder, prompt_name)
 
 
-def encode_rows(state: FitState, on_progress: Progress) -> None:
-    """Encode the source's texts, or copy its vectors, to a workspace folder. Sets `state.folder` and
-    `state.encoded`.
-    """
+def _encode_rows(state: FitState, on_progress: Progress) -> None:
+    """Encode the source's texts, or copy its vectors, to a workspace folder. Sets `state.folder`, `state.encoded`."""
     key = state.source.workspace_key(state.encoder.vectors_key if state.encoder else None)[:32]
     state.folder = state.files.enter_context(claim_workspace_folder(state.workspace, key))
     state.encoded = encode_source(state.source, state.encoder, state.folder, on_progress, state.engine)
 
 
 def _encode_target_rows(state: FitState, on_progress: Progress) -> None:
-    """Encode or read the target vector of each row, if the request has targets. Sets `state.targets`, which is None
-    without targets.
-    """
-    targets, encoder = state.request.targets, state.target_encoder
-    state.targets = state.files.enter_context(
-        _encode_targets(
-            None if targets is None else targets.location,
-            state.source,
-            encoder,
-            state.encoded,
-            state.workspace,
-            on_progress,
-            state.engine,
-        )
-    )
+    """Encode or read the target vector of each row. Sets `state.targets`, to None if the request has no targets."""
+    state.targets = state.files.enter_context(_open_targets(state, on_progress))
 
 
 def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
-    """Encode the queries and documents of the pairs to fit on and to certify with, if there are any. Sets
-    `state.pairs`.
+    """Encode the queries and documents of the request's pairs, to fit on and to certify with. Sets `state.pairs`, to
+    None if the request has no pairs.
     """
     request = state.request
     state.pairs = encode_pairs(
@@ -303,15 +272,17 @@ def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
     )
 
 
-def split_rows(state: FitState, _on_progress: Progress) -> None:
-    """Hold rows out, and select the others to fit on."""
+def _split_rows(state: FitState, _on_progress: Progress) -> None:
+    """Split the rows at random into those to fit on and those held out. Sets `state.fit_rows` and `state.heldout_rows`
+    (indices), and `state.rows` (vectors to fit on).
+    """
     state.fit_rows, state.heldout_rows = split_heldout(state.encoded.hashes, state.request.seed)
     state.rows = state.engine.select_rows(state.encoded.vectors, state.fit_rows)
 
 
 def _fit_steps(state: FitState, on_progress: Progress) -> None:
-    """Fit the chain's steps on the rows to fit on, in place. If the request has a budget of bytes, the best codes are
-    searched for, too.
+    """Fit the chain's transforms on the rows to fit on, in place. If the request has a budget of bytes, also search for
+    the best byte codes, which may replace `state.chain`.
     """
     request, chain = state.request, state.chain
     queries = None
@@ -332,8 +303,8 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
 
 
 def _search_codes(state: FitState, queries: FloatArray | None, on_progress: Progress) -> None:
-    """Replace the chain's codes by the best ones that a search on halves of held-out texts finds. The default codes
-    stay if the source has too few texts to choose by. Sets `state.search` and `state.chain`.
+    """Choose the chain's byte codes by split-half retrieval on held-out texts. Sets `state.search`, and `state.chain`
+    to the chain with the chosen codes. With too few texts, the default codes stay.
     """
     halves = encode_heldout_halves(
         state.source, state.encoder, state.encoded.hashes[state.heldout_rows], state.request.seed
@@ -346,7 +317,7 @@ def _search_codes(state: FitState, queries: FloatArray | None, on_progress: Prog
 
 
 def _encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
-    """Encode the texts of the out-of-domain corpora.
+    """Encode the texts of the out-of-domain corpora. Sets `state.out_of_domain`, which stays empty without an encoder.
 
     There are none for vectors without an encoder.
     """
@@ -354,7 +325,8 @@ def _encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
 
 
 def _choose_fitting_device(encoder: TextEncoder | None) -> str:
-    """Return the device to train steps on.
+    """Return the device that transforms are trained on: the encoder's GPU, any GPU for vectors without an encoder, or
+    else the CPU.
 
     This is the encoder's GPU, or any GPU for vectors without an encoder; without a GPU, the CPU.
     """
@@ -363,10 +335,10 @@ def _choose_fitting_device(encoder: TextEncoder | None) -> str:
 
 
 STAGES: tuple[Stage, ...] = (
-    (encode_rows, "reading the source", 0.5),
+    (_encode_rows, "reading the source", 0.5),
     (_encode_target_rows, "encoding targets", 0.53),
     (_encode_query_pairs, "encoding pairs", 0.55),
-    (split_rows, "splitting the rows", 0.55),
+    (_split_rows, "splitting the rows", 0.55),
     (_fit_steps, "fitting", 0.85),
     (_encode_out_of_domain, "encoding out-of-domain text", 0.97),
     (_certify_chain, "measuring on held-out vectors", 1.0),

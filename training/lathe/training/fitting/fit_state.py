@@ -23,7 +23,7 @@ from lathe.transforms.vectors import FloatArray, Vectors
 
 @dataclass(frozen=True)
 class FittedChain:
-    """Fitted chain with its certificate and the distribution of the fitted rows.
+    """Fitted chain of transforms, with its certificate and the distribution of the rows it was fitted on.
 
     Attributes:
         chain: the chain; its metadata holds encoder, provenance and certificate.
@@ -42,7 +42,7 @@ class FittedChain:
 
 @dataclass(kw_only=True)
 class FitState:
-    """What a fit has so far.
+    """State of a fit, which its stages read and extend.
 
     Attributes:
         request: the request.
@@ -91,5 +91,5 @@ class FitState:
 
     @cached_property
     def heldout(self) -> FloatArray:
-        """Vectors of the held-out rows `(m, d)`, read when they are first needed."""
+        """Vectors of the held-out rows `(m, d)`, read from disk when they are first needed."""
         return np.array(self.encoded.vectors[self.heldout_rows])

@@ -22,8 +22,8 @@ OUT_OF_DOMAIN_ROWS = 1000
 
 
 def list_built_in_corpora(source: str | None) -> dict[str, str]:
-    """Return the out-of-domain corpora that need no data, sources by name: Python's docstrings, or Python's language
-    reference if the docstrings are the source themselves.
+    """Return the out-of-domain corpora that need no data, as a dict from a name to a source: Python's docstrings, or
+    Python's language reference if the fit's source is the docstrings.
 
     Args:
         source: path of the source that is fitted on; None for data without a path.
@@ -48,7 +48,9 @@ class OutOfDomainTexts:
         self._texts: dict[str, list[str]] = {}
 
     def read(self, name: str) -> list[str]:
-        """Return a sample of the distinct texts of a corpus, read from the source or a cache."""
+        """Return a sample of the distinct texts of a corpus, read when it is first asked for. Samples of built-in
+        corpora are also cached on disk.
+        """
         if name not in self._texts:
             source = open_source(self.sources[name])
             cached = source.written in BUILT_IN
@@ -56,8 +58,8 @@ class OutOfDomainTexts:
         return self._texts[name]
 
     def encode(self, encoder: TextEncoder | None, on_progress: Progress) -> dict[str, FloatArray]:
-        """Encode the texts of all corpora, and return their vectors `(n, d)` by corpus name. Without an encoder, the
-        result is empty.
+        """Encode the sampled texts of all corpora, and return their vectors `(n, d)` by corpus name. Without an
+        encoder, return an empty dict.
 
         Args:
             encoder: encoder of the texts.
@@ -68,15 +70,15 @@ class OutOfDomainTexts:
         """
         if encoder is None:
             return {}
-        found = {}
+        vectors = {}
         for done, name in enumerate(self.sources):
             on_progress(done / len(self.sources), f"encoding out-of-domain text: {name}")
-            found[name] = encoder.encode(self.read(name)).vectors
-        return found
+            vectors[name] = encoder.encode(self.read(name)).vectors
+        return vectors
 
 
 def sample_texts(source: Source) -> list[str]:
-    """Read a source, and return up to `OUT_OF_DOMAIN_ROWS` of its distinct texts, evenly spaced and without blank ones.
+    """Read a source, and return at most `OUT_OF_DOMAIN_ROWS` of its distinct texts that are not blank, evenly spaced.
 
     Raises:
         SourceError: if the source holds vectors, or no text.
@@ -93,16 +95,17 @@ def sample_texts(source: Source) -> list[str]:
 
 
 def cached_texts_path(source: Source, folder: Path) -> Path:
-    """Return the file in `folder` that caches the sampled texts of a built-in source, as a JSON list.
-
-    Another version of Python has other texts.
+    """Return the path of the file in `folder` that caches the sampled texts of a built-in source as a JSON list. The
+    name depends on the version of Python, whose texts differ.
     """
     key = f"{source.written} {sys.version} {OUT_OF_DOMAIN_ROWS}"
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _load_or_sample(source: Source, folder: Path) -> list[str]:
-    """Return the sampled texts of a built-in source. If the cache lacks them or is damaged, read and cache them."""
+    """Return the sampled texts of a built-in source from the cache in `folder`. If they are missing or damaged there,
+    sample the source and write the cache.
+    """
     path = cached_texts_path(source, folder)
     try:
         texts: list[str] = read_json_file(path)

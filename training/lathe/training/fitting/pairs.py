@@ -59,14 +59,15 @@ class PairTexts:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """All pairs of a query and a document."""
+        """All pairs of a query and a relevant document, as tuples."""
         return [(query, text) for query, texts in self.documents.items() for text in texts]
 
     def list_relevant(self, find_row: Callable[[str], int]) -> NDArray[np.int64]:
-        """Return the relevant documents of each query as an array `(p, 2)`: the query's row and the document's row.
+        """Return the relevant documents as an array `(p, 2)` with a line for each pair: the row of the query and the
+        row of the document.
 
         Args:
-            find_row: returns the row of a document. Documents in one row are one.
+            find_row: returns the row of a document. Documents with the same row count once.
         """
         rows = ((query, find_row(text)) for query, texts in enumerate(self.documents.values()) for text in texts)
         return np.array(sorted(set(rows)), np.int64).reshape(-1, 2)
@@ -84,13 +85,22 @@ class PairTexts:
         return notes
 
     def select(self, queries: Sequence[str]) -> "PairTexts":
-        """Return the pairs of some queries."""
+        """Return the pairs of the given queries, without counts of pairs that were left out."""
         return PairTexts({query: self.documents[query] for query in queries}, 0)
+
+    def check_disjoint(self, test: "PairTexts") -> None:
+        """Check that none of the test queries is among these queries. Raises `FitError` if some are."""
+        queries = {_normalize_query(query) for query in self.documents}
+        if shared := [query for query in test.documents if _normalize_query(query) in queries]:
+            raise FitError(
+                f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: "
+                "they would measure what was learned by heart; leave them out of one of the two"
+            )
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Vectors of pairs.
+    """Vectors of pairs of a query and a relevant document.
 
     Attributes:
         fit: pairs that steps learn from; None if there are none.
@@ -106,8 +116,8 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs of a query and a document from a file, one on each row, or from a request. Returns the relevant
-    documents of each query.
+    """Read pairs of a query and a document from a file, one in each row, or from a request, and return the relevant
+    documents of each query. Pairs that cannot be used are left out.
 
     Pairs with a blank text are left out, and those whose document is the query's own text or is judged not relevant,
     see `parse_relevance`.
@@ -123,24 +133,24 @@ def read_pairs(pairs: Pairs) -> PairTexts:
     """
     if not isinstance(pairs, str):
         return gather_pairs((pair.query, pair.document, pair.relevance) for pair in pairs)
-    path, given = split_field(pairs)
-    named = tuple(name.strip() for name in given.split(",")) if given else None
-    if named is not None and len(named) != 2:
-        raise FitError(f"pairs have two fields, as in {path}#query,document, not {given!r}")
+    path, fields = split_field(pairs)
+    names = tuple(name.strip() for name in fields.split(",")) if fields else None
+    if names is not None and len(names) != 2:
+        raise FitError(f"pairs have two fields, as in {path}#query,document, not {fields!r}")
 
-    found = gather_pairs(_read_rows(path, *_find_fields(path, FIELD_NAMES if named is None else (named,))))
-    if not found.documents:
-        raise FitError(" ".join([f"the file of pairs {path} holds none that can be used.", *found.notes]).rstrip("."))
-    return found
+    texts = gather_pairs(_read_rows(path, *_find_fields(path, FIELD_NAMES if names is None else (names,))))
+    if not texts.documents:
+        raise FitError(" ".join([f"the file of pairs {path} holds none that can be used.", *texts.notes]).rstrip("."))
+    return texts
 
 
 def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
-    """Group pairs of a query, a document and its grade by query.
+    """Group triples of a query, a document and its grade by query, and return the relevant documents of each query.
 
     Pairs that repeat others, of grade 0, or whose document is the query's own text are left out and counted. Pairs with
-    a blank text are left out. Queries that are equal once normalized are one, with the first spelling.
+    a blank text are left out. Queries that are equal in lower case with single spaces are one, in the first spelling.
     """
-    found: dict[str, tuple[str, dict[str, None]]] = {}
+    by_query: dict[str, tuple[str, dict[str, None]]] = {}
     count, irrelevant, identical = 0, 0, 0
     for query, document, relevance in pairs:
         if not query.strip() or not document.strip():
@@ -153,13 +163,14 @@ def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
             identical += 1
             continue
         count += 1
-        found.setdefault(normalized, (query, {}))[1][document] = None
-    texts = {query: list(answers) for query, answers in found.values()}
+        by_query.setdefault(normalized, (query, {}))[1][document] = None
+    texts = {query: list(answers) for query, answers in by_query.values()}
     return PairTexts(texts, count - sum(map(len, texts.values())), irrelevant, identical)
 
 
 def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str, str]:
-    """Return the first candidate names of the fields of query and document that the first row of a file has.
+    """Return the names of the fields of query and document in a file: the first of the candidates that the file's first
+    row has.
 
     Raises:
         FitError: if the rows are a log of clicks. A document is clicked because it was shown near the top, by the
@@ -183,7 +194,7 @@ def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str,
 
 
 def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str, float]]:
-    """Yield query, document and grade of each row of a file.
+    """Yield query, document and grade of each row of a file. The grade is 1 if rows have no field of relevance.
 
     Raises:
         FitError: if a judgement cannot be read, or some rows have one and others none.
@@ -210,58 +221,54 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
 
 
 def _normalize_query(text: str) -> str:
-    """Return a text in lower case with single spaces: queries that differ in nothing else are the same."""
+    """Return a text in lower case with single spaces. Queries that differ in nothing else are the same."""
     return " ".join(text.lower().split())
 
 
 def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.int64]:
-    """Return the row of a query and the row of a document that is the same text once normalized, for all such pairs,
-    `(e, 2)`. Duplicates, questions among questions and threads of posts have them: every encoder finds them first.
+    """Find documents that are the same text as a query, apart from case and spaces. Return the row of the query and the
+    row of the document for each match, `(e, 2)`.
+
+    Duplicates, questions among questions and threads of posts have them. They are left out of results, because every
+    encoder finds them first.
     """
     rows: dict[str, list[int]] = {}
     for row, document in enumerate(documents):
         rows.setdefault(_normalize_query(document), []).append(row)
-    own = [(query, row) for query, text in enumerate(queries) for row in rows.get(_normalize_query(text), ())]
-    return np.array(own, np.int64).reshape(-1, 2)
+    matches = [(query, row) for query, text in enumerate(queries) for row in rows.get(_normalize_query(text), ())]
+    return np.array(matches, np.int64).reshape(-1, 2)
 
 
 def list_own_text_notes(excluded: Iterable[NDArray[np.int64]]) -> list[str]:
-    """Return a note if some queries are documents themselves, from what `find_own_texts` returned for each part."""
-    count = sum(len(np.unique(own[:, 0])) for own in excluded)
+    """Return a list with one sentence on how many queries are documents themselves, or an empty list if none is.
+    `excluded` has the result of `find_own_texts` for each part of the queries.
+    """
+    count = sum(len(np.unique(matches[:, 0])) for matches in excluded)
     return [f"{count:,} queries are documents too; their own text is left out of their results."] if count else []
 
 
 def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
-    """Split pairs at random by query. Returns the pairs to fit on, and the `TEST_SHARE` of them to certify with.
+    """Split pairs at random by query. Return the pairs to fit on, and those to certify with, which have a share of
+    `TEST_SHARE` of the queries.
 
     Raises:
         FitError: if fewer than `MIN_TEST_QUERIES` queries would be left to certify with.
     """
     queries = list(pairs.documents)
-    held = int(len(queries) * TEST_SHARE)
-    if held < MIN_TEST_QUERIES:
+    held_out = int(len(queries) * TEST_SHARE)
+    if held_out < MIN_TEST_QUERIES:
         raise FitError(
             f"the pairs have {len(queries)} different queries: a fifth of them certifies the chain, and that must be "
             f"at least {MIN_TEST_QUERIES}; give more, or test pairs of their own"
         )
     order = np.random.default_rng(seed).permutation(len(queries))
-    test, fit = ([queries[i] for i in np.sort(part)] for part in (order[:held], order[held:]))
+    test, fit = ([queries[i] for i in np.sort(part)] for part in (order[:held_out], order[held_out:]))
     return pairs.select(fit), pairs.select(test)
 
 
-def require_apart(fit: PairTexts, test: PairTexts) -> None:
-    """Check that no query to certify with is among those to fit on. Raises `FitError` otherwise."""
-    known = {_normalize_query(query) for query in fit.documents}
-    if shared := [query for query in test.documents if _normalize_query(query) in known]:
-        raise FitError(
-            f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: they "
-            "would measure what was learned by heart; leave them out of one of the two"
-        )
-
-
 def divide_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tuple[PairTexts | None, PairTexts]:
-    """Return the pairs to fit on and those to certify with. If only pairs to fit on are given, `TEST_SHARE` of them is
-    split off. If only pairs to certify with are given, the former are None.
+    """Return the pairs to fit on, and those to certify with. If only pairs to fit on are given, those to certify with
+    are split off. If only test pairs are given, the first part is None.
 
     Args:
         fit: pairs to fit on, or None.
@@ -277,7 +284,7 @@ def divide_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tu
     if len(test.documents) < MIN_TEST_QUERIES:
         raise FitError(f"the test pairs have {len(test.documents)} queries, at least {MIN_TEST_QUERIES} are needed")
     if fit is not None:
-        require_apart(fit, test)
+        fit.check_disjoint(test)
     return fit, test
 
 
@@ -290,8 +297,8 @@ def encode_pairs(
     seed: int,
     on_progress: Progress,
 ) -> EncodedPairs | None:
-    """Read pairs of query and document, divide them into those to fit on and those to certify with, and encode both.
-    Returns None if no pairs are named.
+    """Read pairs of a query and a document, divide them into those to fit on and those to certify with, and return the
+    vectors of both. Return None if the request names no pairs.
 
     Queries get the encoder's prompt `query` if it has one. A document that is a row of the source is not encoded again,
     and other rows of the source are searched too, so that relevant documents have rivals.
@@ -314,70 +321,84 @@ def encode_pairs(
     if encoder is None:
         raise FitError("pairs of query and document are texts: name the encoder of the vectors")
     on_progress(0.0, "encoding queries and documents of pairs")
-    read = [None if written is None else read_pairs(written) for written in (pairs, test_pairs)]
-    fit, test = divide_pairs(read[0], read[1], seed)
-    sides = [one for one in (fit, test) if one is not None]
-    places, documents = _gather_documents(
-        [text for one in sides for answers in one.documents.values() for text in answers], encoder, encoded
-    )
-    mapped = [
+    given = [None if source is None else read_pairs(source) for source in (pairs, test_pairs)]
+    fit, test = divide_pairs(given[0], given[1], seed)
+
+    # Both parts search the same documents, so that their scores compare.
+    parts = [part for part in (fit, test) if part is not None]
+    relevant = [text for part in parts for texts in part.documents.values() for text in texts]
+    document_rows, documents = _gather_documents(relevant, encoder, encoded)
+    encoded_parts = [
         QueryPairs(
-            encode_queries(encoder, list(one.documents)),
+            encode_queries(encoder, list(part.documents)),
             documents,
-            one.list_relevant(lambda text: places[hash_row(text.encode())]),
-            _find_own_rows(one.documents, places),
+            part.list_relevant(lambda text: document_rows[hash_row(text.encode())]),
+            _find_own_rows(part.documents, document_rows),
         )
-        for one in sides
+        for part in parts
     ]
-    notes = [note for one in read if one is not None for note in one.notes]
-    notes += list_own_text_notes(one.excluded for one in mapped)
+
+    notes = [note for part in given if part is not None for note in part.notes]
+    notes += list_own_text_notes(part.excluded for part in encoded_parts)
     return EncodedPairs(
-        mapped[0] if fit is not None else None,
-        mapped[-1],
+        encoded_parts[0] if fit is not None else None,
+        encoded_parts[-1],
         encode_all_halves(out_of_domain, encoder),
         [note.rstrip(".") for note in notes],
     )
 
 
-def _find_own_rows(queries: Iterable[str], places: Mapping[int, int]) -> NDArray[np.int64]:
-    """Return the row of each query whose own text is a document, and the row of that document, `(e, 2)`.
+def _find_own_rows(queries: Iterable[str], document_rows: Mapping[int, int]) -> NDArray[np.int64]:
+    """Find documents that are exactly the same text as a query. Return the row of the query and the row of the document
+    for each match, `(e, 2)`.
 
-    Rows of the source are known by their hashes alone, so the two texts are compared as they are.
+    Args:
+        queries: texts of the queries in order.
+        document_rows: row of each document by the hash of its text. Rows of the source are known by their hashes alone,
+            so case and spaces count.
     """
     hashes = ((row, hash_row(query.encode())) for row, query in enumerate(queries))
-    return np.array([(row, places[key]) for row, key in hashes if key in places], np.int64).reshape(-1, 2)
+    return np.array(
+        [(row, document_rows[text_hash]) for row, text_hash in hashes if text_hash in document_rows], np.int64
+    ).reshape(-1, 2)
 
 
 def _gather_documents(
     texts: list[str], encoder: TextEncoder, encoded: EncodedSource
 ) -> tuple[dict[int, int], FloatArray]:
-    """Return the row of each vector by the hash of its text, and the vectors `(m, d)`. Vectors are taken from the
-    source's rows where it has them, and encoded otherwise.
+    """Gather the vectors of the documents that queries search: the relevant texts, and other rows of the source up to
+    `MAX_DOCUMENTS`. Return the row of each document by the hash of its text, and the vectors `(m, d)`.
 
-    Further rows of the source, evenly spaced, fill the vectors up to `MAX_DOCUMENTS`.
+    Vectors of relevant texts are taken from the source's rows where it has them, and encoded otherwise. Other rows are
+    evenly spaced.
     """
-    wanted = {hash_row(text.encode()): text for text in texts}
+    texts_by_hash = {hash_row(text.encode()): text for text in texts}
+    hashes = np.array(list(texts_by_hash), np.uint64)
+
+    # A binary search among the sorted hashes of the source finds the texts that are rows of it.
     order = np.argsort(encoded.hashes, kind="stable")
-    keys = np.array(list(wanted), np.uint64)
-    found = np.searchsorted(encoded.hashes[order], keys).clip(max=len(order) - 1)
-    rows = order[found]
-    there = encoded.hashes[rows] == keys
-    lacking = [text for text, known in zip(wanted.values(), there, strict=True) if not known]
+    rows = order[np.searchsorted(encoded.hashes[order], hashes).clip(max=len(order) - 1)]
+    in_source = encoded.hashes[rows] == hashes
+    to_encode = [text for text, known in zip(texts_by_hash.values(), in_source, strict=True) if not known]
+
+    # Equal rows count once: two copies of a document would share its rank.
     _, first = np.unique(encoded.hashes, return_index=True)
-    others = np.setdiff1d(first, rows[there])
-    spread = np.linspace(0, len(others) - 1, min(len(others), max(0, MAX_DOCUMENTS - len(wanted)))).astype(int)
-    rivals = np.sort(others)[spread]
+    others = np.setdiff1d(first, rows[in_source])
+    count = min(len(others), max(0, MAX_DOCUMENTS - len(texts_by_hash)))
+    distractors = np.sort(others)[np.linspace(0, len(others) - 1, count).astype(int)]
+
     parts = [
-        np.array(encoded.vectors[rows[there]]),
-        *([encoder.encode(lacking).vectors] if lacking else []),
-        np.array(encoded.vectors[rivals]),
+        np.array(encoded.vectors[rows[in_source]]),
+        *([encoder.encode(to_encode).vectors] if to_encode else []),
+        np.array(encoded.vectors[distractors]),
     ]
-    ordered = [*keys[there].tolist(), *keys[~there].tolist(), *encoded.hashes[rivals].tolist()]
-    return {key: place for place, key in enumerate(ordered)}, np.concatenate(parts)
+    ordered = [*hashes[in_source].tolist(), *hashes[~in_source].tolist(), *encoded.hashes[distractors].tolist()]
+    return {row_hash: row for row, row_hash in enumerate(ordered)}, np.concatenate(parts)
 
 
 def encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
-    """Cut each corpus's texts in two and return the first halves as queries paired with the second, by corpus.
+    """Cut texts of each out-of-domain corpus in two, and return the vectors of first halves as queries and of second
+    halves as their relevant documents, by corpus.
 
     Corpora with too few texts that are long enough are left out, see `encode_halves`.
     """
@@ -386,15 +407,14 @@ def encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[s
 
 
 def encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Cut up to `MAX_HALVES` texts in two, and return the halves' vectors as queries and documents. The second half of
-    a text is the relevant document of the first. The result is None if fewer than `MIN_TEST_QUERIES` texts are long
-    enough.
+    """Cut at most `MAX_HALVES` texts in two, and return the vectors of first halves as queries and of second halves as
+    their relevant documents. Return None if fewer than `MIN_TEST_QUERIES` texts are long enough.
     """
     long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
     if len(long_enough) < MIN_TEST_QUERIES:
         return None
     chosen = np.linspace(0, len(long_enough) - 1, min(MAX_HALVES, len(long_enough))).astype(int)
-    cuts = [long_enough[i] for i in chosen]
-    queries = encode_queries(encoder, [first for first, _ in cuts])
-    documents = encoder.encode([second for _, second in cuts]).vectors
-    return QueryPairs(queries, documents, np.column_stack([np.arange(len(cuts))] * 2))
+    chosen_cuts = [long_enough[i] for i in chosen]
+    queries = encode_queries(encoder, [first for first, _ in chosen_cuts])
+    documents = encoder.encode([second for _, second in chosen_cuts]).vectors
+    return QueryPairs(queries, documents, np.column_stack([np.arange(len(chosen_cuts))] * 2))

@@ -52,7 +52,8 @@ IRRELEVANT_LABELS = ("irrelevant", "not relevant", "non-relevant", "negative", "
 
 
 def parse_relevance(value: Any, field: str) -> float:
-    """Return the grade of a judgement, 0 or more. A document of grade 0 is not relevant.
+    """Parse how relevant a document was judged, and return it as a grade of 0 or more. 0 means that the document is not
+    relevant.
 
     Args:
         value: a whole number (negative ones mean 0, as in TREC's judgements), true or false, one of `RELEVANT_LABELS`
@@ -76,7 +77,8 @@ def parse_relevance(value: Any, field: str) -> float:
 
 
 def find_relevance_field(names: Collection[str]) -> str | None:
-    """Return which of a pair's fields says how relevant its document is, or None if none does.
+    """Return the name of the field that says how relevant a pair's document is, one of `RELEVANCE_FIELDS`, or None if
+    the pair has none.
 
     Raises:
         ValueError: if there are two, as where a model's score stands beside a person's label.
@@ -107,7 +109,9 @@ class RowSource(JsonObject):
     @model_validator(mode="before")
     @classmethod
     def read_path(cls, content: Any) -> Any:
-        """Return the object that a string, a path, stands for. Raises `PydanticCustomError` for other types."""
+        """Return the content as an object: a string becomes `{"path": string}`. Raises `PydanticCustomError` for other
+        types.
+        """
         if isinstance(content, str):
             return {"path": content}
         if not isinstance(content, dict | RowSource):
@@ -115,7 +119,7 @@ class RowSource(JsonObject):
         return content
 
     @model_validator(mode="after")
-    def require_exactly_one(self) -> "RowSource":
+    def _check_exactly_one(self) -> "RowSource":
         """Check that exactly one of `texts`, `vectors` and `path` is set, and return the source. Raises `ValueError`
         otherwise.
         """
@@ -155,7 +159,9 @@ class QueryPair(JsonObject):
     @model_validator(mode="before")
     @classmethod
     def read_relevance(cls, content: Any) -> Any:
-        """Return the fields with the grade under the name `relevance`. This runs before unknown fields are refused."""
+        """Return the content with the grade under the name `relevance`, whatever field it was sent in. This runs before
+        unknown fields are refused.
+        """
         if isinstance(content, dict) and (field := find_relevance_field(content)) is not None:
             rest = {name: value for name, value in content.items() if name != field}
             content = rest | {"relevance": parse_relevance(content[field], field)}
@@ -163,7 +169,9 @@ class QueryPair(JsonObject):
 
     @classmethod
     def advise(cls, unknown: str) -> str:
-        """Return why clicks are refused if the field is one of their log, else what to write instead of it."""
+        """Return the hint for an unknown field: why clicks are refused if the field belongs to a log of clicks, else
+        the general hint.
+        """
         return CLICKS_REFUSED if unknown in CLICK_FIELDS else super().advise(unknown)
 
 
@@ -176,20 +184,20 @@ class SourcedRequest(JsonObject):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
+        """Paths of the request's sources by field, without sources whose data were sent with the request."""
         sources = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
         paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
         return {field: path for field, path in paths.items() if isinstance(path, str)}
 
     def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request in which the given fields name sources at these paths."""
+        """Return a copy of the request with these paths as the sources of the given fields."""
         return self.model_copy(
             update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
         )
 
 
 class NewFit(SourcedRequest):
-    """A fit of a chain.
+    """A fit of a chain of transforms.
 
     Attributes:
         name: name of the chain; the fit adds its next version.
@@ -283,7 +291,7 @@ class NewFit(SourcedRequest):
     bad_shards: BadShards = "refuse"
 
     @model_validator(mode="after")
-    def require_steps(self) -> "NewFit":
+    def _check_steps_or_bytes(self) -> "NewFit":
         """Check that the request has steps or a budget of bytes, and return it. Raises `ValueError` if both are
         missing.
         """
@@ -292,8 +300,8 @@ class NewFit(SourcedRequest):
         return self
 
     def build_chain(self) -> "Chain":
-        """Build the chain of the request's steps, not fitted yet. If there is a budget of bytes, codes of that size
-        come last.
+        """Build the request's chain of transforms, not fitted yet. With a budget of bytes, byte codes of that size come
+        last.
 
         Raises:
             StepError: if a step has no such kind or parameter, or the steps do not fit together.
@@ -307,14 +315,15 @@ class NewFit(SourcedRequest):
         return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
 
     def check(self) -> "Chain":
-        """Check the request for errors that can be found before any row is read. Return its chain, not fitted yet.
+        """Check the request for errors that can be found before any row is read, and return its chain of transforms,
+        not fitted yet.
 
         Raises:
             StepError: as `build_chain`.
             FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, or for steps without
                 what they are fitted on.
         """
-        require_gates(self.gates)
+        check_gate_names(self.gates)
         chain = self.build_chain()
         self._check_targets([step.kind for step in chain.transforms if step.paired])
         self._check_pairs([step.kind for step in chain.transforms if step.takes_pairs])
@@ -323,8 +332,8 @@ class NewFit(SourcedRequest):
         return chain
 
     def _check_targets(self, kinds: Sequence[str]) -> None:
-        """Check that the request has targets if, and only if, a step is fitted on targets. Raises `FitError` otherwise.
-        `kinds` lists the kinds of such steps.
+        """Check that the request has targets exactly if its steps need them, and raise `FitError` if not. `kinds` lists
+        the kinds of the steps that are fitted on targets.
         """
         if self.targets is not None and self.target_encoder is not None:
             raise FitError("name a source of target vectors or a target encoder, not both")
@@ -335,8 +344,8 @@ class NewFit(SourcedRequest):
             raise FitError("no step is fitted on targets; procrustes, low_rank_affine and contrastive_alignment are")
 
     def _check_pairs(self, kinds: Sequence[str]) -> None:
-        """Check that the request has pairs if, and only if, a step learns from pairs. Raises `FitError` otherwise.
-        `kinds` lists the kinds of such steps.
+        """Check that the request has pairs to fit on exactly if its steps need them, and that its test pairs are
+        others. Raises `FitError` if not. `kinds` lists the kinds of the steps that are fitted on pairs.
         """
         if kinds and self.pairs is None:
             raise FitError(f"{kinds[0]} is fitted on queries and their relevant documents: name a file of pairs")
@@ -362,8 +371,8 @@ UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"
 """Keys whose gate is a maximum; all others are a minimum."""
 
 
-def require_gates(gates: Mapping[str, float]) -> None:
-    """Check that each gate (a limit that a metric must reach) is named after a metric of the certificate. Raises
+def check_gate_names(gates: Mapping[str, float]) -> None:
+    """Check that each gate, a limit on a metric of the certificate, names a metric that certificates have. Raises
     `FitError` for any other key.
     """
     for key in gates:
@@ -377,45 +386,44 @@ def require_gates(gates: Mapping[str, float]) -> None:
 
 
 def list_failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the gates whose metric in the certificate misses its limit. A gate whose metric was not
-    measured fails.
-    """
+    """Return the keys of the gates whose metric in the certificate misses the limit or was not measured."""
     return [
-        gate for gate, wanted in gates.items() if not satisfies_gate(gate, wanted, read_gate_value(gate, certificate))
+        gate for gate, limit in gates.items() if not satisfies_gate(gate, limit, read_gate_value(gate, certificate))
     ]
 
 
 def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
-    """Look up the metric that a gate is named after in a certificate. Returns its value, or None if it was not
-    measured.
+    """Return the value of the metric that a gate names in a certificate, or None if it was not measured."""
+    value = _look_up(gate.split("."), certificate)
+    return value if isinstance(value, int | float) else None
+
+
+def _look_up(parts: Sequence[str], content: Any) -> Any:
+    """Return the value in nested mappings at a dotted path, given as its parts, or None if there is none. Keys may
+    contain dots themselves.
     """
-    found = _look_up(gate.split("."), certificate)
-    return found if isinstance(found, int | float) else None
-
-
-def _look_up(parts: Sequence[str], found: Any) -> Any:
-    """Return what a dotted path leads to in nested mappings, or None. Keys may have dots themselves."""
     if not parts:
-        return found
-    if not isinstance(found, Mapping):
+        return content
+    if not isinstance(content, Mapping):
         return None
 
     # The name of a corpus or data set may have dots, so a key may be several parts of the path.
     for count in range(1, len(parts) + 1):
         key = ".".join(parts[:count])
-        if key in found and (value := _look_up(parts[count:], found[key])) is not None:
+        if key in content and (value := _look_up(parts[count:], content[key])) is not None:
             return value
     return None
 
 
-def satisfies_gate(gate: str, wanted: float, found: float | None) -> bool:
-    """Return whether a metric's value satisfies its gate's bound.
+def satisfies_gate(gate: str, limit: float, value: float | None) -> bool:
+    """Return whether the value of a metric keeps the limit of its gate, which is a maximum or a minimum depending on
+    the metric. None and NaN never do.
 
     None and NaN never do.
     """
-    return found is not None and (found <= wanted if is_upper_bound(gate) else found >= wanted)
+    return value is not None and (value <= limit if is_upper_bound(gate) else value >= limit)
 
 
 def is_upper_bound(gate: str) -> bool:
-    """Return whether the gate's bound is a maximum."""
+    """Return whether the limit of a gate is a maximum of its metric, not a minimum."""
     return gate in UPPER_BOUNDS or gate.rpartition(".")[2] == "positional_stress"

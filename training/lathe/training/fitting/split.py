@@ -21,18 +21,16 @@ SPLIT_ROWS = 1_000_000
 
 
 def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows by their hashes into rows to fit on and held-out rows. Returns the indices of both, ascending.
+    """Split rows by their hashes at random, and return two ascending arrays of indices: the rows to fit on, and the
+    held-out rows.
 
-    The seed and a row's content decide its side, so equal rows are never on both. Of equal held-out rows only the first
-    is returned. `HELDOUT_SHARE` of the distinct rows are held out, at least `MIN_HELDOUT` or half of them, whichever
-    is fewer, and at most `MAX_HELDOUT`.
+    The seed and a row's content decide where it goes, so equal rows are never in both. Of equal held-out rows only the
+    first is returned. `HELDOUT_SHARE` of the distinct rows are held out, but at least the smaller of `MIN_HELDOUT` and
+    half of them, and at most `MAX_HELDOUT`.
 
     Args:
         hashes: 64-bit hash of each row `(n,)`.
         seed: seed of the choice of held-out hashes.
-
-    Returns:
-        The indices of the rows to fit on, and those of the held-out rows, both ascending.
 
     Raises:
         FitError: if there are fewer than `MIN_DISTINCT_ROWS` distinct rows.
@@ -41,9 +39,11 @@ def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int
     if len(distinct) < MIN_DISTINCT_ROWS:
         raise FitError(f"a fit needs at least {MIN_DISTINCT_ROWS} different rows, the source has {len(distinct)}")
 
-    wanted = max(int(len(distinct) * HELDOUT_SHARE), min(MIN_HELDOUT, len(distinct) // 2))
+    count = max(int(len(distinct) * HELDOUT_SHARE), min(MIN_HELDOUT, len(distinct) // 2))
+
+    # Sorted hashes make the choice independent of the order of the rows.
     order = np.random.default_rng(seed).permutation(len(distinct))
-    chosen = np.sort(distinct[order[: min(wanted, MAX_HELDOUT)]])
+    chosen = np.sort(distinct[order[: min(count, MAX_HELDOUT)]])
     del distinct, order  # of millions of rows these are what takes memory
 
     is_held = _find_members(chosen, hashes)
@@ -61,12 +61,7 @@ def sort_distinct(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask `(n,)` that is true for each hash that is in the sorted array `chosen`.
-
-    Args:
-        chosen: sorted hashes, at least one.
-        hashes: `(n,)`.
-    """
+    """Return a mask `(n,)` that is true where a hash is in the sorted array `chosen`, which is not empty."""
     is_member = np.zeros(len(hashes), bool)
 
     # By binary search in blocks; `np.isin` would sort all hashes again.

@@ -16,8 +16,8 @@ MAX_OPEN_FILES = 256
 
 
 @dataclass(frozen=True)
-class Part:
-    """File of float32 rows without a header.
+class VectorFile:
+    """A file of float32 rows without a header.
 
     Attributes:
         path: path of the file.
@@ -28,14 +28,14 @@ class Part:
     rows: int
 
 
-class Stacked:
-    """Vectors `(n, d)` of several files, one after the other.
+class StackedVectors:
+    """Vectors `(n, d)` in several files, presented as one matrix that is read when it is indexed.
 
     Indexing with slices or arrays returns float32 arrays.
 
     Args:
         parts: the files, none empty.
-        width: dimensions of all rows.
+        dimensions: d, the dimensions of all rows.
 
     Attributes:
         ends: number of rows up to the end of each file `(parts,)`.
@@ -45,22 +45,23 @@ class Stacked:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, parts: Sequence[Part], width: int) -> None:
+    def __init__(self, parts: Sequence[VectorFile], dimensions: int) -> None:
         self.parts = parts
         self.ends = np.cumsum([part.rows for part in parts])
-        self.shape = (int(self.ends[-1]), width)
+        self.shape = (int(self.ends[-1]), dimensions)
         self.opened = lru_cache(MAX_OPEN_FILES)(self._open_part)
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.shape[0]
 
-    def _open_part(self, place: int) -> FloatArray:
-        return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
+    def _open_part(self, number: int) -> FloatArray:
+        """Return the memory-mapped rows of the file at this position among the parts."""
+        return np.memmap(self.parts[number].path, np.float32, "r", shape=(self.parts[number].rows, self.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Return the rows of a slice, index array or mask as an array `(m, d)`, read from the files. A single index
-        gives `(d,)`.
+        """Read the rows of a slice, index array or mask from the files, and return them as an array `(m, d)`. A single
+        index gives one row `(d,)`.
 
         Raises:
             IndexError: if an index is out of range.
@@ -71,23 +72,24 @@ class Stacked:
         chosen = np.asarray(rows)
         if chosen.dtype == bool:
             chosen = np.flatnonzero(chosen)
-        found = self._read_indices(np.atleast_1d(chosen).astype(np.int64, copy=False))
-        return found if chosen.ndim else found[0]
+        selected = self._read_indices(np.atleast_1d(chosen).astype(np.int64, copy=False))
+        return selected if chosen.ndim else selected[0]
 
     def _read_range(self, start: int, stop: int) -> FloatArray:
-        """Return the rows from `start` to before `stop` as an array `(m, d)`. If they lie in a single file, it is a
-        memmap without a copy.
+        """Return the rows from `start` to before `stop` as an array `(m, d)`. If they lie in a single file, the array
+        is memory-mapped and not copied.
         """
-        found = []
+        blocks = []
         while start < stop:
-            place = int(np.searchsorted(self.ends, start, side="right"))
-            end = int(self.ends[place])
-            begin = end - self.parts[place].rows
-            found.append(self.opened(place)[start - begin : min(stop, end) - begin])
+            part = int(np.searchsorted(self.ends, start, side="right"))
+            end = int(self.ends[part])
+            first = end - self.parts[part].rows
+            blocks.append(self.opened(part)[start - first : min(stop, end) - first])
             start = end
-        if not found:
+
+        if not blocks:
             return np.empty((0, self.shape[1]), np.float32)
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _read_indices(self, rows: NDArray[np.int64]) -> FloatArray:
         """Copy the rows at the given indices into a new array `(m, d)`.
@@ -100,13 +102,13 @@ class Stacked:
         rows = np.where(rows < 0, rows + len(self), rows)
         if len(rows) and not (0 <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"there are {len(self):,} rows")
-        found = np.empty((len(rows), self.shape[1]), np.float32)
-        places = np.searchsorted(self.ends, rows, side="right")
-        for place in np.unique(places).tolist():
-            here = np.flatnonzero(places == place)
-            begin = int(self.ends[place]) - self.parts[place].rows
-            found[here] = self.opened(place)[rows[here] - begin]
-        return found
+        selected = np.empty((len(rows), self.shape[1]), np.float32)
+        parts = np.searchsorted(self.ends, rows, side="right")
+        for part in np.unique(parts).tolist():
+            of_part = np.flatnonzero(parts == part)
+            first = int(self.ends[part]) - self.parts[part].rows
+            selected[of_part] = self.opened(part)[rows[of_part] - first]
+        return selected
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all rows as one array."""
@@ -114,7 +116,7 @@ class Stacked:
 
 
 class SelectedRows:
-    """Lazy selection of rows of vectors on disk.
+    """Selected rows of vectors on disk, which are read when they are indexed.
 
     Indexing reads the rows it asks for.
 
@@ -132,5 +134,5 @@ class SelectedRows:
         self.shape = (len(chosen), vectors.shape[1])
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Read the selected rows at these positions, as an array."""
+        """Read the selected rows at these positions, and return them as an array."""
         return np.asarray(self.vectors[self.chosen[rows]])

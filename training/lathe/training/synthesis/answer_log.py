@@ -18,7 +18,7 @@ from lathe.training.synthesis.job import STAGES, StageName
 
 @dataclass(frozen=True)
 class LoggedAnswer:
-    """Answer with its provenance: one line of the answer log.
+    """Answer of a language model with its provenance: one line of the answer log.
 
     Attributes:
         key: key of the call.
@@ -61,8 +61,10 @@ class LoggedAnswer:
         """Number of tokens of request and answer together."""
         return self.prompt_tokens + self.completion_tokens
 
-    def provenance(self) -> dict[str, Any]:
-        """Return the record's fields, without items, dropped texts, seed and stage, for the provenance of a pair."""
+    def build_provenance(self) -> dict[str, Any]:
+        """Return the answer's fields as a dict for the provenance of a pair, without items, dropped texts, seed and
+        stage.
+        """
         left_out = ("items", "dropped", "seed", "stage")
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
@@ -85,28 +87,22 @@ class AnswerLog:
                 self.records.setdefault(record.key, []).append(record)
 
     def __iter__(self) -> Iterator[LoggedAnswer]:
-        """Iterate over all records."""
+        """Iterate over all logged answers, call by call."""
         return (record for records in self.records.values() for record in records)
 
-    def add(self, record: LoggedAnswer) -> None:
-        """Append a record to the file of its stage.
+    def add(self, answer: LoggedAnswer) -> None:
+        """Append an answer to the file of its stage. When this returns, the answer is on disk."""
+        self.journals[answer.stage].append([answer])
+        self.records.setdefault(answer.key, []).append(answer)
 
-        When this returns, the record is on disk.
-        """
-        self.journals[record.stage].append([record])
-        self.records.setdefault(record.key, []).append(record)
-
-    def attempts(self, key: str) -> list[LoggedAnswer]:
-        """Return all records of a call, in order.
-
-        The list is empty if it was never answered.
-        """
+    def list_answers(self, key: str) -> list[LoggedAnswer]:
+        """Return all logged answers to a call, in order. The list is empty if it was never answered."""
         return self.records.get(key, [])
 
     def find_usable(self, key: str) -> LoggedAnswer | None:
-        """Return the first record of a call that has usable items, or None."""
-        return next((record for record in self.attempts(key) if record.items), None)
+        """Return the first logged answer to a call that has usable items, or None if there is none."""
+        return next((record for record in self.list_answers(key) if record.items), None)
 
     def is_settled(self, key: str, attempts: int) -> bool:
-        """Return whether a call has a usable answer, or at least `attempts` unusable ones."""
-        return self.find_usable(key) is not None or len(self.attempts(key)) >= attempts
+        """Return whether a call has a usable answer in the log, or at least `attempts` unusable ones."""
+        return self.find_usable(key) is not None or len(self.list_answers(key)) >= attempts

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from lathe.training.synthesis.job import StageSettings
-from lathe.training.synthesis.near_duplicates import shingles, words
+from lathe.training.synthesis.near_duplicates import split_shingles, split_words
 
 THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 """Reasoning that a model writes before its answer."""
@@ -43,14 +43,14 @@ TRIES = 50
 
 
 def remove_thoughts(text: str) -> str:
-    """Return an answer without a reasoning model's thoughts, also if only their closing tag is there."""
+    """Return an answer without the thoughts of a reasoning model, also if only their closing tag is there."""
     answer = THOUGHT.sub("", text)
     return answer.rpartition("</think>")[2].strip()
 
 
 def _find_json_values(text: str) -> Iterator[Any]:
-    """Yield each JSON list or object in a text, parsed, in order. Values within another are not yielded alone, other
-    text is skipped, and at most `TRIES` brackets are tried.
+    """Yield each JSON list or object in a text, parsed, in order. Values nested in another are not yielded by
+    themselves, and other text is skipped. At most `TRIES` brackets are tried.
     """
     decoder, position = json.JSONDecoder(), 0
     for _ in range(TRIES):
@@ -69,14 +69,17 @@ def _find_json_values(text: str) -> Iterator[Any]:
 
 
 def _unwrap_items(value: Any) -> list[Any]:
+    """Return the items of a JSON list, or of the list that is the only value of an object. Any other value is returned
+    in a list.
+    """
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
     return list(value) if isinstance(value, list) else [value]
 
 
 def parse_personas(text: str) -> list[str]:
-    """Parse an answer into texts of the form "persona. task", one for each JSON object that has both fields. Without
-    such JSON, the items of a list or the paragraphs of the answer are returned. The result may be empty.
+    """Parse a model's answer into personas, texts of the form "persona. task", from JSON objects with both fields.
+    Without such JSON, return the items of a list or the paragraphs of the answer. The result may be empty.
     """
     for value in _find_json_values(text):
         objects = [item for item in _unwrap_items(value) if isinstance(item, dict)]
@@ -87,10 +90,10 @@ def parse_personas(text: str) -> list[str]:
 
 
 def parse_queries(text: str) -> list[str]:
-    """Parse an answer into a list of queries, one for each item of a JSON list. Without JSON, the items of a bulleted
-    list or the paragraphs of the answer are returned. An item of the JSON list is a string, or an object with one text.
+    """Parse a model's answer into queries, from the items of a JSON list. Without JSON, return the items of a bulleted
+    list, or the questions in the answer, or else its paragraphs.
 
-    Of an answer without JSON and list, only the questions are returned if it asks some.
+    An item of the JSON list is a string, or an object with one text.
     """
     for value in _find_json_values(text):
         items = [_extract_only_text(item) for item in _unwrap_items(value)]
@@ -102,61 +105,59 @@ def parse_queries(text: str) -> list[str]:
         return prose
 
     sentences = [sentence for item in prose for sentence in _split_sentences(item)]
-    return [text for text in sentences if text.endswith(("?", "？")) and len(words(text)) >= MIN_WORDS] or prose
+    return [text for text in sentences if text.endswith(("?", "？")) and len(split_words(text)) >= MIN_WORDS] or prose
 
 
 def _split_prose(text: str) -> list[str]:
     """Return the items of a bulleted or numbered list in a text. Without a list, return its paragraphs of at least
     `MIN_WORDS` words.
 
-    Quotation marks and labels of an item are removed, as are sentences that announce the answer, and items with JSON
-    or code. An answer that begins as a JSON list has no paragraphs.
+    Quotation marks and labels of an item are removed, as are paragraphs that only announce the answer, and items with
+    JSON or code. An answer that begins as a JSON list has no paragraphs.
     """
     items = LISTED.findall(text)
     if not items and not text.startswith("["):
         paragraphs = re.split(r"\n\s*\n", PREAMBLE.sub("", text, count=1))
-        items = [paragraph.strip() for paragraph in paragraphs if len(words(paragraph)) >= MIN_WORDS]
+        items = [paragraph.strip() for paragraph in paragraphs if len(split_words(paragraph)) >= MIN_WORDS]
         items = [item for item in items if not ANNOUNCEMENT.fullmatch(item)]
     return [_clean_text(_remove_label(item).strip().strip("\"'“”*")) for item in items if not CODE.search(item)]
 
 
 def _split_sentences(text: str) -> list[str]:
+    """Return the sentences of a text, line by line, without labels such as "Q:" and quotation marks."""
     pieces = [piece for line in text.splitlines() for piece in _cut_at_sentence_ends(line)]
     return [_remove_label(piece).strip().strip("\"'“”*") for piece in pieces]
 
 
 def _cut_at_sentence_ends(text: str) -> list[str]:
-    """Split a text after each end of a sentence.
-
-    The pieces joined give the text.
-
-    The last piece is what follows the last end: empty, or an unfinished sentence.
+    """Split a text after each end of a sentence, and return the pieces, which joined give the text. The last piece is
+    what follows the last end: empty, or an unfinished sentence.
     """
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
 def _remove_label(text: str) -> str:
+    """Return a text without a label at its beginning, such as "Question 1:"."""
     match = LABEL.match(text)
     return text[match.end() :] if match else text
 
 
 def remove_unfinished_item(items: list[str]) -> list[str]:
-    """Return the items of an answer that was cut off, without the last one, which is unfinished."""
+    """Return the items of an answer that was cut off, without the last one, which may be unfinished."""
     return items[:-1]
 
 
 def remove_unfinished_sentence(items: list[str]) -> list[str]:
-    """Cut passages that were cut off after their last finished sentence.
-
-    Those without one are left out.
+    """Return the passages of an answer that was cut off, each up to its last finished sentence. Passages without one
+    are left out.
     """
     return [text for item in items if (text := "".join(_cut_at_sentence_ends(item)[:-1]))]
 
 
 def parse_verdict(text: str) -> list[str]:
-    """Parse an answer into the list ["yes"] or ["no"], from JSON or from the beginning of the text. The list is empty
-    if neither is found.
+    """Parse a model's answer into `["yes"]` or `["no"]`, from JSON or from the beginning of the text. Return an empty
+    list if it says neither.
     """
     for value in _find_json_values(text):
         items = [
@@ -172,8 +173,8 @@ def parse_verdict(text: str) -> list[str]:
 
 
 def parse_document(text: str) -> list[str]:
-    """Parse an answer into a list with one passage, without a code fence, an announcing sentence, or JSON around it.
-    The list is empty if the JSON does not hold exactly one text.
+    """Parse a model's answer into one passage, in a list, without a code fence, an announcing sentence or JSON around
+    it. Return an empty list if the answer is JSON that does not hold exactly one text.
     """
     if fenced := WHOLE_FENCE.fullmatch(text):
         text = fenced[1].strip()
@@ -184,8 +185,8 @@ def parse_document(text: str) -> list[str]:
 
 
 def _find_verdict(value: Any) -> str | None:
-    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false. Other values
-    give None.
+    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false. Return None for any
+    other value.
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -196,7 +197,7 @@ def _find_verdict(value: Any) -> str | None:
 
 
 def _extract_only_text(item: Any) -> str:
-    """Return a string, or the only string among an object's values, stripped. Other values give ""."""
+    """Return a string, or the only string among an object's values, stripped. Return "" for any other value."""
     if isinstance(item, dict):
         texts = [value for value in item.values() if isinstance(value, str)]
         item = texts[0] if len(texts) == 1 else None
@@ -204,10 +205,7 @@ def _extract_only_text(item: Any) -> str:
 
 
 def _clean_text(value: Any) -> str:
-    """Return a string stripped, with unpaired surrogates replaced by "?".
-
-    Other values give "".
-    """
+    """Return a string stripped, with unpaired surrogates replaced by "?". Return "" for any other value."""
     return value.encode("utf-8", "replace").decode().strip() if isinstance(value, str) else ""
 
 
@@ -230,13 +228,12 @@ JAPANESE = {"HIRAGANA", "KATAKANA"}
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether a text begins like a model's refusal."""
+    """Return whether a text begins like the refusal of a language model."""
     return REFUSAL.match(text) is not None
 
 
 def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
-    """Return the first fault of a generated text as a short reason, such as "too long". A text without a fault gives
-    None.
+    """Return the first fault of a generated text as a short reason, such as "too long", or None if it has no fault.
 
     Args:
         text: the text.
@@ -262,14 +259,14 @@ def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
 
 
 def _is_repetitive(text: str) -> bool:
-    """Return whether a long text repeats itself: few of its three-word runs are distinct."""
-    spoken = words(text)
-    return len(spoken) >= MIN_REPETITIVE_WORDS and len(shingles(text)) < MIN_DISTINCT_SHARE * (len(spoken) - 2)
+    """Return whether a long text repeats itself, so that few of its runs of three words are distinct."""
+    spoken = split_words(text)
+    return len(spoken) >= MIN_REPETITIVE_WORDS and len(split_shingles(text)) < MIN_DISTINCT_SHARE * (len(spoken) - 2)
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Return whether too many letters of a text are of scripts, such as Cyrillic, that the sample text lacks. The
-    result is False if either has no letters.
+    """Return whether too many letters of a text are of scripts, such as Cyrillic, that the sample text lacks. Return
+    False if either has no letters.
 
     A sample with Japanese kana allows both kana and CJK.
     """
@@ -282,8 +279,5 @@ def is_another_script(text: str, sample: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _name_script(letter: str) -> str:
-    """Return the script of a letter, such as LATIN, CYRILLIC or CJK.
-
-    It is the first word of the letter's Unicode name. The result is cached.
-    """
+    """Return the script of a letter, such as LATIN, CYRILLIC or CJK, which is the first word of its Unicode name."""
     return unicodedata.name(letter, "").partition(" ")[0]

@@ -39,7 +39,7 @@ CUT_OFF, CONTENT_FILTER = "length", "content_filter"
 
 @dataclass(frozen=True)
 class Call:
-    """Request to a language model, before it is sent.
+    """Request to a language model that a stage of the synthesis needs, before it is sent.
 
     Attributes:
         stage: stage that asks.
@@ -63,27 +63,22 @@ class Call:
 
     @property
     def key(self) -> str:
-        """Digest of everything the answer depends on, as 32 hexadecimal digits.
-
-        That is stage, model, parameters and prompt.
-        """
+        """Digest of stage, model, parameters and prompt, on which the answer depends, as 32 hexadecimal digits."""
         return digest(self.stage, self.model, self.parameters, self.prompt)[:32]
 
 
 def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> tuple[list[str], list[tuple[str, str]]]:
-    """Parse a model's answer to a call into its first `call.count` distinct usable items.
+    """Parse a model's answer to a call. Return its distinct usable items, at most `call.count`, and a list of (reason,
+    text) for what cannot be used.
 
-    A reasoning model's thoughts are removed first. If the answer was refused or empty, or not as asked, there are no
+    The thoughts of a reasoning model are removed first. An answer that was refused, is empty, or not as asked gives no
     items and one reason. Of an answer that was cut off, the finished items count, and the finished sentences of a
-    passage; a filter's yes or no always counts.
+    passage. A filter's yes or no always counts.
 
     Args:
         answer: the answer.
         call: the call that it answers.
         settings: settings of the stage, with limits of length.
-
-    Returns:
-        The usable items, and the reason and text of each unusable item, or of an unusable answer.
     """
     text = remove_thoughts(answer.text)
     parsed = list(dict.fromkeys(PARSERS[call.stage](text)))

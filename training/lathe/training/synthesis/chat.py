@@ -14,9 +14,7 @@ from lathe.training.synthesis.job import EndpointSettings
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address and key of an endpoint.
-
-    The key is left out of the repr.
+    """Address and key of an endpoint that speaks the chat completions protocol. The key is left out of the repr.
 
     Attributes:
         url: address that `/chat/completions` is appended to.
@@ -29,9 +27,9 @@ class Endpoint:
     key: str | None = field(repr=False)
 
 
-def open_endpoint(settings: EndpointSettings) -> Endpoint:
-    """Check an endpoint's settings and read its key from the environment. Returns the address, the host and the key,
-    and nothing is connected.
+def read_endpoint(settings: EndpointSettings) -> Endpoint:
+    """Check the settings of an endpoint, read its API key from the environment, and return its address, host and key.
+    Nothing is connected.
 
     Raises:
         JobError: if the address is not valid, or there is no key.
@@ -79,7 +77,7 @@ class ChatAnswer:
 async def ask_model(
     client: EndpointClient, endpoint: Endpoint, model: str, prompt: str, parameters: Mapping[str, Any]
 ) -> ChatAnswer:
-    """Send one prompt to a model of the endpoint and return the answer. There is no retry.
+    """Send one prompt to a model of the endpoint, once, and return the answer.
 
     Raises:
         CallError: if no answer comes.
@@ -109,7 +107,7 @@ async def ask_model(
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
-    """Build the answer from the first choice of a chat completion's JSON. The tokens of prompt and answer are estimated
+    """Return the answer in the first choice of a chat completion's JSON. The tokens of prompt and answer are estimated
     if the endpoint did not count them.
 
     A refusal without text becomes an answer with the finish reason `content_filter`.
@@ -139,7 +137,7 @@ def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
 
 
 def _read_token_counts(usage: Any) -> tuple[int, int] | None:
-    """Return the tokens of prompt and answer that the endpoint counted. The result is None if the counts are missing or
+    """Return the numbers of tokens of prompt and answer that the endpoint counted, or None if they are missing or
     malformed.
     """
     if not isinstance(usage, dict):
@@ -151,7 +149,9 @@ def _read_token_counts(usage: Any) -> tuple[int, int] | None:
 
 
 def _extract_text(content: Any) -> str:
-    """Return a message's text, with the parts joined if the content is a list of them. Any other content gives ""."""
+    """Return the text of a message, whose content is a string or a list of parts, which are joined. Return "" for any
+    other content.
+    """
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
@@ -159,5 +159,5 @@ def _extract_text(content: Any) -> str:
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the number of tokens of a text, at least 1, from its length in bytes."""
+    """Return an estimate of the number of tokens of a text from its length in bytes, at least 1."""
     return 1 + len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN

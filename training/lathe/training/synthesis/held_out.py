@@ -14,26 +14,26 @@ from lathe.training.datasets.records import Record, read_file_records
 from lathe.training.errors import DataSetError, EvaluationError, JobError
 from lathe.training.evaluation.suites import open_folder_suite
 from lathe.training.synthesis.job import HeldOutSettings
-from lathe.training.synthesis.near_duplicates import NearDuplicates, shingles, words
+from lathe.training.synthesis.near_duplicates import NearDuplicates, split_shingles, split_words
 
 
 @dataclass(frozen=True)
 class Match:
-    """Match of a text with a test set.
+    """Match of a text with a text of a test set.
 
     Attributes:
         test_set: name of the test set.
-        theirs: matching text of the test set.
+        test_text: matching text of the test set.
         how: description of how the two match.
     """
 
     test_set: str
-    theirs: str
+    test_text: str
     how: str
 
 
-class HeldOut:
-    """Index of the texts of test sets.
+class HeldOutIndex:
+    """Index of the texts of test sets, which finds texts that match one of them.
 
     Args:
         sets: texts by the name of their set.
@@ -42,66 +42,67 @@ class HeldOut:
 
     Attributes:
         counts: number of texts by test set.
-        known: test set and text, by normalized text.
+        texts: test set and text, by normalized text.
     """
 
     def __init__(self, sets: dict[str, list[str]], similarity: float, shared_words: int) -> None:
         self.similarity, self.shared_words = similarity, shared_words
         self.counts = {name: len(texts) for name, texts in sets.items()}
-        self.known: dict[str, tuple[str, str]] = {}
+        self.texts: dict[str, tuple[str, str]] = {}
         for name, texts in sets.items():
             for text in texts:
-                self.known.setdefault(normalize_text(text), (name, text))
+                self.texts.setdefault(normalize_text(text), (name, text))
 
     @cached_property
     def near(self) -> NearDuplicates:
-        """Index of the texts for near-duplicate search, built at first use."""
+        """Index of the texts that finds near duplicates, built at first use."""
         index = NearDuplicates(self.similarity)
-        for _, text in self.known.values():
+        for _, text in self.texts.values():
             index.add(text)
         return index
 
     def find_matches(self, texts: Sequence[str]) -> dict[int, Match]:
-        """Find texts that equal, nearly duplicate or overlap a text of a test set. Returns the matches by the positions
-        of the texts, without those that match nothing.
+        """Find texts that equal, nearly duplicate or overlap a text of a test set. Return their matches by the position
+        of the text.
         """
-        if not self.known:
+        if not self.texts:
             return {}
 
         # runs: positions of the texts that hold a run of words; only texts without a match have theirs looked up.
         runs: dict[str, list[int]] = {}
         matches = {position: match for position, text in enumerate(texts) if (match := self._find_match(text))}
         for position, text in enumerate(texts):
-            if position not in matches and len(words(text)) >= self.shared_words:
-                for run in shingles(text, self.shared_words):
+            if position not in matches and len(split_words(text)) >= self.shared_words:
+                for run in split_shingles(text, self.shared_words):
                     runs.setdefault(run, []).append(position)
 
-        for name, theirs in self.known.values() if runs else ():
-            for run in shingles(theirs, self.shared_words) & runs.keys():
+        for name, test_text in self.texts.values() if runs else ():
+            for run in split_shingles(test_text, self.shared_words) & runs.keys():
                 for position in runs[run]:
-                    matches.setdefault(position, Match(name, theirs, f"{self.shared_words} words in a row: {run}"))
+                    matches.setdefault(position, Match(name, test_text, f"{self.shared_words} words in a row: {run}"))
 
         return matches
 
     def _find_match(self, text: str) -> Match | None:
-        """Return the test text that a text equals or nearly duplicates, with its test set and a sentence on how.
-        Returns None if there is none.
+        """Return the test text that a text equals or nearly duplicates, with its test set and how they match, or None
+        if there is none.
         """
-        same = self.known.get(normalize_text(text))
+        same = self.texts.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")
 
-        near = self.near.find_closest(text)
-        if near is None:
+        closest = self.near.find_closest(text)
+        if closest is None:
             return None
 
-        theirs, similarity = near
-        return Match(self.known[normalize_text(theirs)][0], theirs, f"nearly the same text, {similarity:.2f} alike")
+        test_text, similarity = closest
+        test_set = self.texts[normalize_text(test_text)][0]
+        return Match(test_set, test_text, f"nearly the same text, {similarity:.2f} alike")
 
 
-def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOut:
+def read_held_out_texts(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOutIndex:
     """Read the texts of a job's test sets, and return them in an index that finds duplicates and overlaps. Sets of the
-    same name become one.
+    same name are merged.
 
     Args:
         settings: the test sets.
@@ -123,11 +124,11 @@ def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared
         except EvaluationError as error:
             raise JobError(f"the test set {test_set.path.name} cannot be read: {error}") from error
 
-    return HeldOut(sets, similarity, shared_words)
+    return HeldOutIndex(sets, similarity, shared_words)
 
 
 def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Read a folder with one data set in each subfolder. Yields the name and the test texts of each.
+    """Yield the name and the test texts of each data set in a folder.
 
     Raises:
         DataSetError: if the folder is missing, or a data set cannot be read.
@@ -142,13 +143,13 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
     for entry in suite.entries:
         try:
-            yield entry.name, list(read_test_texts(entry.data_set()))
+            yield entry.name, list(read_test_texts(entry.build_data_set()))
         except DataSetError as error:
             raise DataSetError(f"{entry.name}: {error}") from error
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read a test set from a file of JSON lines. Returns the file's name up to the first dot, and the texts.
+    """Read a test set from a file of JSON lines. Return the file's name up to the first dot, and the texts.
 
     Each non-blank string in one of the fields is a text of its own, also each in a list. Without `fields`, all fields
     of a row are read.
@@ -165,7 +166,7 @@ def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the non-blank strings in the given fields of a row, also those within lists. With no fields given, all
+    """Yield the strings in the given fields of a row that are not blank, also those within lists. Without fields, all
     fields of the row are read.
 
     Raises:

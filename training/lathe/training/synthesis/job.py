@@ -28,12 +28,9 @@ RESERVED_FIELDS = ("model", "messages", "stream", "n", "temperature", "max_token
 answer."""
 
 
-def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Check that request parameters contain no field that other settings set, and return them. Such fields are listed
-    in `RESERVED_FIELDS`.
-
-    Raises:
-        ValueError: if they do.
+def _check_parameters(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the request parameters. Raises `ValueError` if one of them is set by other settings, see
+    `RESERVED_FIELDS`.
     """
     reserved = [name for name in RESERVED_FIELDS if name in parameters]
     if reserved:
@@ -41,7 +38,7 @@ def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValu
     return parameters
 
 
-Parameters = Annotated[dict[str, JsonValue], AfterValidator(_require_free_fields)]
+Parameters = Annotated[dict[str, JsonValue], AfterValidator(_check_parameters)]
 
 
 class EndpointSettings(StrictSettings):
@@ -93,12 +90,8 @@ class StageSettings(StrictSettings):
     parameters: Parameters = {}
 
     @model_validator(mode="after")
-    def _require_ordered_lengths(self) -> Self:
-        """Check that the minimum length does not exceed the maximum, and return the settings unchanged.
-
-        Raises:
-            ValueError: if it does.
-        """
+    def _check_lengths(self) -> Self:
+        """Return the settings. Raises `ValueError` if the minimum length exceeds the maximum."""
         if self.min_characters > self.max_characters:
             raise ValueError(f"min_characters {self.min_characters} is more than max_characters {self.max_characters}")
         return self
@@ -124,15 +117,15 @@ class StagesSettings(StrictSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _add_defaults(cls, written: Any) -> Any:
-        """Return the written settings with the defaults of every stage. What is no object is left to pydantic."""
-        if not isinstance(written, dict):
-            return written
-        completed = {
-            name: {**defaults, **stage} if isinstance(stage := written.get(name, {}), dict) else stage
+    def _add_defaults(cls, settings: Any) -> Any:
+        """Return the settings completed with the defaults of every stage. Anything but an object stays as it is."""
+        if not isinstance(settings, dict):
+            return settings
+        stages = {
+            name: {**defaults, **stage} if isinstance(stage := settings.get(name, {}), dict) else stage
             for name, defaults in STAGE_DEFAULTS.items()
         }
-        return written | completed
+        return settings | stages
 
     def __getitem__(self, name: StageName) -> StageSettings:
         """Return the settings of a stage by its name."""
@@ -201,11 +194,9 @@ class HeldOutSettings(StrictSettings):
     fields: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _require_one_location(self) -> Self:
-        """Check that either a folder or a file is named, and `fields` for a file only. Returns the settings unchanged.
-
-        Raises:
-            ValueError: for no location, for two, or for `fields` of a folder.
+    def _check_one_location(self) -> Self:
+        """Return the settings. Raises `ValueError` unless one of folder and file is named, and for `fields` of a
+        folder.
         """
         if (self.folder is None) == (self.jsonl is None):
             raise ValueError("name a folder or a jsonl file, one of them")
@@ -253,18 +244,18 @@ class SynthesisJob(StrictSettings):
     shared_words: Annotated[int, Field(ge=5)] = 13
 
     def asks(self, name: StageName) -> bool:
-        """Return whether a stage sends calls to the model: all do, except the filter if the job leaves it out."""
+        """Return whether a stage sends calls to the model. All do, except the filter if the job leaves it out."""
         return self.filter or name != "filter"
 
     def model_of(self, name: StageName) -> str:
-        """Return the name of the model that answers a stage: its own, else the endpoint's."""
+        """Return the name of the model that answers a stage: the stage's own, or else the endpoint's."""
         return self.stages[name].model or self.endpoint.model
 
     def parameters_of(self, name: StageName) -> dict[str, Any]:
-        """Return the request fields of a stage besides model and messages. They are its temperature and token limit,
-        and the parameters of the endpoint and the stage.
+        """Return the request fields of a stage besides model and messages: its temperature, its token limit, and the
+        parameters of the endpoint and the stage.
         """
         stage = self.stages[name]
-        cold = {} if stage.temperature is None else {"temperature": stage.temperature}
+        temperature = {} if stage.temperature is None else {"temperature": stage.temperature}
         limit = {self.endpoint.limit_field: stage.max_tokens}
-        return cold | limit | self.endpoint.parameters | stage.parameters
+        return temperature | limit | self.endpoint.parameters | stage.parameters

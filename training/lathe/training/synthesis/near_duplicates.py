@@ -27,33 +27,32 @@ WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\
 """A word of a normalized text: one Chinese or Japanese character, or a run of other characters without spaces."""
 
 
-def words(text: str) -> list[str]:
-    """Split the normalized text into words, of which each Chinese or Japanese character is one."""
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case without punctuation. Each Chinese or Japanese character is a word."""
     return WORD.findall(normalize_text(text))
 
 
-def shingles(text: str, run: int = RUN) -> set[str]:
-    """Return the set of a text's runs of `run` consecutive words.
-
-    The set of a shorter text is its whole.
+def split_shingles(text: str, run: int = RUN) -> set[str]:
+    """Return the set of a text's shingles, which are runs of `run` consecutive words. Of a shorter text, it is the
+    whole text.
     """
-    spoken = words(text)
-    return {" ".join(spoken[start : start + run]) for start in range(max(1, len(spoken) - run + 1))}
+    words = split_words(text)
+    return {" ".join(words[start : start + run]) for start in range(max(1, len(words) - run + 1))}
 
 
-def jaccard(one: set[str], other: set[str]) -> float:
-    """Return the Jaccard similarity of two sets, in [0, 1].
+def compute_jaccard(first: set[str], second: set[str]) -> float:
+    """Return the Jaccard similarity of two sets, |A ∩ B| / |A ∪ B|, in [0, 1].
 
     Raises:
         ZeroDivisionError: if both are empty.
     """
-    return len(one & other) / len(one | other)
+    return len(first & second) / len(first | second)
 
 
 @lru_cache
 def _lsh_bands(similarity: float) -> tuple[int, int]:
-    """Return the numbers of bands and of rows per band for locality-sensitive hashing. With them, it finds texts of at
-    least this similarity. They are cached, as computing them takes 0.1 s.
+    """Return the number of bands and the number of rows per band for locality-sensitive hashing that finds texts of at
+    least this Jaccard similarity. They are cached, as computing them takes 0.1 s.
     """
     from datasketch import MinHashLSH
 
@@ -62,7 +61,7 @@ def _lsh_bands(similarity: float) -> tuple[int, int]:
 
 
 class NearDuplicates:
-    """Index of texts that finds the nearest one to a text, if it is a near duplicate.
+    """Index of texts that finds the most similar one to a text, if it is a near duplicate.
 
     Args:
         similarity: minimum Jaccard similarity of near duplicates, between their sets of three-word runs.
@@ -85,22 +84,23 @@ class NearDuplicates:
         self.buckets = MinHashLSH(num_perm=PERMUTATIONS, params=_lsh_bands(similarity))
 
     def add(self, text: str) -> None:
-        """Add a text to the index."""
-        self.buckets.insert(len(self.texts), self._sketch(shingles(text)))
+        """Add a text to the index, under the next position."""
+        self.buckets.insert(len(self.texts), self._sketch(split_shingles(text)))
         self.texts.append(text)
 
     def find_closest(self, text: str) -> tuple[str, float] | None:
-        """Return the text in the index that is most similar to the given one, and its Jaccard similarity. The result is
-        None if none reaches the minimum similarity.
+        """Return the text in the index that is most similar to a text, and their Jaccard similarity, or None if no text
+        reaches the minimum similarity.
         """
-        runs = shingles(text)
+        runs = split_shingles(text)
         positions = self.buckets.query(self._sketch(runs))
         # Of equally similar texts the earliest counts: max takes the largest −position.
-        similar = [(jaccard(runs, shingles(self.texts[position])), -position) for position in positions]
+        similar = [(compute_jaccard(runs, split_shingles(self.texts[position])), -position) for position in positions]
         similarity, position = max(similar, default=(0.0, 0))
         return (self.texts[-position], similarity) if similarity >= self.similarity else None
 
     def _sketch(self, runs: set[str]) -> "MinHash":
+        """Return the MinHash sketch of a set of shingles."""
         # Copied, so that the permutations are not drawn again for each text.
         sketch = self.empty.copy()
         sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in runs)

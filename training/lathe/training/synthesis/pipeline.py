@@ -21,7 +21,7 @@ from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.calls import Call
-from lathe.training.synthesis.held_out import HeldOut
+from lathe.training.synthesis.held_out import HeldOutIndex
 from lathe.training.synthesis.job import STAGES, SeedSettings, StageName, SynthesisJob
 from lathe.training.synthesis.near_duplicates import NearDuplicates
 from lathe.training.synthesis.templates import Prompt
@@ -29,7 +29,7 @@ from lathe.training.synthesis.templates import Prompt
 
 @dataclass(frozen=True)
 class Seed:
-    """Question with its answer.
+    """A question with its answer, which personas and queries are generated from.
 
     Attributes:
         place: row that the seed comes from, for messages.
@@ -55,8 +55,8 @@ class Seed:
 
 
 def read_seeds(settings: SeedSettings) -> list[Seed]:
-    """Read the seeds (questions with answers and context) from a file of JSON lines. Returns the distinct ones, in the
-    order of the file.
+    """Read the seeds, questions with answers and context, from a file of JSON lines, and return the distinct ones in
+    the order of the file.
 
     Raises:
         JobError: if the file is missing or has no rows, or a row has no question or answer, or a field that is not a
@@ -93,7 +93,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
 
 
 def _read_text_field(record: Record, field: str) -> str:
-    """Return a row's text in a field, stripped, or "" if the field is missing or null.
+    """Return the text in a field of a row, stripped, or "" if the field is missing or null.
 
     Raises:
         JobError: if the field is not a string.
@@ -114,7 +114,7 @@ NO_DOCUMENT = "takes no document"
 
 @dataclass(frozen=True)
 class PairDraft:
-    """Pair under construction: what the stages so far made of a seed.
+    """A pair under construction: what the stages so far made of a seed.
 
     Attributes:
         seed: seed that it starts from.
@@ -131,8 +131,8 @@ class PairDraft:
     keys: tuple[str, ...] = ()
 
     def with_item(self, stage: StageName, item: str, key: str) -> "PairDraft":
-        """Return a copy of the draft to which an item of a stage's answer and the call's key are added. The filter's
-        item is not stored.
+        """Return a copy of the draft with an item of a stage's answer and the key of the call. The filter's item is not
+        stored.
         """
         keys = (*self.keys, key)
         if stage == "personas":
@@ -142,22 +142,23 @@ class PairDraft:
         return replace(self, document=item if stage == "documents" else "", keys=keys)
 
     def new_texts(self, stage: str) -> tuple[str, ...]:
-        """Return the texts that a stage added and that must match no test set.
-
-        For `seeds` they are question and answer.
+        """Return the texts that a stage added and that must match no test set. For the stage `seeds` they are question
+        and answer.
         """
         texts = {"seeds": (self.seed.question, self.seed.answer), "queries": (self.query,)}
         return texts.get(stage, (self.document,))
 
-    def values(self, count: int) -> dict[str, object]:
-        """Return the values of all placeholders that a template may use."""
+    def template_values(self, count: int) -> dict[str, object]:
+        """Return the values of all placeholders that a prompt template may use, by name. `count` is the number of items
+        to ask for.
+        """
         seed = {name: getattr(self.seed, name) for name in ("question", "answer", "context")}
         return seed | {"persona": self.persona, "query": self.query, "count": count}
 
 
 @dataclass(frozen=True)
-class _Rejected:
-    """Text that was rejected.
+class _RejectedText:
+    """Text that a stage rejected, and why.
 
     Attributes:
         stage: stage that rejected the text; `seeds` before the first.
@@ -175,7 +176,7 @@ class _Rejected:
 
 
 class Pipeline:
-    """Derivation of calls and pairs from seeds and logged answers.
+    """The stages of a synthesis, which derive calls to the model and pairs from seeds and logged answers.
 
     Args:
         job: settings of the job.
@@ -196,18 +197,18 @@ class Pipeline:
         job: SynthesisJob,
         prompts: Mapping[StageName, Prompt],
         seeds: Sequence[Seed],
-        held_out: HeldOut,
+        held_out: HeldOutIndex,
         log: AnswerLog,
     ) -> None:
         self.job, self.prompts, self.seeds, self.held_out, self.log = job, prompts, seeds, held_out, log
         self.calls: dict[StageName, list[Call]] = {}
         self.kept: Counter[str] = Counter()
-        self.rejected: list[_Rejected] = []
+        self.rejected: list[_RejectedText] = []
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """Yield each stage with the distinct calls to a model that it needs. Their answers must be logged before the
-        next stage is taken from the iterator.
+        """Yield each stage with the distinct calls to a model that it needs. The answers to them must be logged before
+        the next stage is taken from the iterator.
 
         Seeds, queries and documents that match a test set are rejected, as are queries and documents that nearly
         duplicate an earlier one. Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
@@ -233,12 +234,12 @@ class Pipeline:
         self.pairs = drafts
 
     def _build_call(self, stage: StageName, draft: PairDraft) -> Call:
-        """Return the call that asks the model for a stage's items from a draft, with the prompt filled in."""
+        """Return the call that asks the model for a stage's items from a draft. The prompt is filled in."""
         count = {"personas": self.job.personas, "queries": self.job.queries}.get(stage, 1)
         prompt = self.prompts[stage]
         return Call(
             stage=stage,
-            prompt=prompt.fill(**draft.values(count)),
+            prompt=prompt.fill(**draft.template_values(count)),
             model=self.job.model_of(stage),
             parameters=self.job.parameters_of(stage),
             template=prompt.hash,
@@ -249,48 +250,50 @@ class Pipeline:
 
     def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
         """Yield the drafts of the next stage, one for each usable item of the logged answers to the calls. Unusable
-        items and the queries that the filter rejects are recorded as rejected.
+        items, and queries that the filter rejects, are recorded in `rejected`.
 
         A draft whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
         """
         for draft, call in zip(drafts, calls, strict=True):
-            record = self.log.find_usable(call.key)
-            attempts = self.log.attempts(call.key)
-            if record is None and len(attempts) >= self.job.limits.attempts:
+            answer = self.log.find_usable(call.key)
+            attempts = self.log.list_answers(call.key)
+            if answer is None and len(attempts) >= self.job.limits.attempts:
                 reason, text = attempts[-1].dropped[0]
                 self._reject(stage, reason, text, draft, attempts=len(attempts))
 
-            if record is None:
+            if answer is None:
                 continue
 
-            for reason, text in record.dropped:
+            for reason, text in answer.dropped:
                 self._reject(stage, reason, text, draft)
 
-            for item in record.items:
+            for item in answer.items:
                 if stage == "filter" and item == "no":
                     self._reject(stage, NO_DOCUMENT, draft.query, draft)
                 else:
                     yield draft.with_item(stage, item, call.key)
 
     def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new text of this stage does not nearly duplicate that of an earlier draft. The others
-        are recorded as rejected.
+        """Return the drafts whose new text of a stage does not nearly duplicate that of an earlier draft. The others
+        are recorded in `rejected`.
         """
-        known, distinct = NearDuplicates(self.job.similarity), []
+        index, distinct = NearDuplicates(self.job.similarity), []
         for draft in drafts:
             (text,) = draft.new_texts(stage)
-            near = known.find_closest(text)
-            if near is None:
-                known.add(text)
+            closest = index.find_closest(text)
+            if closest is None:
+                index.add(text)
                 distinct.append(draft)
             else:
-                reason = "duplicate" if normalize_text(near[0]) == normalize_text(text) else "near duplicate"
-                self._reject(stage, reason, text, draft, of=near[0], similarity=round(near[1], 3))
+                reason = "duplicate" if normalize_text(closest[0]) == normalize_text(text) else "near duplicate"
+                self._reject(stage, reason, text, draft, of=closest[0], similarity=round(closest[1], 3))
 
         return distinct
 
     def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts of which no new text matches a text of a test set. The others are recorded as rejected."""
+        """Return the drafts of which no new text of a stage matches a text of a test set. The others are recorded in
+        `rejected`.
+        """
         texts = [(position, text) for position, draft in enumerate(drafts) for text in draft.new_texts(stage)]
         matches = self.held_out.find_matches([text for _, text in texts])
         first_matches: dict[int, int] = {}
@@ -301,10 +304,11 @@ class Pipeline:
 
         for position, index in sorted(first_matches.items()):
             match = matches[index]
-            details = {"test_set": match.test_set, "how": match.how, "theirs": match.theirs}
+            details = {"test_set": match.test_set, "how": match.how, "theirs": match.test_text}
             self._reject(stage, "known to a test set", texts[index][1], drafts[position], **details)
 
         return [draft for position, draft in enumerate(drafts) if position not in first_matches]
 
     def _reject(self, stage: str, reason: str, text: str, draft: PairDraft, **details: Any) -> None:
-        self.rejected.append(_Rejected(stage, reason, text, draft.seed, details))
+        """Record in `rejected` that a stage rejected a text of a draft, with the reason and details."""
+        self.rejected.append(_RejectedText(stage, reason, text, draft.seed, details))

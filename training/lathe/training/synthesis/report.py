@@ -30,7 +30,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class SynthesisOutcome:
-    """Result of a run that ended, whether all calls are answered or not.
+    """Result of a run that ended, whether or not all calls are answered.
 
     Attributes:
         job: settings of the job.
@@ -55,19 +55,19 @@ class SynthesisOutcome:
 
 
 def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
-    """Write the pairs, the rejected texts and the report of a run to a folder. The files pairs.jsonl, rejected.jsonl
-    and report.json replace earlier ones.
+    """Write the pairs, the rejected texts and the report of a run to the files pairs.jsonl, rejected.jsonl and
+    report.json in a folder. Earlier files are replaced.
     """
     replace_synced(out / PAIRS, serialize_lines(_build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
     replace_synced(out / REJECTED, serialize_lines(_list_rejected_rows(outcome)))
-    replace_synced(out / REPORT, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2))
+    replace_synced(out / REPORT, orjson.dumps(build_report(outcome), option=orjson.OPT_INDENT_2))
 
 
 def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Build the JSON object of a generated pair, with its texts, its seed and the provenance of each stage. A training
-    can read such rows as a source.
+    """Return the JSON object of a generated pair, with its texts, its seed, and the provenance of each stage's answer.
+    A training can read such rows as a source.
     """
-    good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
+    answers = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
         "anchor": pair.query,
         "positive": pair.document,
@@ -75,12 +75,12 @@ def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any
         "persona": pair.persona,
         "seed": pair.seed.key,
         "seed_place": pair.seed.place,
-        "provenance": {stage: record.provenance() for stage, record in good.items() if record},
+        "provenance": {stage: answer.build_provenance() for stage, answer in answers.items() if answer},
     }
 
 
 def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
-    """Yield a JSON object for each rejected text, with stage, reason and seed. Then yield one for each call that got no
+    """Yield a JSON object for each rejected text, with stage, reason and seed, then one for each call that got no
     answer.
     """
     for rejected in outcome.pipeline.rejected:
@@ -90,15 +90,16 @@ def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
         yield {"stage": call.stage, "reason": "not answered", "text": call.prompt, "seed": call.seed, "error": message}
 
 
-def as_json(outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Return the contents of report.json as a dict that can be serialized.
+def build_report(outcome: SynthesisOutcome) -> dict[str, Any]:
+    """Return the contents of report.json as a JSON-serializable dict: pairs, texts that each stage kept and rejected,
+    tokens, cost, and whether the run is complete.
 
-    It holds whether the run is complete and why it stopped; counts of pairs, seeds and each stage's texts; tokens and,
-    with prices, cost of all runs; requests, failures and seconds of this run; test sets; settings and versions.
+    Tokens and cost (if the job has prices) are those of all runs in the folder. Requests, failures and seconds are
+    those of this run. Test sets, settings and versions are added.
     """
     job, sender = outcome.job, outcome.sender
-    prompt_tokens = sum(record.prompt_tokens for record in outcome.log)
-    completion_tokens = sum(record.completion_tokens for record in outcome.log)
+    prompt_tokens = sum(answer.prompt_tokens for answer in outcome.log)
+    completion_tokens = sum(answer.completion_tokens for answer in outcome.log)
     contents: dict[str, Any] = {
         "complete": outcome.is_complete,
         "stopped": sender.spent,
@@ -112,7 +113,7 @@ def as_json(outcome: SynthesisOutcome) -> dict[str, Any]:
         "tokens": {
             "prompt": prompt_tokens,
             "completion": completion_tokens,
-            "counted_by_endpoint": all(record.counted for record in outcome.log),
+            "counted_by_endpoint": all(answer.counted for answer in outcome.log),
         },
         "this_run": {
             "requests": sender.sent,
@@ -136,11 +137,10 @@ def as_json(outcome: SynthesisOutcome) -> dict[str, Any]:
 
 
 def _compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[str, Any]:
-    """Return the figures of one stage, over all runs, for report.json. They are its model, its template's hash, and
-    counts of calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, and
-    tokens.
+    """Return the numbers of one stage, over all runs, for report.json: calls, settled calls, answers, unusable answers
+    by reason, kept texts, rejected texts by reason, and tokens. Its model and the hash of its template are added.
     """
-    records = [record for record in outcome.log if record.stage == stage]
+    answers = [answer for answer in outcome.log if answer.stage == stage]
     calls = outcome.pipeline.calls[stage]
     attempts = outcome.job.limits.attempts
 
@@ -149,56 +149,53 @@ def _compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[
         "template": outcome.pipeline.prompts[stage].hash,
         "calls": len(calls),
         "settled": sum(outcome.log.is_settled(call.key, attempts) for call in calls),
-        "answers": len(records),
-        "asked_again": dict(Counter(record.dropped[0][0] for record in records if not record.items)),
+        "answers": len(answers),
+        "asked_again": dict(Counter(answer.dropped[0][0] for answer in answers if not answer.items)),
         "kept": outcome.pipeline.kept[stage],
         "rejected": _count_reasons(outcome, stage),
-        "prompt_tokens": sum(record.prompt_tokens for record in records),
-        "completion_tokens": sum(record.completion_tokens for record in records),
+        "prompt_tokens": sum(answer.prompt_tokens for answer in answers),
+        "completion_tokens": sum(answer.completion_tokens for answer in answers),
     }
 
 
 def _count_reasons(outcome: SynthesisOutcome, stage: str) -> dict[str, int]:
-    """Count the texts that a stage rejected, and return the counts by reason, the most frequent first."""
+    """Return the number of texts that a stage rejected, by reason, the most frequent first."""
     return dict(
         Counter(rejected.reason for rejected in outcome.pipeline.rejected if rejected.stage == stage).most_common()
     )
 
 
-def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the table of the pipeline's stages (seeds, then each prompt) as rows of texts, the header first.
-
-    Columns: calls, answers, kept, left out by reason, answers that could not be used.
+def build_stage_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return a table of seeds and stages as rows of texts, the header first. Columns are calls, answers, kept texts,
+    texts left out by reason, and answers that could not be used.
 
     Args:
-        found: contents of report.json.
+        report: contents of report.json.
     """
     table: list[tuple[str, ...]] = [("stage", "calls", "answers", "kept", "left out", "answers that could not be used")]
-    seeds = found["seeds"]
+    seeds = report["seeds"]
     table.append(("seeds", "", "", f"{seeds['kept']:,}", _format_counts(seeds["rejected"]), ""))
-    for stage, figures in found["stages"].items():
+    for stage, figures in report["stages"].items():
         numbers = (f"{figures[name]:,}" for name in ("calls", "answers", "kept"))
         table.append((stage, *numbers, _format_counts(figures["rejected"]), _format_counts(figures["asked_again"])))
     return table
 
 
-def _format_counts(found: dict[str, int]) -> str:
-    """Format counts by reason as text, such as "too long 3, refused 1".
-
-    Without counts, the text is "none".
-    """
-    return ", ".join(f"{reason} {count:,}" for reason, count in found.items()) or "none"
+def _format_counts(counts: dict[str, int]) -> str:
+    """Return counts by reason as text, such as "too long 3, refused 1", or "none" without any."""
+    return ", ".join(f"{reason} {count:,}" for reason, count in counts.items()) or "none"
 
 
 def format_amount(amount: float) -> str:
-    """Format an amount, with 2 decimals from 1 on, else with 4."""
+    """Return an amount of money as text, with 2 decimals from 1 on, else with 4."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
-def summarize_run(found: dict[str, Any]) -> list[str]:
-    """Summarize a run: requests, failures, tokens, cost, stop reason.
+def summarize_run(report: dict[str, Any]) -> list[str]:
+    """Return sentences that summarize a run: requests, failures, tokens, cost, calls without an answer, and why it
+    stopped.
 
     Args:
-        found: contents of report.json.
+        report: contents of report.json.
     """
-    return render_sentences(TEMPLATE, found | {"format_counts": _format_counts, "format_amount": format_amount})
+    return render_sentences(TEMPLATE, report | {"format_counts": _format_counts, "format_amount": format_amount})

@@ -23,7 +23,7 @@ from lathe.training.errors import JobError
 from lathe.training.journal import find_changed_setting
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.chat import Endpoint
-from lathe.training.synthesis.held_out import HeldOut, read_held_out
+from lathe.training.synthesis.held_out import HeldOutIndex, read_held_out_texts
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import Pipeline, Seed, read_seeds
 from lathe.training.synthesis.report import SynthesisOutcome, write_outcome
@@ -38,8 +38,8 @@ JOB = "job.json"
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Job with everything that it reads from disk.
+class PreparedJob:
+    """A job with everything that it reads from disk.
 
     Attributes:
         job: settings of the job.
@@ -51,11 +51,12 @@ class Prepared:
     job: SynthesisJob
     prompts: Mapping[StageName, Prompt]
     seeds: list[Seed]
-    held_out: HeldOut
+    held_out: HeldOutIndex
 
-    def identity(self) -> dict[str, Any]:
-        """Return the settings that the answers in an output folder depend on, to tell whether a run may resume there.
-        They are digests of seeds and templates, the numbers of personas and queries, and the settings of the stages.
+    def list_dependencies(self) -> dict[str, Any]:
+        """Return the settings that the answers in an output folder depend on, as a dict. A run may resume in a folder
+        if they are the same: digests of seeds and templates, the numbers of personas and queries, and the settings of
+        the stages.
 
         Limits, prices, the endpoint's address and test sets are left out, so they may change between runs.
         """
@@ -75,13 +76,9 @@ class Prepared:
             "stages": stages,
         }
 
-    def pipeline(self, log: AnswerLog) -> Pipeline:
-        """Build the pipeline from the job's seeds and an answer log."""
-        return Pipeline(self.job, self.prompts, self.seeds, self.held_out, log)
 
-
-def prepare(job: SynthesisJob) -> Prepared:
-    """Read the prompt templates, seeds and test sets of a job, and return them together.
+def prepare_job(job: SynthesisJob) -> PreparedJob:
+    """Read the prompt templates, seeds and test sets of a job, and return them together with the job.
 
     Raises:
         JobError: if templates, seeds or test sets cannot be used.
@@ -89,15 +86,14 @@ def prepare(job: SynthesisJob) -> Prepared:
     """
     prompts = read_templates(job)
     seeds = read_seeds(job.seeds)
-    return Prepared(job, prompts, seeds, read_held_out(job.test_sets, job.similarity, job.shared_words))
+    return PreparedJob(job, prompts, seeds, read_held_out_texts(job.test_sets, job.similarity, job.shared_words))
 
 
-def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
-    """Send all calls that have no settled answer yet, write the results, and return the outcome. Answers and results
-    are in the folder `out`.
+def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
+    """Send all calls that have no settled answer yet, write answers and results to the folder `out`, and return the
+    outcome. An earlier run of the same job in the folder is resumed.
 
-    The folder also gets job.json, the prompt templates and the answer log, from which a later run resumes. Results of
-    the answers so far are also written if the endpoint fails.
+    The results of the answers so far are also written if the endpoint fails.
 
     Raises:
         JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
@@ -105,10 +101,10 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
     """
     busy = JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
     with lock_folder(out, busy):
-        _require_same_job(prepared, out)
+        _check_same_job(prepared, out)
         _write_job_record(prepared, out)
         log, begun = AnswerLog(out / "answers"), time.monotonic()
-        pipeline = prepared.pipeline(log)
+        pipeline = Pipeline(prepared.job, prepared.prompts, prepared.seeds, prepared.held_out, log)
         sender = asyncio.run(_ask_all(pipeline, endpoint, prepared.job, log, on_progress))
         outcome = SynthesisOutcome(prepared.job, pipeline, log, sender, endpoint, time.monotonic() - begun)
         write_outcome(outcome, out)  # what was answered makes pairs, however it ended
@@ -126,24 +122,26 @@ async def _ask_all(
     """
     async with Sender(endpoint, log, job, on_progress) as sender:
         for stage, calls in pipeline.stages():
-            await sender.ask(stage, calls)
+            await sender.send_calls(stage, calls)
         return sender
 
 
-def _require_same_job(prepared: Prepared, out: Path) -> None:
-    """Check that the answers in a folder were made with the same settings as those of the prepared job. A folder
-    without answers is accepted.
+def _check_same_job(prepared: PreparedJob, out: Path) -> None:
+    """Check that the answers in a folder were made with the settings of this job. A folder without answers is accepted.
 
     Raises:
         JobError: if they depend on others.
     """
-    if any((out / "answers").glob("*.jsonl")) and (changed := find_changed_setting(out / JOB, prepared.identity())):
+    if not any((out / "answers").glob("*.jsonl")):
+        return
+    if changed := find_changed_setting(out / JOB, prepared.list_dependencies()):
         name = changed.partition(".")[0]
         raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
 
 
-def _write_job_record(prepared: Prepared, out: Path) -> None:
+def _write_job_record(prepared: PreparedJob, out: Path) -> None:
+    """Write the job's prompt templates and job.json, which says what the answers depend on, to a folder."""
     (out / "templates").mkdir(exist_ok=True)
     for name, prompt in prepared.prompts.items():
         replace_synced(out / "templates" / f"{name}.txt", prompt.text.encode())
-    replace_synced(out / JOB, orjson.dumps(prepared.identity(), option=orjson.OPT_INDENT_2))
+    replace_synced(out / JOB, orjson.dumps(prepared.list_dependencies(), option=orjson.OPT_INDENT_2))

@@ -34,7 +34,7 @@ from lathe.transforms.progress import Progress
 
 
 class Budget:
-    """Requests and tokens used so far, including those reserved for requests under way, and their limits.
+    """Requests and tokens used so far, with those reserved for requests under way, and their limits.
 
     Args:
         max_requests: maximum number of requests; None for no limit.
@@ -48,8 +48,8 @@ class Budget:
         self.requests, self.tokens = requests, tokens
 
     def refusal_reason(self, tokens: int) -> str | None:
-        """Return why a request of at most `tokens` tokens exceeds the budget, or None if it does not. Nothing is
-        reserved.
+        """Return the reason why a request of at most `tokens` tokens would exceed the budget, or None if it would not.
+        Nothing is reserved.
         """
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is spent"
@@ -58,12 +58,12 @@ class Budget:
         return None
 
     def reserve(self, tokens: int) -> None:
-        """Count a request, and reserve `tokens` tokens, the most it can use."""
+        """Count a request, and count `tokens`, the most that it can use, as used."""
         self.requests += 1
         self.tokens += tokens
 
     def settle(self, reserved: int, used: int) -> None:
-        """Replace the tokens reserved for a request by the tokens it used."""
+        """Replace the tokens that were reserved for a request by the tokens that it used."""
         self.tokens += used - reserved
 
 
@@ -75,18 +75,18 @@ UNAUTHORIZED, FORBIDDEN = 401, 403
 """HTTP statuses of a rejected key, and of a prompt that a moderator flagged."""
 MIN_RETRY_TEMPERATURE = 0.7
 """Minimum temperature of attempts after the first: at temperature 0 a model would repeat its answer."""
-PROBE = "Say yes."
+CHECK_PROMPT = "Say yes."
 """Prompt of the request that checks the endpoint."""
-PROBE_TOKENS = 16
-"""Maximum number of tokens of the answer to `PROBE`."""
+CHECK_TOKENS = 16
+"""Maximum number of tokens of the answer to `CHECK_PROMPT`."""
 
 
 class _HaltedError(Exception):
-    """Error that ends a call because the run was halted."""
+    """Raised within a call because the run was halted."""
 
 
 class Sender(AbstractAsyncContextManager["Sender"]):
-    """Sender of a run's requests within its budget, an asynchronous context manager.
+    """Sends the requests of a run concurrently within its budget. It is an asynchronous context manager.
 
     Args:
         endpoint: address and key.
@@ -98,7 +98,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         sent: number of requests sent.
         failures: number of failed requests by kind.
         unanswered: calls given up, with the error, by key.
-        in_a_row: number of consecutive calls given up for which the endpoint is to blame.
+        consecutive_failures: number of consecutive calls given up for which the endpoint is to blame.
         halted: event that is set when no more requests may be sent.
         spent: which budget is spent; None if none is.
         error: why the run was stopped; None if it was not.
@@ -116,20 +116,20 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         self.sent = 0
         self.failures: Counter[str] = Counter()
         self.unanswered: dict[str, tuple[Call, str]] = {}
-        self.in_a_row = 0
+        self.consecutive_failures = 0
         # An event and no flag, so that workers that wait are woken.
         self.halted = asyncio.Event()
         self.spent: str | None = None
         self.error: JobError | None = None
-        self.probed = False
+        self.has_checked_models = False
 
     async def __aexit__(self, *_: object) -> None:
         """Close the connections."""
         await self.client.close()
 
-    async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
+    async def send_calls(self, stage: StageName, calls: Sequence[Call]) -> None:
         """Send every call of a stage that has no settled answer yet, concurrently, and add the answers to the log. If
-        the budget is spent or the endpoint fails, it returns early, and `spent` or `error` says why.
+        the budget is spent or the endpoint fails, this returns early, and `spent` or `error` says why.
 
         Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
         unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
@@ -139,12 +139,12 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         distinct = {call.key: call for call in calls}.values()
         waiting = [call for call in distinct if not self.log.is_settled(call.key, attempts)]
 
-        if waiting and not self.probed:
-            await self._probe()
+        if waiting and not self.has_checked_models:
+            await self._check_models()
 
         queue, begun, done = iter(waiting), time.monotonic(), 0
 
-        async def work() -> None:
+        async def settle_calls() -> None:
             """Take calls from the shared queue and settle each, until the queue is empty or the run is halted."""
             nonlocal done
             for call in queue:  # one queue for all who work
@@ -154,7 +154,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
                 done += 1
                 self._report_progress(stage, done, len(waiting), time.monotonic() - begun)
 
-        workers = [asyncio.create_task(work()) for _ in range(min(self.job.limits.concurrency, len(waiting)))]
+        workers = [asyncio.create_task(settle_calls()) for _ in range(min(self.job.limits.concurrency, len(waiting)))]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -162,19 +162,19 @@ class Sender(AbstractAsyncContextManager["Sender"]):
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _probe(self) -> None:
-        """Send a short request to each model, and halt the run if one fails. Then `error` says why.
+    async def _check_models(self) -> None:
+        """Send a short request to each model of the job. If one fails, halt the run and set `error`.
 
         A rate limit, a server error or a time-out is ignored, since a retry may help. The requests count towards the
         budget; if it is spent, no more are sent.
         """
-        self.probed = True
+        self.has_checked_models = True
         asking = [stage for stage in STAGES if self.job.asks(stage)]
         for model, stage in {self.job.model_of(stage): stage for stage in asking}.items():
-            parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
+            parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: CHECK_TOKENS}
             try:
-                await self.client.wait_for_slot(self._count_tokens(PROBE, parameters))
-                await self._attempt(model, PROBE, parameters)
+                await self.client.wait_for_slot(self._count_tokens(CHECK_PROMPT, parameters))
+                await self._send_request(model, CHECK_PROMPT, parameters)
             except _HaltedError:
                 return
             except CallError as error:
@@ -184,15 +184,15 @@ class Sender(AbstractAsyncContextManager["Sender"]):
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
-        """Send a call until the log has a usable answer to it, or as many unusable ones as allowed. Every answer is
-        logged.
+        """Send a call until the log has a usable answer to it, or as many unusable ones as the job allows. Every answer
+        is logged.
 
         After the first attempt the call's temperature is raised to at least `MIN_RETRY_TEMPERATURE`. Returns early if
         the run is halted or the call gets no answer.
         """
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
-            attempt = len(self.log.attempts(call.key)) + 1
+            attempt = len(self.log.list_answers(call.key)) + 1
             # At temperature 0 the model would give the same unusable answer again.
             parameters = _raise_temperature(call.parameters) if attempt > 1 else call.parameters
             begun = time.monotonic()
@@ -223,15 +223,15 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             )
 
     async def _send(self, call: Call, parameters: dict[str, Any]) -> ChatAnswer | None:
-        """Send a call, and return its answer, usable or not. Returns None if none comes, or if the run is halted or
-        over budget.
+        """Send a call, with retries, and return its answer, usable or not. Return None if no answer comes, or if the
+        run is halted or over budget.
 
-        A call that is given up is recorded in `unanswered`, an answer resets `in_a_row`, and a rejected key stops the
-        run.
+        A call that is given up is recorded in `unanswered`, an answer resets `consecutive_failures`, and a rejected key
+        stops the run.
         """
         try:
             answer = await self.client.call(
-                lambda _tries: self._attempt(call.model, call.prompt, parameters),
+                lambda _tries: self._send_request(call.model, call.prompt, parameters),
                 self._count_tokens(call.prompt, parameters),
             )
         except _HaltedError:
@@ -243,12 +243,12 @@ class Sender(AbstractAsyncContextManager["Sender"]):
                 self._give_up(call, error)
             return None
 
-        self.in_a_row = 0
+        self.consecutive_failures = 0
         return answer
 
-    async def _attempt(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer:
-        """Send one request, and return its answer. Charges the tokens to budget and rate limits, and counts a failure
-        by its kind.
+    async def _send_request(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer:
+        """Send one request, and return its answer. Its tokens are charged to the budget and the rate limit, and a
+        failure is counted by its kind.
 
         If the endpoint asks for a pause of over `MAX_ASKED_PAUSE`, such as of a daily limit, the run is stopped.
 
@@ -279,57 +279,50 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         return answer
 
     def _count_tokens(self, prompt: str, parameters: dict[str, Any]) -> int:
-        """Estimate the tokens of a prompt with the longest answer allowed."""
+        """Return an estimate of the tokens of a prompt together with the longest answer allowed."""
         return estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait so many seconds.
-
-        Raises:
-            _HaltedError: if the run is halted, at once.
-        """
+        """Wait a number of seconds. Raises `_HaltedError` as soon as the run is halted."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.halted.wait(), seconds)
             raise _HaltedError
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Halt the run if the budget does not allow another request of so many tokens. Returns whether it does not.
-        Then `spent` says which budget is spent.
+        """Halt the run if the budget does not allow another request of this many tokens, and return whether it was
+        halted for that. Then `spent` says which budget is spent.
         """
-        lacking = self.budget.refusal_reason(tokens)
-        if lacking is not None:
-            self.spent = self.spent or lacking
+        reason = self.budget.refusal_reason(tokens)
+        if reason is not None:
+            self.spent = self.spent or reason
             self.halted.set()
-        return lacking is not None
+        return reason is not None
 
     def _give_up(self, call: Call, error: CallError) -> None:
         """Record in `unanswered` a call that got no answer, to be sent in the next run. After `MAX_FAILED_CALLS` such
-        calls in a row the run stops.
+        calls in a row, stop the run.
 
         Calls whose prompt may be to blame, too long or flagged by a moderator, do not count.
         """
         self.unanswered[call.key] = (call, str(error))
         # A refused prompt says nothing of the endpoint.
-        self.in_a_row += not error.blames_content and error.status != FORBIDDEN
-        if self.in_a_row >= MAX_FAILED_CALLS:
+        self.consecutive_failures += not error.blames_content and error.status != FORBIDDEN
+        if self.consecutive_failures >= MAX_FAILED_CALLS:
             self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")
 
     def _fail(self, reason: str) -> None:
-        """Stop the run with a reason.
-
-        The error says that answers are kept and the run can be resumed.
-        """
+        """Stop the run with a reason. The error adds that answers are kept and the run can be resumed."""
         self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
 
     def _halt(self, reason: str) -> None:
-        """Halt the run and set `error`, unless it is set.
-
-        Requests under way are still waited for.
+        """Send no more requests, and set `error` to the reason unless it is set. Requests under way are still waited
+        for.
         """
         self.error = self.error or JobError(reason)
         self.halted.set()
 
     def _report_progress(self, stage: StageName, done: int, count: int, seconds: float) -> None:
+        """Report the number of settled calls of a stage with the rate and the time left."""
         rate = done / max(seconds, 1e-9)
         seconds_left = (count - done) / rate
         wait = f"{seconds_left / MINUTE:.0f} min" if seconds_left >= 2 * MINUTE else f"{seconds_left:.0f} s"
@@ -338,8 +331,8 @@ class Sender(AbstractAsyncContextManager["Sender"]):
 
 
 def _raise_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of request parameters whose temperature is at least `MIN_RETRY_TEMPERATURE`. Parameters without a
-    temperature are returned unchanged.
+    """Return a copy of the request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`. Parameters
+    without a temperature are returned unchanged.
     """
     if "temperature" not in parameters:
         return parameters

@@ -36,7 +36,7 @@ ALLOWED: Mapping[StageName, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt template that was checked."""
+    """Prompt template that has been checked."""
 
     text: str
 
@@ -46,15 +46,12 @@ class Prompt:
         return digest(self.text)[:16]
 
     def fill(self, **values: object) -> str:
-        """Return the prompt with its placeholders replaced by the values.
-
-        Values without a placeholder are ignored.
-        """
+        """Return the prompt with its placeholders replaced by the values. Values without a placeholder are ignored."""
         return string.Template(self.text).substitute(values).strip()
 
 
 def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
-    """Read and check the prompt template of each stage, and return the prompts by stage. A template that the job's
+    """Read and check the prompt template of each stage, and return the templates by stage. A template that the job's
     folder lacks is read from the shipped ones.
 
     Raises:
@@ -81,7 +78,7 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
 
 
 def _read_template(path: Path, name: StageName, count: int) -> Prompt:
-    """Read and check the prompt template of one stage, and return the prompt.
+    """Read and check the prompt template of one stage, and return it.
 
     Args:
         path: file of the template.
@@ -119,7 +116,7 @@ def _read_template(path: Path, name: StageName, count: int) -> Prompt:
 
 
 def write_templates(folder: Path) -> list[Path]:
-    """Copy the full shipped templates to a folder, to be edited, and return the paths of the copies.
+    """Copy the full shipped templates to a folder, to be edited there, and return the paths of the copies.
 
     Raises:
         JobError: if one of the files exists already; then nothing is copied.

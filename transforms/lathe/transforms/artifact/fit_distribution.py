@@ -64,18 +64,16 @@ class FitDistribution:
         cls,
         rows: Vectors,
         heldout: FloatArray,
-        retained: Subspace | None,
+        retained_subspace: Subspace | None,
     ) -> "FitDistribution":
-        """Fit a Gaussian to a sample of the fitted rows, and summarize the held-out rows' scores and norms under it.
-        Returns both as a `FitDistribution`.
-
-        The summary has percentiles of the held-out rows' scores, the range of their norms, and the share of their
-        energy outside the subspace `retained`.
+        """Fit a Gaussian to a sample of the fitted rows, and measure the scores and norms of held-out rows under it.
+        Return both as a `FitDistribution`.
 
         Args:
             rows: `(n, d)`, rows that the chain was fitted on.
             heldout: `(m, d)`, rows that it was not fitted on.
-            retained: the subspace that the chain retains; None if there is none.
+            retained_subspace: the subspace of the inputs that the chain's outputs depend on; None if there is none. The
+                share of the held-out rows' energy outside of it is measured too.
 
         Raises:
             InputError: for NaN or inf.
@@ -88,18 +86,18 @@ class FitDistribution:
         energy = float(np.vecdot(standardized, standardized).sum(dtype=np.float64))
         outside = None
 
-        if retained is not None:
-            outside = float(retained.energy_outside(standardized).sum()) / energy if energy else 0.0
+        if retained_subspace is not None:
+            outside = float(retained_subspace.energy_outside(standardized).sum()) / energy if energy else 0.0
 
         # Hazen's percentiles of −x mirror those of x: each score stands at the middle of its own share.
         percentiles = np.quantile(scores, LEVELS, method="hazen").astype(np.float32)
         return cls(rows.shape[0], len(heldout), gaussian, percentiles, (low, high), outside)
 
     def quantile_ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Estimate, for each score, the fraction of held-out rows with a lower one, where ties count half. Returns the
-        fractions `(n,)` in [0, 1].
+        """Return, for each score, an estimate of the fraction of held-out rows with a lower one, `(n,)` in [0, 1]. Ties
+        count half.
 
-        Interpolated linearly between the stored percentiles.
+        It is interpolated linearly between the stored percentiles.
         """
         # Among equal percentiles `np.interp` takes the upper level; mirrored, it takes the lower one.
         below = np.interp(scores, self.scores, LEVELS)
@@ -108,8 +106,8 @@ class FitDistribution:
         return ranks
 
     def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-        """Return a mask `(n,)` that is true for norms outside the 0.001 to 0.999 quantiles of the held-out rows' norms.
-        NaN counts as outside.
+        """Return a mask `(n,)` that is true for norms below the 0.001 quantile or above the 0.999 quantile of the
+        held-out rows' norms. NaN counts as outside.
 
         Both bounds have a relative tolerance of `NORM_MARGIN`.
         """
@@ -128,7 +126,7 @@ class FitDistribution:
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's entry about the distribution, as a dict that can be serialized as JSON.
+        """Return the manifest's entry about this distribution, as a dict that can be serialized as JSON.
 
         It holds the SHA-256 of `payload`, `count`, `heldout`, `norms`, `outside`, dimensions, mean norm and, as
         `spectrum`, the explained-variance ratios in descending order.
@@ -146,7 +144,7 @@ class FitDistribution:
 
     @classmethod
     def load(cls, path: Path) -> "FitDistribution":
-        """Load the distribution of the fitted rows from the artifact folder `path`, and verify its digest.
+        """Load the distribution of the fitted rows from the artifact folder `path`, verify its digest, and return it.
 
         Raises:
             ArtifactError: if the chain was saved without one, or it is damaged.
@@ -167,10 +165,10 @@ class FitDistribution:
 
     @classmethod
     def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> "FitDistribution":
-        """Rebuild a distribution from the bytes of its file and its manifest entry, check it, and return it.
+        """Rebuild a distribution from the bytes of its file and its entry in the manifest, check it, and return it.
 
         Raises:
-            ArtifactError: if the SHA-256 of the bytes is not the one in the manifest.
+            ArtifactError: if the SHA-256 of the bytes is not that in the entry, or an array is none that a fit gives.
         """
         if hashlib.sha256(payload).hexdigest() != described["sha256"]:
             raise ArtifactError("the distribution of its rows was truncated or altered: the SHA-256 does not match")
@@ -180,17 +178,17 @@ class FitDistribution:
         low, high = described["norms"]
         count, heldout, outside = (described[name] for name in ("count", "heldout", "outside"))
         restored = cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
-        restored._require_plausible()
+        restored._check_arrays()
 
         return restored
 
-    def _require_plausible(self) -> None:
+    def _check_arrays(self) -> None:
         """Check that the arrays and numbers have shapes and ranges that a measured distribution can have.
 
         A file from somebody else has the right digest, and may hold anything.
 
         Raises:
-            ArtifactError: if they are not.
+            ArtifactError: if one has not.
         """
         mean, directions, variances = self.gaussian.mean, self.gaussian.directions, self.gaussian.variances
         r, d = directions.shape if directions.ndim == 2 else (0, 0)
@@ -224,7 +222,7 @@ def _sample_moments(rows: Vectors) -> Moments:
 
 
 def vector_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
-    """Return the L2 norms `(n,)` of rows `(n, d)` in the rows' dtype. A norm that overflows is inf."""
+    """Return the L2 norms `(n,)` of rows `(n, d)`, in the rows' dtype. A norm that overflows is inf."""
     with np.errstate(over="ignore"):
         norms: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
     return norms

@@ -69,8 +69,8 @@ fields belong to the caller.
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder with a chain's manifest and tensors, atomically. Returns the manifest with schema
-    version and digests added.
+    """Write a new artifact folder with a chain's manifest and tensors, atomically. Return the manifest with the schema
+    version and the digests added.
 
     Missing parent folders are created; an existing artifact is never overwritten.
 
@@ -117,8 +117,8 @@ def write_artifact(
 
 
 def read_file(path: Path, name: str, root: Path | None = None, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of the file `name` in the artifact folder `path`. With `root`, links that lead out of that
-    folder are refused.
+    """Return the bytes of the file `name` in the artifact folder `path`. If `root` is given, links that lead out of
+    that folder are refused.
 
     Args:
         path: path of the artifact folder.
@@ -135,12 +135,12 @@ def read_file(path: Path, name: str, root: Path | None = None, max_bytes: int | 
 
 
 def display_name(path: Path) -> str:
-    """Return the last two components of a path joined by "/", for error messages, which must not show the rest."""
+    """Return the last two parts of a path, such as "chains/news", for error messages that must not show the rest."""
     return "/".join(path.parts[-2:])
 
 
 def read_manifest(path: Path, root: Path | None = None) -> Manifest:
-    """Read the manifest of an artifact folder, and return it after checking its schema version, digest and field types.
+    """Read the manifest of an artifact folder, check its schema version, digest and field types, and return it.
 
     `root` is as in `read_file`.
 
@@ -179,7 +179,7 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
 
 
 def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
-    """Check that fields of a manifest have the given types. Fields that are missing or null pass.
+    """Check that fields of a manifest have the given types. Fields that are missing or null are not checked.
 
     Args:
         path: path of the artifact folder, for the message.
@@ -197,7 +197,7 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Read an artifact folder and verify its digests. Returns the manifest, and the tensors by name.
+    """Read an artifact folder and verify its digests. Return the manifest, and the tensors by name.
 
     `root` is as in `read_file`.
 
@@ -215,8 +215,8 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Read an artifact folder and verify its digests. Returns the manifest, and the bytes of chain.safetensors with the
-    tensors.
+    """Read an artifact folder and verify its digests. Return the manifest, and the tensors as the bytes of
+    chain.safetensors.
 
     `root` is as in `read_file`.
 
@@ -245,7 +245,7 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 hex digest of a manifest as canonical JSON, leaving out its field `manifest_sha256`."""
+    """Return the SHA-256 of a manifest as canonical JSON, in hexadecimal. The field `manifest_sha256` is left out."""
     # Of the parsed fields, sorted and without spaces, so that reformatting the file does not count as altering it.
     digested = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -5,7 +5,7 @@ impossible chains early. A view transforms rows when they are read.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, overload
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lathe.transforms.base.validation import ParameterRule
 from lathe.transforms.errors import InputError, NotFittedError, StepError
 from lathe.transforms.statistics import RowTransform, SharedVectors
 from lathe.transforms.vectors import Vectors, as_tensor, standardize_layout
@@ -37,12 +38,12 @@ class Signature:
     target_dimensions: int | None = None
 
     def add_zero_variance(self, directions: int) -> "Signature":
-        """Return a copy with `directions` more directions without variance."""
+        """Return a copy of the signature that counts `directions` more directions without variance."""
         return replace(self, zero_variance_directions=self.zero_variance_directions + directions)
 
     def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
-        """Return the signature of vectors after a reduction to `dimensions`. The rank becomes the smaller of the rank
-        and `dimensions`.
+        """Return the signature of vectors after they are reduced to `dimensions` dimensions. The rank of the result is
+        the smaller of the present rank and `dimensions`.
 
         Without known input dimensions the outputs are taken to have full rank.
 
@@ -83,6 +84,8 @@ class Map(nn.Module):
     """
 
     kind: ClassVar[str]
+    parameter_rules: ClassVar[Mapping[str, ParameterRule]] = {}
+    """Rules of the parameters of `__init__` by name, checked in this order by `check_parameters`."""
     nested: bool = False
     """Whether outputs may be truncated to any number of leading dimensions and renormalized (Matryoshka)."""
     two_sided: bool = False
@@ -93,19 +96,22 @@ class Map(nn.Module):
     # Every buffer passes one of the next two methods: those of a fit, of an artifact, of folding, of an inverse. `.to`
     # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A tensor assigned to a buffer is first copied to the standard memory layout if needed."""
+        """Set an attribute. A tensor assigned to a buffer is first copied to the standard memory layout if it has
+        another.
+        """
         if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
             value = standardize_layout(value)
         super().__setattr__(name, value)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Register a buffer as `nn.Module` does, after copying it to the standard memory layout if needed."""
+        """Register a buffer as `nn.Module` does. Its tensor is first copied to the standard memory layout if it has
+        another.
+        """
         super().register_buffer(name, None if tensor is None else standardize_layout(tensor), persistent)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows `(n, d)` to outputs `(n, k)`, each row by itself and without side effects.
-
-        Subclasses define it.
+        """Map rows `(n, d)` to outputs `(n, k)`, each row independently and without side effects. Subclasses define
+        this method.
         """
         raise TypeError(f"{type(self).__name__} must define forward")
 
@@ -114,9 +120,8 @@ class Map(nn.Module):
     @overload
     def transform(self, rows: Any) -> NDArray[Any]: ...
     def transform(self, rows: Any) -> Any:
-        """Apply the map to rows `(n, d)`.
-
-        The result is a tensor on the same device for a tensor, a NumPy array otherwise.
+        """Apply the fitted map to rows `(n, d)`, and return outputs `(n, k)`: a tensor on the same device for a tensor,
+        else a NumPy array.
 
         Raises:
             NotFittedError: before `fit`.
@@ -125,23 +130,23 @@ class Map(nn.Module):
         return apply(self, rows)
 
     def primitives(self) -> "list[Map]":
-        """Return this map as a list of simpler maps to apply in order, used to fold chains.
+        """Return simpler maps that give the same outputs when they are applied in order: affine maps, column selections
+        and normalizations. By default the list holds only this map itself.
 
-        By default it is this map alone.
-
-        The simpler maps are affine maps, column selections and normalizations.
+        `Chain.fold` multiplies neighbouring ones into one.
         """
         return [self]
 
     def query_map(self) -> "Map":
-        """Return the map of queries, whose outputs search those of this map.
-
-        By default it is this map itself.
+        """Return the map for query vectors, whose outputs are compared with this map's outputs for documents. By
+        default it is this map itself.
         """
         return self
 
-    def on_side(self, side: Side) -> "Map":
-        """Return the map of one side of a search: `query_map()` for queries, this map for documents."""
+    def map_for(self, side: Side) -> "Map":
+        """Return the map for queries or for documents, as `side` says: `query_map()` for "query", this map itself for
+        "document".
+        """
         return self.query_map() if side == "query" and self.two_sided else self
 
     @property
@@ -150,15 +155,15 @@ class Map(nn.Module):
         return "none"
 
     def inverse(self) -> "Map":
-        """Return the map from outputs back to inputs.
+        """Return the map from outputs back to inputs. By default there is none, and `StepError` is raised.
 
         Raises:
-            StepError: unless a subclass defines one.
+            StepError: unless a subclass defines an inverse.
         """
         raise StepError(f"{self.kind} cannot be inverted")
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map. Returns a tensor for a tensor, else a NumPy
+        """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map. Return a tensor for a tensor, else a NumPy
         array.
 
         How well inputs are recovered is told by `inverse_kind`.
@@ -175,9 +180,10 @@ class Map(nn.Module):
         return apply(self.inverse(), rows)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Yield the map's buffers, those of inner modules included.
+        """Yield the map's buffers, and those of modules inside it.
 
-        torch's search for modules inside, which few maps have, takes longer than many a map.
+        A map with no modules inside yields its own buffers directly: torch's search for modules takes longer than many
+        a map.
         """
         if self._modules:
             return super().buffers(recurse)
@@ -208,27 +214,28 @@ class Map(nn.Module):
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def check_parameters(self) -> None:
-        """Check that parameters have the right types and ranges.
-
-        By default nothing is checked.
+        """Check the parameters of `__init__` by the rules in `parameter_rules`.
 
         Raises:
-            StepError: if one has not.
+            StepError: for the first parameter whose value is not allowed, with the value and what is allowed.
         """
+        for name, rule in self.parameter_rules.items():
+            value = getattr(self, name)
+            if (allowed := rule(value)) is not None:
+                raise StepError(f"{self.kind}: {name} must be {allowed}, got {value!r}")
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the outputs, given that of the inputs.
-
-        Subclasses define it.
+        """Return the signature of the outputs (dimensions, rank, kind of codes), given that of the inputs. Subclasses
+        define this method.
 
         Raises:
-            StepError: if this map cannot follow such inputs.
+            StepError: if this map cannot be applied to such inputs.
         """
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check that this map accepts such inputs, and return the signature of its outputs. A signature holds the
-        dimensions and kind of vectors. The parameters are checked too.
+        """Check the parameters and that this map can be applied to such inputs. Return the signature of the outputs:
+        their dimensions, rank and kind of codes.
 
         Args:
             inputs: signature of the inputs.
@@ -251,43 +258,46 @@ class Map(nn.Module):
         return self.output_signature(inputs if fitted_on is None else replace(inputs, dimensions=fitted_on))
 
     def spec(self) -> Spec:
-        """Return the kind and the `__init__` parameters as a JSON-serializable dict, without the fitted buffers."""
+        """Return a dict with the kind and the `__init__` parameters, which can be serialized as JSON. Fitted tensors
+        are left out.
+        """
         # Parameters that are buffers, such as the weight of `Affine`, are tensors and have no JSON.
         parameters = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
         return {"kind": self.kind} | parameters
 
     def extra_repr(self) -> str:
-        """Return `name=value` of each parameter that is not its default, and "not fitted" if so, for `repr`."""
+        """Return the text for `repr`: `name=value` for each parameter that differs from its default, and "not fitted"
+        if the map is not fitted.
+        """
         defaults = {name: entry.default for name, entry in inspect.signature(type(self).__init__).parameters.items()}
-        told = {name: value for name, value in self.spec().items() if name in defaults and value != defaults[name]}
-        parameters = ", ".join(f"{name}={value!r}" for name, value in told.items())
+        changed = {name: value for name, value in self.spec().items() if name in defaults and value != defaults[name]}
+        parameters = ", ".join(f"{name}={value!r}" for name, value in changed.items())
         return parameters if self.fitted else f"{parameters}, not fitted".removeprefix(", ")
 
 
-class FittedMap(Protocol):
-    """Protocol of what `apply` takes: a map or a chain."""
+class _FittedMap(Protocol):
+    """Protocol of what `apply` takes: a map or a chain of transforms."""
 
     @property
     def fitted(self) -> bool:
-        """Whether the map is fitted: no buffer is empty."""
+        """Whether the map can be applied: no buffer is empty."""
 
     @property
     def input_dimensions(self) -> int | None:
         """Number of input dimensions, or None for any."""
 
     def buffers(self) -> Iterator[Tensor]:
-        """Yield the buffers, which hold the fitted state."""
+        """Yield the tensors that hold the fitted state."""
 
     def __call__(self, x: Tensor, **keywords: Any) -> Any:
-        """Map rows `(n, d)`.
-
-        Keywords are those that the map takes.
+        """Map rows `(n, d)` to outputs `(n, k)`. `keywords` are further arguments of the map, such as `side` of a
+        chain.
         """
 
 
-def apply(module: FittedMap, rows: Any, require_finite: bool = False, **keywords: Any) -> Any:
-    """Apply a fitted map or chain to rows without recording gradients. Returns a tensor for a tensor, else a NumPy
-    array.
+def apply(module: _FittedMap, rows: Any, require_finite: bool = False, **keywords: Any) -> Any:
+    """Apply a fitted map or chain of transforms to rows `(n, d)`, without recording gradients. Return the outputs `(n,
+    k)` as a tensor for a tensor, else as a NumPy array.
 
     The computation uses the dtype and device of the map; a resulting tensor is moved back to the device of `rows`.
 
@@ -321,17 +331,17 @@ def apply(module: FittedMap, rows: Any, require_finite: bool = False, **keywords
 
 
 def parameter_names(cls: type[nn.Module]) -> list[str]:
-    """Return the names of the parameters of a class's `__init__`, without `self`. The list is empty if the class only
-    inherits `nn.Module`'s.
+    """Return the names of the `__init__` parameters of a class, without `self`. Return an empty list for a class that
+    has only `nn.Module.__init__`.
     """
     if cls.__init__ is nn.Module.__init__:
         return []
     return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
 
-def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
-    """Return a tensor whose dtype and device a map's computation uses. It is the map's first float buffer, else an
-    empty tensor.
+def _like_tensor(module: _FittedMap, rows: Any) -> Tensor:
+    """Return a tensor that has the dtype and the device in which a map is computed. It is the map's first float buffer
+    if there is one, else an empty tensor.
 
     The empty tensor has the dtype of the rows (float32 unless they are a float tensor) and the device of the buffers,
     or of the rows if there are no buffers.
@@ -345,7 +355,7 @@ def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
     return torch.empty(0, dtype=dtype, device=device)
 
 
-class TransformedView:
+class _TransformedView:
     """A lazy view `(n, k)` of vectors `(n, d)`: indexing reads the chosen rows and transforms them.
 
     Args:
@@ -360,15 +370,17 @@ class TransformedView:
         self.shape = (vectors.shape[0], dimensions)
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Read the rows at the given index or slice and return them transformed."""
+        """Read the vectors at the given index or slice, and return them transformed."""
         return self.transform(self.vectors[rows])
 
 
 def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
-    """Return a view `(n, k)` of vectors `(n, d)` whose rows the fitted chain transforms only when they are read."""
+    """Return a lazy view `(n, k)` of vectors `(n, d)`: rows are read and transformed by the fitted chain only when the
+    view is indexed.
+    """
     # The owner makes the view, so that it can still compute the moments itself, where the rows are.
     if isinstance(vectors, SharedVectors):
         return vectors.view_through(chain)
     # Not `transform`: a fit names the rows with NaN and inf itself.
-    transform = partial(apply, chain)  # type: ignore[arg-type]  # a chain is a `FittedMap`, too
-    return TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), transform)
+    transform = partial(apply, chain)  # type: ignore[arg-type]  # a chain is a `_FittedMap`, too
+    return _TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), transform)

@@ -74,7 +74,9 @@ class QueryPairs:
         return len(self.queries)
 
     def append(self, others: "QueryPairs") -> "QueryPairs":
-        """Return these queries followed by others that search the same documents."""
+        """Return these pairs with the queries of `others` after the present ones. Both must search
+        the same documents.
+        """
         shift = np.array([len(self.queries), 0])
         return replace(
             self,
@@ -84,7 +86,7 @@ class QueryPairs:
         )
 
     def select(self, rows: NDArray[np.int64]) -> "QueryPairs":
-        """Return the pairs of some queries, given by their rows, in that order. All documents stay.
+        """Return the pairs of some of the queries, which are renumbered in the order of `rows`. All documents stay.
 
         Args:
             rows: distinct rows of queries, `(k,)`.
@@ -104,13 +106,15 @@ class QueryPairs:
     def map(
         self, queries: Callable[[FloatArray], FloatArray], documents: Callable[[FloatArray], FloatArray]
     ) -> "QueryPairs":
-        """Return the same pairs with both sides transformed, each by its own function of vectors."""
+        """Return the same pairs with other vectors: `queries` is applied to the matrix of queries, `documents` to that
+        of documents.
+        """
         return replace(self, queries=queries(self.queries), documents=documents(self.documents))
 
 
 def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Search all documents with every query by inner product, and measure the rankings by the known relevant documents.
-    Returns nDCG@k and recall@k of each query, `(n,)` each.
+    """Search all documents with every query by inner product, and compare the ranking with the relevant documents.
+    Return nDCG@k of each query `(n,)` and recall@k of each query `(n,)`.
 
     Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
     largest that is possible; recall@k is their share of all that are relevant, or of k if more are. Excluded documents

@@ -47,8 +47,8 @@ class TrainingConfig:
     patience: int = 0
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate at a step, counted from 0. It rises linearly to the peak during the warm-up, then
-        falls linearly to 0.
+        """Return the learning rate of a training step, counted from 0. The rate rises linearly to its peak during the
+        warm-up, then falls linearly to 0.
         """
         warm = int(self.warmup * self.steps)
         if step < warm:
@@ -57,7 +57,7 @@ class TrainingConfig:
         return self.learning_rate * (self.steps - step) / max(1, self.steps - warm)
 
     def override(self, steps: int | None, batch: int | None, learning_rate: float | None) -> "TrainingConfig":
-        """Return a copy with each argument that is not None replacing the value of that name."""
+        """Return a copy of the config in which the arguments that are not None replace the values of these names."""
         overrides: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate}
         return replace(self, **{name: value for name, value in overrides.items() if value is not None})
 
@@ -96,8 +96,8 @@ class TrainingLog:
         return before - last > MIN_IMPROVEMENT * (first - before)
 
     def warnings(self, kind: str) -> list[str]:
-        """Return a list with one warning if the training diverged or ended too early, else an empty list. It ended too
-        early if the held-out loss was still falling.
+        """Return a list with one warning if the training diverged, or if the held-out loss was still falling at its
+        end. Return an empty list otherwise.
 
         Args:
             kind: kind of the trained transform, for the sentence.
@@ -109,8 +109,8 @@ class TrainingLog:
         return []
 
     def as_json(self) -> dict[str, Any]:
-        """Return the log as a dict that can be serialized as JSON. The config is under `recipe`, and NaN and inf are
-        None.
+        """Return the training log as a dict that can be serialized as JSON. The config is under `recipe`, and losses
+        that are NaN or inf are None.
         """
         # JSON has no NaN and inf; `json.dumps` writes words for them that other parsers reject.
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
@@ -144,12 +144,14 @@ class Checkpoint:
 
     @classmethod
     def at(cls, place: "CheckpointPath") -> "Checkpoint":
-        """Return `place` if it is a `Checkpoint`, else a checkpoint at that path with default settings."""
+        """Return `place` itself if it is a `Checkpoint` already, else a checkpoint at this path
+        with default settings.
+        """
         return place if isinstance(place, Checkpoint) else cls(Path(place))
 
     def load(self) -> dict[str, Tensor] | None:
-        """Read the tensors of the checkpoint's file by name. The result is None if the file is missing, unreadable, or
-        has another key.
+        """Read the checkpoint's file, and return its tensors by name. Return None if the file is missing, cannot be
+        read, or was written with another key.
         """
         try:
             with safe_open(self.path, "pt") as file:
@@ -161,7 +163,7 @@ class Checkpoint:
             return None
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write the tensors and the key to the file, atomically replacing what was saved before.
+        """Write tensors and the key to the checkpoint's file, atomically. They replace what was saved before.
 
         Raises:
             OSError: if the file cannot be written.

@@ -17,8 +17,8 @@ from torch import Tensor
 from lathe.transforms.base.map import Map, Signature, parameter_names
 from lathe.transforms.base.query_pairs import QueryPairs
 from lathe.transforms.base.training import Checkpoint, CheckpointPath, TrainingLog
-from lathe.transforms.base.validation import Shape, require_restorable, require_shapes
-from lathe.transforms.errors import InputError, StepError
+from lathe.transforms.base.validation import Shape
+from lathe.transforms.errors import ArtifactError, InputError, StepError
 from lathe.transforms.kinds import KINDS
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
@@ -28,7 +28,7 @@ from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
 
 @dataclass(frozen=True)
 class FitContext:
-    """Progress callback and checkpoint that `fit` passes to `Transform.learn`.
+    """What `fit` passes to `Transform.learn` besides the data: a progress callback, a checkpoint, queries and pairs.
 
     Attributes:
         report: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
@@ -43,8 +43,8 @@ class FitContext:
     pairs: QueryPairs | None = None
 
     def query_moments(self, dimensions: int) -> Moments | None:
-        """Return the moments of the `queries` given to the fit, or None if there are none. `dimensions` are those that
-        the queries must have.
+        """Return the moments of the queries that were given to the fit, or None if none were. Queries of other than
+        `dimensions` dimensions are refused.
 
         Raises:
             InputError: if they have other dimensions.
@@ -76,11 +76,15 @@ class Transform(Map):
     """Whether the fit learns from queries and the documents that are relevant to them."""
     shapes: ClassVar[Mapping[str, Shape]] = {}
     """Shapes of the fitted buffers, as in `{"weight": ("k", "d"), "mean": ("d",)}`, which loaded tensors must have."""
+    entry_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Least and greatest entry allowed in loaded tensors, by buffer; buffers without a range may hold any number."""
     training_log: TrainingLog | None = None
     """Log of the last training; None if the fit has no training steps, or after loading."""
 
     def __init_subclass__(cls, registered: bool = True) -> None:
-        """Add the subclass to `defined` under its kind, unless `registered` is False."""
+        """Add the new subclass to `Transform.defined` under its kind, unless `registered` is False, as for base
+        classes.
+        """
         super().__init_subclass__()
         if registered:
             Transform.defined[cls.kind] = cls
@@ -94,7 +98,8 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the transform to moments, or to vectors `(n, d)` read in blocks, in place, and return it.
+        """Fit the transform to vectors `(n, d)`, which are read in blocks, or to their moments. Buffers are set in
+        place, and the transform itself is returned.
 
         Buffers stay on their device. After an error they are as before.
 
@@ -150,8 +155,8 @@ class Transform(Map):
         return self.to(device)
 
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return the data in the form in which this kind of transform learns. That is `data` unchanged, or the joint
-        moments of vectors and targets if it is fitted on pairs.
+        """Return the data in the form that `learn` takes: the joint moments of vectors and targets for a transform that
+        is fitted on pairs, else `data` unchanged.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.
@@ -172,9 +177,12 @@ class Transform(Map):
         return PairedMoments.from_pairs(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the buffers from the data and store them on self.
+        """Learn from the data, and set the buffers in place. `fit` calls this method after its checks, and subclasses
+        define it.
 
-        `fit` calls this method after its checks.
+        Args:
+            data: the moments, or the vectors `(n, d)`, as `join_pairs` returns them.
+            context: progress callback, checkpoint, queries and pairs of the fit.
         """
         raise TypeError(f"{type(self).__name__} must define learn")
 
@@ -187,49 +195,87 @@ class Transform(Map):
         return 0
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return by name the parameters that the fit derived from data instead of being given them.
-
-        The dict is empty by default.
-
-        They are part of the certificate.
+        """Return the values that the fit derived from the data for parameters that were left open, by name. The dict is
+        empty by default, and becomes part of the certificate.
         """
         return {}
 
     def fit_warnings(self) -> list[str]:
-        """List sentences about what makes this fit less reliable.
-
-        The list is empty by default.
-        """
+        """Return sentences about what makes this fit less reliable. The list is empty by default."""
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from an artifact's tensors by name, check them, and return the transform.
+        """Set the fitted buffers from an artifact's tensors by name, check them, and return the transform itself.
 
         Raises:
             ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
         """
-        require_restorable(self.kind, dict(self.named_buffers()), tensors)
+        buffers = dict(self.named_buffers())
+        if set(tensors) != set(buffers):
+            raise ArtifactError(f"{self.kind} needs the tensors {sorted(buffers)}, the artifact has {sorted(tensors)}")
+
+        for name, tensor in tensors.items():
+            dtype = buffers[name].dtype
+            if tensor.dtype != dtype:
+                raise ArtifactError(
+                    f"the tensor {name!r} of {self.kind} is of dtype {tensor.dtype}; it must be {dtype}"
+                )
+            if not torch.isfinite(tensor).all():
+                raise ArtifactError(f"the tensor {name!r} of {self.kind} is not finite")
+
         for name, tensor in tensors.items():
             _set_buffer(self, name, tensor)
-        self.require_valid_tensors()
+        self.check_tensors()
         return self
 
-    def require_valid_tensors(self) -> None:
-        """Raise `ArtifactError` if buffers have shapes or entries that no fit gives."""
-        require_shapes(self.kind, self.shapes, dict(self.named_buffers()))
-        self.check_tensors()
-
     def check_tensors(self) -> None:
-        """Raise `ArtifactError` if buffers hold entries that no fit gives.
+        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`. An axis that several
+        shapes name must have one length. A subclass may check more.
 
-        By default, nothing is checked.
+        An artifact may come from somebody else: its digests are then right, and its tensors may hold anything.
+
+        Raises:
+            ArtifactError: if a buffer has another shape, or holds an entry that no fit gives.
         """
+        buffers, lengths = dict(self.named_buffers()), dict[str, int]()
+        for name, axes in self.shapes.items():
+            if name not in buffers:
+                continue
+
+            shape = tuple(buffers[name].shape)
+            # An axis that several buffers name has one length, which the first of them sets.
+            fits = len(shape) == len(axes) and all(
+                0 < length == (axis if isinstance(axis, int) else lengths.setdefault(axis, length))
+                for axis, length in zip(axes, shape, strict=True)
+            )
+            if not fits:
+                expected = ", ".join(str(lengths.get(axis, axis) if isinstance(axis, str) else axis) for axis in axes)
+                raise ArtifactError(
+                    f"the tensor {name!r} of {self.kind} has the shape {shape}; it must be ({expected})"
+                )
+
+        for name, (low, high) in self.entry_ranges.items():
+            self._check_entries(name, buffers[name], low, high)
+
+    def _check_entries(self, name: str, tensor: Tensor, low: float, high: float) -> None:
+        """Check that all entries of a buffer lie from `low` to `high`. `tensor` is the buffer of that `name`, or a part
+        of it.
+
+        Raises:
+            ArtifactError: with the first entry that does not.
+        """
+        outside = (tensor < low) | (tensor > high)
+        if outside.any():
+            entry = tensor[outside].flatten()[0].item()
+            raise ArtifactError(
+                f"the tensor {name!r} of {self.kind} holds {entry:g}; it must be from {low:g} to {high:g}"
+            )
 
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Run the block, and if it raises, assign the original buffers of all steps again and re-raise. Changes within a
-    buffer, in place, are not undone.
+    """Context manager that assigns the original buffers of all steps again if the block raises. The error is then
+    raised again. Changes within a buffer's tensor are not undone.
     """
     # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
     earlier = [dict(step.named_buffers()) for step in steps]
@@ -244,7 +290,9 @@ def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
 
 
 def _set_buffer(step: Map, name: str, tensor: Tensor) -> None:
-    """Assign a tensor to the buffer of a dotted name, which may belong to a module inside the step."""
+    """Assign a tensor to the buffer with a dotted name, such as `steps.0.mean`, whose first parts name modules inside
+    the step.
+    """
     owner, _, leaf = name.rpartition(".")
     setattr(step.get_submodule(owner), leaf, tensor)
 
@@ -256,7 +304,7 @@ class Registry(Mapping[str, type[Transform]]):
     """
 
     def __getitem__(self, kind: str) -> type[Transform]:
-        """Return the class of a kind, importing its module if needed.
+        """Return the transform class of a kind. Its module is imported if needed.
 
         Raises:
             KeyError: for an unknown kind.
@@ -280,8 +328,8 @@ TRANSFORMS = Registry()
 
 
 def build_transform(spec: Mapping[str, Any]) -> Transform:
-    """Build a transform, not fitted yet, from its spec, and check its parameters. A spec is such as `{"kind": "pca",
-    "dimensions": 128}`.
+    """Build a transform that is not fitted yet from its spec, such as `{"kind": "pca", "dimensions": 128}`, and return
+    it. Its parameters are checked.
 
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.
@@ -302,14 +350,10 @@ def build_transform(spec: Mapping[str, Any]) -> Transform:
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         advice = f"did you mean {similar}? {takes.capitalize()}" if similar else takes
         raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {advice}")
-    if missing := [name for name in _required_parameters(cls) if name not in parameters]:
+    defaults = {name: inspect.signature(cls.__init__).parameters[name].default for name in known}
+    if missing := [name for name in known if defaults[name] is inspect.Parameter.empty and name not in parameters]:
         raise StepError(f"{kind} needs {', '.join(missing)}, as in {kind}:128")
 
     transform = cls(**parameters)
     transform.check_parameters()
     return transform
-
-
-def _required_parameters(cls: type[Transform]) -> list[str]:
-    parameters = inspect.signature(cls.__init__).parameters
-    return [name for name in parameter_names(cls) if parameters[name].default is inspect.Parameter.empty]

@@ -4,27 +4,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import (
-    FitContext,
-    Inverse,
-    Map,
-    Signature,
-    Transform,
-    require_flag,
-    require_training,
-    require_whole,
-)
+from lathe.transforms.base import FLAG, FitContext, Inverse, Map, Signature, Transform, training_rules, whole_number
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import (
     Batches,
     autograd_loss,
-    checkpoint_for,
-    mean_of_varied,
-    paper_config,
+    build_paper_config,
+    compute_checked_mean,
+    draw_uniform_weights,
+    prepare_checkpoint,
     train,
-    uniform_start,
 )
-from lathe.transforms.statistics import Moments, zero_where_zero
+from lathe.transforms.statistics import Moments, zero_outputs_of_zero_rows
 from lathe.transforms.vectors import Vectors
 
 
@@ -33,7 +24,7 @@ class Autoencoder(Transform):
 
     The baseline of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (section
     4.3): one layer each way, the squared error of reconstruction, and the training config of the paper's linear map
-    (`paper_config.PAPER`). The loss does not preserve distances. At that learning rate outputs can
+    (`build_paper_config.PAPER`). The loss does not preserve distances. At that learning rate outputs can
     become constant, and losses swing: the certificate counts constant outputs, `training_log` has the losses.
 
     Args:
@@ -51,9 +42,19 @@ class Autoencoder(Transform):
         bias: e, `(k,)`.
         decoder_weight: D, `(d, k)`.
         decoder_bias: d, `(d,)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Autoencoder
+        >>> rows = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+        >>> step = Autoencoder(2, steps=20, batch=64).fit(rows)
+        >>> encoded = step.transform(rows)
+        >>> encoded.shape, bool((encoded >= 0).all()), step.inverse_transform(encoded).shape
+        ((300, 2), True, (300, 6))
     """
 
     kind = "autoencoder"
+    parameter_rules = {"dimensions": whole_number(1), "literal": FLAG, **training_rules()}
     shapes = {
         "weight": ("k", "d"),
         "bias": ("k",),
@@ -85,25 +86,17 @@ class Autoencoder(Transform):
         for name in ("weight", "bias", "decoder_weight", "decoder_bias"):
             self.register_buffer(name, torch.empty(0))
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `dimensions` ≥ 1, `literal` is a bool, and the
-        training parameters are in range.
-        """
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_flag(self.kind, "literal", self.literal)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
-
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions.
+        """Return the input signature reduced to `dimensions` dimensions.
 
         Raises:
-            StepError: if the input is known to have `dimensions` dimensions or fewer.
+            StepError: if the inputs are known to have `dimensions` dimensions or fewer.
         """
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train encoder and decoder to reconstruct the vectors with the least squared error. Sets the buffers and
-        `training_log`.
+        """Train encoder and decoder by gradient descent so that the vectors are reconstructed with a small squared
+        error. Set their weights, their biases and `training_log`.
 
         Weights and biases start as those of `torch.nn.Linear`.
 
@@ -114,8 +107,8 @@ class Autoencoder(Transform):
         if isinstance(data, Moments):
             raise InputError("autoencoder is trained on vectors and cannot be fitted on moments")
 
-        mean = mean_of_varied(self.kind, data)
-        config = paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
+        mean = compute_checked_mean(self.kind, data)
+        config = build_paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
         parameters = self._initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:
@@ -123,7 +116,7 @@ class Autoencoder(Transform):
             decoded = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
             return (batch - (decoded.relu() if self.literal else decoded)).square().sum(1).mean()
 
-        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        checkpoint = prepare_checkpoint(context, self.spec(), config, data, mean)
         batches = Batches(data, config, self.seed, self.device)
         loss = autograd_loss(parameters, loss_of)
         self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
@@ -132,8 +125,8 @@ class Autoencoder(Transform):
             setattr(self, name, parameter.detach())
 
     def _initial_parameters(self, d: int) -> dict[str, Tensor]:
-        """Draw random weights and biases for both layers, from U(−1/√fan_in, 1/√fan_in), and return them by name. They
-        require gradients.
+        """Return the weights and biases of both layers at the start of the training, by name. They are drawn from
+        U(−1/√fan_in, 1/√fan_in) and require gradients.
         """
         # The generator is on the CPU, so that a seed draws the same weights for every device.
         generator = torch.Generator().manual_seed(self.seed)
@@ -143,7 +136,7 @@ class Autoencoder(Transform):
 
         return {
             # `requires_grad_` comes last: a tensor that `.to` copied from it would be no leaf, which AdamW refuses.
-            name: uniform_start(shape, fan_in[name], generator).to(self.device).requires_grad_()
+            name: draw_uniform_weights(shape, fan_in[name], generator).to(self.device).requires_grad_()
             for name, shape in shapes.items()
         }
 
@@ -153,11 +146,10 @@ class Autoencoder(Transform):
         return self.dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return relu(Ex + e), `(n, d)` to `(n, k)`.
-
-        Rows of x that are zero become zero, whatever the bias.
+        """Return relu(Ex + e) for rows x, `(n, d)` to `(n, k)`. Rows of x that are zero become
+        zero, whatever the bias.
         """
-        return zero_where_zero(functional.linear(x, self.weight, self.bias).relu(), x)
+        return zero_outputs_of_zero_rows(functional.linear(x, self.weight, self.bias).relu(), x)
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -165,11 +157,11 @@ class Autoencoder(Transform):
         return "approximate"
 
     def inverse(self) -> Map:
-        """Return the trained decoder as a map, `(n, k)` to `(n, d)`, that reconstructs inputs approximately."""
-        return AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
+        """Return the trained decoder as a map, `(n, k)` to `(n, d)`, which reconstructs inputs approximately."""
+        return _AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
 
 
-class AutoencoderDecoder(Map):
+class _AutoencoderDecoder(Map):
     """Decoder of a fitted `Autoencoder`: z ↦ Dz + d, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
 
     kind = "autoencoder_decoder"
@@ -183,6 +175,6 @@ class AutoencoderDecoder(Map):
         self.literal = literal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Dz + d for each row z, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
+        """Return Dz + d for rows z, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
         y = functional.linear(x, self.weight, self.bias)
         return y.relu() if self.literal else y

@@ -4,16 +4,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_seed
+from lathe.transforms.base import FLAG, SEED, FitContext, Inverse, Map, Signature, Transform
 from lathe.transforms.linear.affine import InverseAffine, Normalize, translation
-from lathe.transforms.linear.debias import DirectionRemoval, mean_warnings
+from lathe.transforms.linear.debias import DirectionRemoval, list_mean_warnings
 from lathe.transforms.statistics import (
     Moments,
     dimensions_of,
     drop_rounding_residue,
     moments_of,
+    normalize_outputs,
     norms_of,
-    unit_image,
     unit_moments,
     unit_rows,
 )
@@ -21,22 +21,27 @@ from lathe.transforms.vectors import Vectors
 
 
 class RandomDirection(DirectionRemoval):
-    """Removal of one random direction, drawn by `seed`, followed by L2 normalization: the control that R2 must beat."""
+    """Removal of one random direction, drawn by `seed`, followed by L2 normalization: the control that R2 must beat.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import RandomDirection
+        >>> rows = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+        >>> step = RandomDirection(seed=1).fit(rows)
+        >>> bool(abs(step.transform(rows) @ step.direction.numpy()).max() < 1e-6)
+        True
+    """
 
     kind = "rand"
+    parameter_rules = {"seed": SEED}
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
 
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `seed` is an integer from 0 to `MAX_SEED`."""
-        require_seed(self.kind, self.seed)
-
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw a uniformly random unit direction `(d,)` with `seed`.
-
-        Of the data, only d is used.
+        """Draw a unit direction `(d,)` uniformly at random by `seed`, and store it. Of the data, only the number of
+        dimensions is used.
         """
         # Normal entries, because they have no preferred direction; uniform entries favour the diagonals of the cube.
         direction = np.random.default_rng(self.seed).standard_normal(dimensions_of(data))
@@ -44,10 +49,18 @@ class RandomDirection(DirectionRemoval):
 
 
 class MeanCentering(Transform):
-    """Mean centering e − μ, without normalization: the control that shows what renormalizing adds.
+    """Mean centering x − μ, without normalization: the control that shows what renormalizing adds.
 
     μ is the mean of the rows as they are. If the outputs of a chain must not be normalized, turn the chain's own
     normalization off. Can be inverted exactly.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import MeanCentering
+        >>> rows = np.array([[1, 2], [3, 6]], np.float32)
+        >>> MeanCentering().fit(rows).transform(rows)
+        array([[-1., -2.],
+               [ 1.,  2.]], dtype=float32)
     """
 
     kind = "mc"
@@ -59,26 +72,22 @@ class MeanCentering(Transform):
         self.register_buffer("mean", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged: centering keeps the dimensions."""
+        """Return the input signature unchanged, because centering keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean of the rows, computed in float64, as float32.
-
-        The rows are not normalized first.
-        """
+        """Compute the mean of the rows in float64, and store it as float32. Rows are not normalized first."""
         moments = moments_of(data)
         self.mean = torch.from_numpy(moments.mean).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x − μ, `(n, d)` to `(n, d)`.
-
-        Zero rows, and outputs that are only rounding error, become zero.
+        """Return x − μ for rows x, `(n, d)` to `(n, d)`. Zero rows, and outputs that are only rounding error, become
+        zero.
         """
         return drop_rounding_residue(x - self.mean, x)
 
     def primitives(self) -> list[Map]:
-        """Return the translation by −μ as a list of one float64 `Affine`."""
+        """Return a list of one float64 `Affine`, the translation by −μ."""
         return [translation(-self.mean.double())]
 
     @property
@@ -87,7 +96,7 @@ class MeanCentering(Transform):
         return "exact"
 
     def inverse(self) -> Map:
-        """Return the inverse y ↦ y + μ."""
+        """Return the exact inverse, y ↦ y + μ."""
         return InverseAffine(None, self.mean)
 
 
@@ -96,9 +105,18 @@ class R1(Transform):
 
     e' = (e − μ) / ‖e − μ‖: R1 of *Correcting Mean Bias in Text Embeddings*, Eq. 1, which writes e for unit vectors. So
     rows are normalized before both the fit and the subtraction; moments are taken as they are.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import R1, Moments
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(500, 8)).astype(np.float32)
+        >>> debiased = R1().fit(rows).transform(rows)
+        >>> Moments.from_vectors(debiased).mean_norm() < 0.1
+        True
     """
 
     kind = "r1"
+    parameter_rules = {"renormalize": FLAG}
     shapes = {"mean": ("d",), "noise_floor": ()}
 
     def __init__(self, renormalize: bool = True) -> None:
@@ -109,22 +127,18 @@ class R1(Transform):
         self.register_buffer("mean", torch.empty(0))
         self.register_buffer("noise_floor", torch.empty(0))
 
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `renormalize` is a bool."""
-        require_flag(self.kind, "renormalize", self.renormalize)
-
     @property
     def mean_norm(self) -> Tensor:
         """Norm of the mean, ‖μ‖, as a scalar tensor."""
         return norms_of(self.mean)[0]
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged: subtracting the mean keeps the dimensions."""
+        """Return the input signature unchanged, because subtracting the mean keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute and store the mean, and the norm that chance alone would give it (its noise floor). Rows are
-        normalized first, moments are taken as they are.
+        """Compute the mean of the rows and the norm it would have by chance (its noise floor), and store both. Rows are
+        L2-normalized first, but moments are taken as they are.
 
         Computed in float64, stored in float32.
         """
@@ -133,17 +147,16 @@ class R1(Transform):
         self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize rows, subtract the mean, and normalize again if `renormalize`, `(n, d)` to `(n, d)`.
-
-        Zero rows, and outputs that are only rounding error, become zero.
+        """Return rows normalized, minus the mean, and normalized again if `renormalize`, `(n, d)` to `(n, d)`. Zero
+        rows, and outputs that are only rounding error, become zero.
         """
         unit = unit_rows(x)
-        return (unit_image if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
+        return (normalize_outputs if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
 
     def primitives(self) -> list[Map]:
         """Return `Normalize`, the translation by −μ as an `Affine`, and a second `Normalize` if `renormalize`."""
         return [Normalize(), translation(-self.mean.double()), *([Normalize()] if self.renormalize else [])]
 
     def fit_warnings(self) -> list[str]:
-        """Return a one-item list with a warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list."""
-        return mean_warnings(self.kind, self.mean_norm, self.noise_floor)
+        """Return a list with one warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list."""
+        return list_mean_warnings(self.kind, self.mean_norm, self.noise_floor)

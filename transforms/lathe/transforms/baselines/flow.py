@@ -15,20 +15,21 @@ from lathe.transforms.base import (
     TrainingConfig,
     Transform,
     apply,
-    require_between,
-    require_training,
-    require_whole,
+    number,
+    or_none,
+    training_rules,
+    whole_number,
 )
 from lathe.transforms.errors import InputError, NotFittedError, StepError
 from lathe.transforms.learned.descent import (
     Batches,
     autograd_loss,
-    checkpoint_for,
-    mean_of_varied,
+    compute_checked_mean,
+    draw_uniform_weights,
+    prepare_checkpoint,
     train,
-    uniform_start,
 )
-from lathe.transforms.statistics import Moments, Spectrum, moments_of, zero_where_zero
+from lathe.transforms.statistics import Moments, Spectrum, moments_of, zero_outputs_of_zero_rows
 from lathe.transforms.vectors import Vectors
 
 CONFIG = TrainingConfig(
@@ -87,9 +88,25 @@ class Flow(Transform):
         hidden_bias: h, `(blocks, hidden)`.
         coupling_weight: C, `(blocks, 2⌈d/2⌉, hidden)`.
         coupling_bias: c, `(blocks, 2⌈d/2⌉)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Flow
+        >>> rows = np.random.default_rng(0).normal(3, 2, size=(300, 4)).astype(np.float32)
+        >>> step = Flow(blocks=2, steps=20).fit(rows)
+        >>> step.transform(rows).shape, step.log_likelihood(rows).shape
+        ((300, 4), (300,))
+        >>> bool(np.allclose(step.inverse_transform(step.transform(rows)), rows, atol=1e-3))
+        True
     """
 
     kind = "flow"
+    parameter_rules = {
+        "blocks": whole_number(1, MAX_BLOCKS),
+        "noise": number(0, 1),
+        "hidden": or_none(whole_number(1, MAX_HIDDEN)),
+        **training_rules(),
+    }
     shapes = {
         "offset": ("blocks", "d"),
         "log_scale": ("blocks", "d"),
@@ -129,18 +146,8 @@ class Flow(Transform):
         for name in BUFFERS:
             self.register_buffer(name, torch.empty(0))
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `blocks`, `hidden`, `noise` and the training
-        parameters are in range.
-        """
-        require_whole(self.kind, "blocks", self.blocks, at_least=1, at_most=MAX_BLOCKS)
-        require_between(self.kind, "noise", self.noise, 0, 1)
-        if self.hidden is not None:
-            require_whole(self.kind, "hidden", self.hidden, at_least=1, at_most=MAX_HIDDEN)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
-
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, since a flow keeps the dimensions.
+        """Return the input signature unchanged, because a flow keeps the dimensions.
 
         Raises:
             StepError: for vectors of one dimension, which cannot be split in two halves.
@@ -150,8 +157,8 @@ class Flow(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the flow on the vectors by maximum likelihood, starting from values that fit the first batch. Sets the
-        buffers and `training_log`.
+        """Train the flow by maximum likelihood on the vectors, and set its buffers and `training_log`. The training
+        starts from values that standardize the first batch.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, the training diverges before the first finite
@@ -160,11 +167,11 @@ class Flow(Transform):
         if isinstance(data, Moments):
             raise InputError("flow is trained on vectors and cannot be fitted on moments")
 
-        mean = mean_of_varied(self.kind, data)
+        mean = compute_checked_mean(self.kind, data)
         # Without noise, the likelihood of a direction that has no variance grows without bound.
         if self.noise == 0:
             moments = moments_of(data)
-            spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+            spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
             spectrum.require_rank("flow with noise=0", data.shape[1], data.shape[0])
 
         config = CONFIG.override(self.steps, self.batch, self.learning_rate)
@@ -178,7 +185,7 @@ class Flow(Transform):
         self._set_buffers(parameters)
         loss = autograd_loss(parameters, lambda batch: -self.log_densities(batch).mean())
 
-        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        checkpoint = prepare_checkpoint(context, self.spec(), config, data, mean)
         self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
         self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
@@ -187,8 +194,8 @@ class Flow(Transform):
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Set the buffers to the values with which training starts. Mixings are random and orthogonal, couplings change
-        nothing, and actnorms standardize the batch.
+        """Set the buffers to the values with which training starts: random orthogonal mixings, couplings that change
+        nothing, and actnorms that standardize the batch.
         """
         d, blocks = batch.shape[1], self.blocks
         half, second_half, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
@@ -198,7 +205,7 @@ class Flow(Transform):
             "offset": torch.zeros(blocks, d),
             "log_scale": torch.zeros(blocks, d),
             "mixing": rotations,
-            "hidden_weight": uniform_start((blocks, hidden, half), half, generator),
+            "hidden_weight": draw_uniform_weights((blocks, hidden, half), half, generator),
             "hidden_bias": torch.zeros(blocks, hidden),
             # Zeros in a coupling's last layer make it the identity at the start, as in Glow (section 3.3).
             "coupling_weight": torch.zeros(blocks, 2 * second_half, hidden),
@@ -215,8 +222,8 @@ class Flow(Transform):
             x, _ = self._apply_block(block, x)
 
     def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply one block of the flow to rows. Returns its outputs `(n, d)` and the log-scales of its coupling `(n,
-        ⌈d/2⌉)`.
+        """Apply one block of the flow to rows x `(n, d)`. Return its outputs `(n, d)`, and the log-scales of its
+        coupling `(n, ⌈d/2⌉)`.
         """
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
@@ -226,15 +233,15 @@ class Flow(Transform):
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 
     def coupling(self, block: int, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute, from the first half of each row, `(n, ⌊d/2⌋)`, how its second half is changed. Returns log-scale and
-        shift, `(n, ⌈d/2⌉)` each.
+        """Compute how a block changes the second half of each row from the row's first half `(n, ⌊d/2⌋)`. Return the
+        log-scale `(n, ⌈d/2⌉)` and the shift `(n, ⌈d/2⌉)`.
         """
         hidden = functional.linear(first, self.hidden_weight[block], self.hidden_bias[block]).relu()
         raw, shift = functional.linear(hidden, self.coupling_weight[block], self.coupling_bias[block]).chunk(2, dim=-1)
         return LOG_SCALE_LIMIT * torch.tanh(raw / LOG_SCALE_LIMIT), shift
 
     def log_densities(self, x: Tensor) -> Tensor:
-        """Compute the log density that the flow gives each of the rows `(n, d)`. Returns it as `(n,)`, differentiable.
+        """Return the log density of each row under the flow, `(n, d)` to `(n,)`, differentiable in the buffers.
 
         It is log p(x) = log N(z; 0, I) + log|det ∂z/∂x|.
         """
@@ -251,7 +258,7 @@ class Flow(Transform):
         return densities
 
     def log_likelihood(self, rows: Any) -> Any:
-        """Return the natural log of the learned density of each row, `(n, d)` to `(n,)`, without gradients. The result
+        """Return the natural log of the density that the flow gives each row, `(n, d)` to `(n,)`, without gradients. It
         is a tensor for a tensor, else a NumPy array.
 
         Raises:
@@ -260,7 +267,7 @@ class Flow(Transform):
         """
         if not self.fitted:
             raise NotFittedError("call fit before log_likelihood")
-        return apply(LogDensity(self), rows)
+        return apply(_LogDensity(self), rows)
 
     @property
     def learned_directions(self) -> int:
@@ -268,13 +275,13 @@ class Flow(Transform):
         return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows x to z by applying all blocks of the flow in order, both `(n, d)`. Rows of x that are zero become
+        """Map rows x to z by all blocks of the flow in order, `(n, d)` to `(n, d)`. Rows of x that are zero become
         zero.
         """
         z = x
         for block in range(self.blocks):
             z, _ = self._apply_block(block, z)
-        return zero_where_zero(z, x)
+        return zero_outputs_of_zero_rows(z, x)
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -282,16 +289,16 @@ class Flow(Transform):
         return "exact"
 
     def inverse(self) -> Map:
-        """Return the exact inverse as a map from z to x, which uses this flow's buffers."""
-        return InverseFlow(self)
+        """Return the exact inverse of the flow, from z to x, as a map that uses this flow's buffers."""
+        return _InverseFlow(self)
 
 
 def _split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Split rows `(n, d)` into views of their first ⌊d/2⌋ columns and the other ⌈d/2⌉ columns."""
+    """Return views of the first ⌊d/2⌋ columns and of the other ⌈d/2⌉ columns of rows `(n, d)`."""
     return x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
 
 
-class InverseFlow(Map):
+class _InverseFlow(Map):
     """Inverse of a fitted `Flow`, z ↦ x, which inverts the blocks in reverse order.
 
     Mixings are inverted once, in float64.
@@ -308,7 +315,7 @@ class InverseFlow(Map):
         self.register_buffer("unmixing", inverses)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map outputs of the flow `(n, d)`, given as `x`, back to the inputs `(n, d)` that the flow maps to them."""
+        """Map outputs of the flow back to the inputs that it maps to them, `(n, d)` to `(n, d)`."""
         for block in reversed(range(self.flow.blocks)):
             first, second = _split_halves(x)
             # A coupling leaves the first half unchanged, so its log-scale and shift can be computed from the outputs.
@@ -320,8 +327,8 @@ class InverseFlow(Map):
         return x
 
 
-class LogDensity(Map):
-    """Log-density of a fitted `Flow` as a map, rows `(n, d)` to `(n,)`, for use with `apply`."""
+class _LogDensity(Map):
+    """Log density of a fitted `Flow` as a map, `(n, d)` to `(n,)`, for use with `apply`."""
 
     kind = "log_density"
 
@@ -330,5 +337,5 @@ class LogDensity(Map):
         self.flow = flow
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return log p(x) of each row under the flow, `(n, d)` to `(n,)`."""
+        """Return log p(x) of each row x under the flow, `(n, d)` to `(n,)`."""
         return self.flow.log_densities(x)

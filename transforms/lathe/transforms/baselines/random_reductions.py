@@ -3,33 +3,35 @@
 import numpy as np
 import torch
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
+from lathe.transforms.base import SEED, FitContext, Inverse, Map, Signature, whole_number
 from lathe.transforms.linear.affine import Linear
-from lathe.transforms.linear.selection import ScatterColumns, Selection, require_columns
+from lathe.transforms.linear.selection import FittedSelection, ScatterColumns, Selection
 from lathe.transforms.statistics import Moments, dimensions_of
 from lathe.transforms.vectors import Vectors
 
 
 class RandomProjection(Linear):
-    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`.
-
-    Squared norms are kept on average.
+    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`. Squared norms are kept on average.
 
     Johnson and Lindenstrauss (1984). The GeoPres paper's baseline draws from N(0, 1) and does not scale, so its
     positional loss cannot be compared with the loss of this projection.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import RandomProjection
+        >>> rows = np.random.default_rng(1).normal(size=(200, 64)).astype(np.float32)
+        >>> projected = RandomProjection(32).fit(rows).transform(rows)
+        >>> projected.shape, bool(0.8 < (projected**2).sum() / (rows**2).sum() < 1.2)
+        ((200, 32), True)
     """
 
     kind = "random_projection"
+    parameter_rules = {"dimensions": whole_number(1), "seed": SEED}
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         super().__init__()
         self.dimensions = dimensions
         self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_seed(self.kind, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature reduced to `dimensions` dimensions.
@@ -45,44 +47,43 @@ class RandomProjection(Linear):
         return 0
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw the weight `(k, d)` from N(0, 1/k) with `seed`.
-
-        Of the data, only d is used.
+        """Draw the weight `(k, d)` from N(0, 1/k) by `seed`, and store it. Of the data, only the number of dimensions
+        is used.
         """
         # Drawn by NumPy, because torch's generators give other numbers on each kind of device.
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, dimensions_of(data)))
         self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))
 
 
-class RandomSelection(Selection, Transform):
-    """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper."""
+class RandomSelection(FittedSelection):
+    """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import RandomSelection
+        >>> rows = np.arange(12, dtype=np.float32).reshape(2, 6)
+        >>> step = RandomSelection(3, seed=0).fit(rows)
+        >>> bool((step.transform(rows) == rows[:, step.columns.numpy()]).all())
+        True
+    """
 
     kind = "random_selection"
-    shapes = {"columns": ("k",), "width": ()}
+    parameter_rules = {"dimensions": whole_number(1), "seed": SEED}
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         super().__init__(dimensions)
         self.seed = seed
 
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_seed(self.kind, self.seed)
-
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw k distinct column positions at random with `seed`, and store them sorted. Of the data, only the number
-        of dimensions is used.
+        """Draw k distinct column positions at random by `seed`, and store them in ascending order. Of the data, only
+        the number of dimensions is used.
         """
         width = dimensions_of(data)
         positions = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
         self.columns, self.width = torch.from_numpy(np.sort(positions)), torch.tensor(width)
 
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` unless there are `dimensions` columns, each within the width."""
-        require_columns(self)
-
     def primitives(self) -> list[Map]:
-        """Return a list of one `Selection`, of the drawn columns."""
+        """Return a list of one `Selection`, that of the drawn columns."""
         return [Selection(self.dimensions, self.columns, int(self.width))]
 
     @property
@@ -91,5 +92,5 @@ class RandomSelection(Selection, Transform):
         return "approximate"
 
     def inverse(self) -> Map:
-        """Return the map that scatters the columns back to their positions, with zeros elsewhere."""
+        """Return the map that puts the columns back in their positions, with zeros in the others."""
         return ScatterColumns(self.columns, self.width)

@@ -58,7 +58,7 @@ class Chain(nn.Module):
     """
 
     def __init__(self, steps: Iterable[Map], normalize: bool = True) -> None:
-        """Store the steps and check that each can follow the ones before it.
+        """Store the steps, and check that each can be applied to the outputs of the ones before it.
 
         Raises:
             StepError: if a step cannot follow the steps before it, with the reason.
@@ -101,8 +101,8 @@ class Chain(nn.Module):
     def signature(
         self, dimensions: int | None = None, refit: bool = False, target_dimensions: int | None = None
     ) -> Signature:
-        """Check that every step can follow the ones before it, and return the signature of the outputs. A signature
-        holds the dimensions and kind of vectors.
+        """Check that every step can be applied to the outputs of the ones before it. Return the signature of the last
+        outputs: their dimensions, rank and kind of codes.
 
         No step is applied: the check uses only parameters and numbers of dimensions.
 
@@ -120,7 +120,7 @@ class Chain(nn.Module):
         return signature
 
     def dimensions_after(self, dimensions: int) -> int:
-        """Return the number of output dimensions for inputs with `dimensions` dimensions.
+        """Return the number of output dimensions of the chain for inputs with `dimensions` dimensions.
 
         Raises:
             StepError: naming the first step that cannot follow the steps before it.
@@ -142,7 +142,7 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the steps in order, in place, each on the vectors as transformed by the preceding steps. Returns the
+        """Fit the steps in order and in place, each on the vectors as transformed by the steps before it. Return the
         chain itself.
 
         The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
@@ -181,7 +181,7 @@ class Chain(nn.Module):
         if queries is not None and not any(step.takes_queries for step in to_fit.values()):
             raise InputError("no step is fitted on queries; codes are")
 
-        self._require_pairs_or_none(to_fit.values(), pairs, vectors.shape[1])
+        self._check_pairs(to_fit.values(), pairs, vectors.shape[1])
         # All steps are checked before the first is fitted, so that a later one is not refused after that work.
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
         with restore_on_error(self.transforms):
@@ -191,15 +191,15 @@ class Chain(nn.Module):
                     # The given path is a folder: each step has its own file in it.
                     checkpoint = Checkpoint.at(checkpoints)
                     checkpoint = replace(checkpoint, path=checkpoint.path / f"{index}-{step.kind}.safetensors")
-                self.fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
+                self._fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
 
         on_progress(1.0, "fitted")
         return self
 
     @staticmethod
-    def _require_pairs_or_none(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
-        """Check that pairs of these dimensions are given if a step learns from pairs, and only then. A pair is a query
-        with a relevant document.
+    def _check_pairs(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
+        """Check that `pairs` are given if a step learns from queries and relevant documents, and are not given if none
+        does. Their vectors must have `dimensions` dimensions.
 
         Raises:
             InputError: if they are missing, not expected, or of other dimensions.
@@ -217,7 +217,8 @@ class Chain(nn.Module):
                 raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
 
     def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
-        """Return the steps to fit by their positions: all steps if `refit`, else those that are not fitted yet.
+        """Return the steps that `fit` has to fit, by their positions: all steps if `refit`, else those that are not
+        fitted yet.
 
         Raises:
             StepError: if one of them can only be applied, as in a folded chain.
@@ -234,10 +235,10 @@ class Chain(nn.Module):
         return steps
 
     def fit_transform(self, vectors: Vectors, *others: Never, **options: Any) -> Any:
-        """Fit the chain to vectors `(n, d)` as `fit` does, and return them transformed, `(n, k)`."""
+        """Fit the chain to vectors `(n, d)` as `fit` does, and return the same vectors transformed by it, `(n, k)`."""
         return self.fit(vectors, *others, **options).transform(vectors)
 
-    def fit_step(
+    def _fit_step(
         self,
         index: int,
         vectors: Vectors,
@@ -247,7 +248,8 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> None:
-        """Fit the step at position `index`, in place, on the vectors as transformed by the preceding, fitted steps.
+        """Fit the step at position `index`, in place, on the vectors as transformed by the steps before it, which must
+        be fitted.
 
         A quantizer is fitted on normalized rows if the chain normalizes. Arguments are those of `fit`, but `checkpoint`
         is a file and not a folder.
@@ -264,23 +266,24 @@ class Chain(nn.Module):
 
         if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
             vectors = view_through(vectors, before)
-            queries = None if queries is None else view_through(queries, before.query_side())
+            queries = None if queries is None else view_through(queries, before.query_chain())
             pairs = None if pairs is None else pairs.map(before.transform_queries, before.transform)
 
         step.fit(vectors, report, targets, checkpoint, queries, pairs)
 
     def forward(self, x: Tensor, dimensions: int | None = None, side: Side = "document") -> Tensor:
-        """Apply the fitted steps to rows `(n, d)`, and return codes or floats `(n, k)`. Outputs are cut to
-        `dimensions`, normalized if the chain normalizes, and quantized last if it ends in a quantizer.
+        """Apply the fitted steps to rows `(n, d)`, and return floats or byte codes `(n, k)`. Floats are cut to the
+        first `dimensions` columns and normalized if the chain normalizes, then quantized if its last step is a
+        quantizer.
 
-        Steps are applied as they map that side of a search. Queries are not quantized.
+        With the side "query" the steps are applied as they map queries, and nothing is quantized.
         """
         quantizer = None
         for step in self.transforms:
             if isinstance(step, Quantizer):
                 quantizer = step
             else:
-                x = step.on_side(side)(x)
+                x = step.map_for(side)(x)
 
         # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
         x = x if dimensions is None else x[..., :dimensions]
@@ -292,9 +295,8 @@ class Chain(nn.Module):
     @overload
     def transform(self, rows: Any, dimensions: int | None = None) -> NDArray[Any]: ...
     def transform(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform rows `(n, d)` to `(n, k)`.
-
-        The result is a tensor on the input's device for a tensor, else a NumPy array.
+        """Transform documents `(n, d)` to floats or byte codes `(n, k)`. Return a tensor on the input's device for a
+        tensor, else a NumPy array.
 
         A chain that ends in a quantizer outputs codes; see `dequantize`.
 
@@ -311,11 +313,14 @@ class Chain(nn.Module):
         return apply(self, rows, require_finite=True, dimensions=dimensions)
 
     def floats(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform rows like `transform`, then decode the codes to floats if the chain ends in a quantizer."""
+        """Transform documents `(n, d)` to floats `(n, k)`: like `transform`, but byte codes are decoded if the chain
+        ends in a quantizer.
+        """
         return self.dequantize(self.transform(rows, dimensions))
 
     def transform_queries(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform queries `(n, d)` to the floats `(n, k)` that search what `transform` returned for documents.
+        """Transform queries `(n, d)` to floats `(n, k)`, whose inner products with the documents' outputs are the
+        scores of a search. Return a tensor for a tensor, else a NumPy array.
 
         Steps map queries in their own way if they have one, and a quantizer is left out: inner products with `floats`
         of documents are the scores of their codes. Parameters and errors are those of `transform`.
@@ -324,18 +329,15 @@ class Chain(nn.Module):
         return apply(self, rows, require_finite=True, dimensions=dimensions, side="query")
 
     def without_quantizer(self) -> "Chain":
-        """Return a chain of the steps before the quantizer, which it shares with this chain.
-
-        Without a quantizer, it has all steps.
-        """
+        """Return a chain of the same steps without the quantizer at its end. The steps are shared, not copied."""
         return Chain(self.float_steps, self.normalize)
 
-    def query_side(self) -> "Chain":
-        """Return a chain of the maps of queries, without a quantizer: its `transform` is `transform_queries` of this.
+    def query_chain(self) -> "Chain":
+        """Return a chain whose `transform` maps queries as `transform_queries` of this chain does. It has no quantizer.
 
-        The chain shares its tensors with this one and cannot be fitted or saved.
+        It shares its tensors with this chain, and cannot be fitted or saved.
         """
-        return Chain([step.on_side("query") for step in self.float_steps], self.normalize)
+        return Chain([step.map_for("query") for step in self.float_steps], self.normalize)
 
     @property
     def two_sided(self) -> bool:
@@ -346,9 +348,8 @@ class Chain(nn.Module):
         return any(step.two_sided for step in self.transforms)
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode a quantizer's codes to floats `(n, k)`.
-
-        The input is returned unchanged if the chain has no quantizer.
+        """Decode the quantizer's codes to floats, and return them, `(n, k)`. Return the input unchanged if the chain
+        has no quantizer.
         """
         return codes if self.quantizer is None else self.quantizer.inverse_transform(codes)
 
@@ -363,7 +364,7 @@ class Chain(nn.Module):
         return "approximate" if "approximate" in kinds else "exact"
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)`, by inverting the steps in reverse order. Returns a tensor for a
+        """Map outputs `(n, k)` back to inputs `(n, d)`, by inverting the steps in reverse order. Return a tensor for a
         tensor, else a NumPy array.
 
         The result is exact or approximate, as `inverse_kind` says.
@@ -420,21 +421,20 @@ class Chain(nn.Module):
         return last is not None and bool(last.nested)
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether outputs can have `dimensions` dimensions.
-
-        They can have all, or fewer if the chain is nested (Matryoshka). The result is False if the full number is
-        unknown.
+        """Return whether `transform` can give outputs of `dimensions` dimensions: the full number, or fewer if the
+        chain is nested (Matryoshka). Return False if the full number is unknown.
         """
         return serves_dimensions(self.output_dimensions, self.nested, dimensions)
 
     def describe_dimensions(self) -> str:
-        """Return the output dimensions the chain can serve, as text: "any number up to 384" or "only 384"."""
+        """Return as text which output dimensions the chain can give: "any number up to 384" if it is nested, else "only
+        384".
+        """
         return f"any number up to {self.output_dimensions}" if self.nested else f"only {self.output_dimensions}"
 
     def require_dimensions(self, dimensions: int | None) -> None:
-        """Check that the chain can output `dimensions` dimensions.
-
-        None is always allowed.
+        """Check that `transform` can give outputs of `dimensions` dimensions. None stands for the full number and is
+        always allowed.
 
         Raises:
             InputError: if it cannot.
@@ -443,8 +443,8 @@ class Chain(nn.Module):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
-        """Return a new chain with the same outputs in which consecutive affine steps are multiplied into one. With
-        `dimensions`, its outputs are cut to the first ones.
+        """Return a new chain with the same outputs, in which consecutive affine steps are multiplied into one matrix.
+        If `dimensions` is given, the outputs are cut to that many leading dimensions.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
         nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
@@ -465,7 +465,7 @@ class Chain(nn.Module):
 
         self.require_dimensions(dimensions)
         normalize = self.normalize if normalize is None else normalize
-        primitives = [primitive for step in self.float_steps for primitive in step.on_side(side).primitives()]
+        primitives = [primitive for step in self.float_steps for primitive in step.map_for(side).primitives()]
         like = next(self.buffers(), None)
 
         if dimensions is not None and like is not None:
@@ -483,9 +483,9 @@ class Chain(nn.Module):
         # `Module.to` casts float buffers only, so the columns of a selection stay integers.
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
-    def cut_folded(self, dimensions: int) -> "Chain | None":
-        """Return a copy of a folded chain whose outputs are only the first `dimensions` dimensions. The result is None
-        if its last map is not affine.
+    def truncate_folded(self, dimensions: int) -> "Chain | None":
+        """Return a copy of a folded chain that outputs only the first `dimensions` dimensions. Return None if its last
+        map is not affine, or if the chain has a quantizer or normalizes after its steps.
 
         The result equals `fold(dimensions)` of the chain that this one was folded from. It shares the tensors, so that
         it takes no memory.
@@ -501,16 +501,17 @@ class Chain(nn.Module):
         return Chain([*self.transforms[:-1], Affine(last.weight[:dimensions], bias, last.normalize)], normalize=False)
 
     def as_module(self) -> EncoderModule:
-        """Return the chain as a module to append to a `SentenceTransformer`: `model.append(chain.as_module())`.
-
-        The module shares the chain's tensors.
+        """Return a module that applies the chain within a `SentenceTransformer`, as in
+        `model.append(chain.as_module())`. It shares the chain's tensors.
         """
         return EncoderModule(self)
 
     def __len__(self) -> int:
+        """Return the number of steps."""
         return len(self.steps)
 
     def __iter__(self) -> Iterator[Map]:
+        """Iterate over the steps in order."""
         return iter(self.transforms)
 
     @overload
@@ -518,17 +519,17 @@ class Chain(nn.Module):
     @overload
     def __getitem__(self, index: slice) -> "Chain": ...
     def __getitem__(self, index: int | slice) -> "Map | Chain":
-        """Return the step at an index. For a slice, return a new chain of copies of its steps, without metadata."""
+        """Return the step at an index, or, for a slice, a new chain of copies of those steps, without metadata."""
         if isinstance(index, slice):
             # A fit changes the step objects, so a step that two chains share would change in both.
             return Chain(copy.deepcopy(self.transforms[index]), self.normalize)
         return self.transforms[index]
 
     def __add__(self, other: "Map | Chain") -> "Chain":
-        """Return a new chain of copies of this chain's steps, followed by copies of a step or of another chain's steps.
+        """Return a new chain of copies of this chain's steps and, after them, of a step or of another chain's steps.
 
-        If this chain normalizes, a `Normalize` step is put between two chains. Fitted steps stay fitted:
-        `(chain + Int8()).fit(vectors, refit=False)` fits the new step only.
+        If this chain normalizes, a `Normalize` step is put between two chains. Fitted steps stay fitted: `(chain +
+        Int8()).fit(vectors, refit=False)` fits the new step only.
 
         Raises:
             StepError: if a step cannot follow the steps before it, with the reason.
@@ -541,6 +542,7 @@ class Chain(nn.Module):
         return Chain(copy.deepcopy([*self.transforms, *between, *other.transforms]), other.normalize)
 
     def __eq__(self, other: object) -> bool:
+        """Return whether the other is a chain with the same steps, the same fitted tensors and the same `normalize`."""
         if not isinstance(other, Chain):
             return NotImplemented
         if (self.normalize, self.specs()) != (other.normalize, other.specs()):
@@ -563,8 +565,8 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         distribution: FitDistribution | None = None,
     ) -> Manifest:
-        """Write the fitted chain to a new artifact folder, and return its manifest. The folder holds the manifest, the
-        tensors and, if given, the distribution of the fitted rows.
+        """Write the fitted chain to a new artifact folder, and return the manifest that was written. The folder holds
+        manifest, tensors and, if given, the distribution of the fitted rows.
 
         See `lathe.transforms.artifact.folder` for the files.
 
@@ -597,13 +599,16 @@ class Chain(nn.Module):
         return write_artifact(Path(path), manifest, self.tensors(), payload)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the fitted buffers of all steps by name, `<position of the step>.<buffer>`."""
+        """Return the fitted buffers of all steps by name. A name is the step's position and the buffer's name, such as
+        `0.mean`.
+        """
         steps = enumerate(self.transforms)
         return {f"{index}.{name}": buffer for index, step in steps for name, buffer in step.named_buffers()}
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from step specs and tensors, as `specs()` and `tensors()` of a chain return them.
+        """Build a fitted chain from the specs of its steps and their tensors, and return it. `specs()` and `tensors()`
+        of a chain give both.
 
         Tensors whose names do not begin with a step's position are ignored.
 
@@ -621,7 +626,8 @@ class Chain(nn.Module):
 
     @classmethod
     def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
-        """Load a fitted chain from its artifact folder and check it. The manifest becomes its metadata.
+        """Load a fitted chain from its artifact folder, check it, and return it. The folder's manifest becomes its
+        `metadata`.
 
         The chain is checked by applying it to two rows on both sides of a search, because an artifact from elsewhere
         may hold anything. Its outputs are bit-equal to those of the saved chain.
@@ -636,8 +642,8 @@ class Chain(nn.Module):
         manifest, tensors = read_artifact(Path(path), root)
         try:
             chain = cls.from_tensors(manifest["steps"], manifest["normalize"], tensors)
-            chain._require_described(manifest, tensors)
-            chain._require_applicable()
+            chain._check_against_manifest(manifest, tensors)
+            chain._check_by_applying()
         except Exception as error:  # steps that get tensors of somebody else may fail in any way
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise ArtifactError(f"the chain at {display_name(Path(path))} cannot be rebuilt: {reason}") from error
@@ -645,11 +651,12 @@ class Chain(nn.Module):
         chain.metadata = manifest
         return chain
 
-    def _require_described(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        """Check that a manifest states this chain's dimensions, and that every tensor belongs to it.
+    def _check_against_manifest(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
+        """Check that the dimensions in a manifest are this chain's, and that every loaded tensor belongs to one of its
+        steps.
 
         Raises:
-            ArtifactError: if it does not.
+            ArtifactError: if they are not, or a tensor belongs to none.
         """
         for name, actual in (
             ("input_dimensions", self.input_dimensions),
@@ -662,14 +669,14 @@ class Chain(nn.Module):
         if unknown := [name for name in tensors if name not in self.tensors()]:
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
-    def _require_applicable(self) -> None:
-        """Check that the chain maps two test rows, zeros and a unit row, to finite outputs of the right shape. Both
-        sides of a search are tested.
+    def _check_by_applying(self) -> None:
+        """Check that the chain maps two rows, zeros and a random unit row, to finite outputs of the right shape, both
+        as documents and as queries.
 
-        Only applying the chain shows whether the tensors of different steps fit.
+        Only applying the chain shows whether the tensors of different steps fit together.
 
         Raises:
-            ArtifactError: if they have not.
+            ArtifactError: if an output has another shape, or is not finite.
         """
         width = self.input_dimensions
         if width is None:
@@ -685,8 +692,7 @@ class Chain(nn.Module):
 
 
 def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:
-    """Return whether outputs of `full` dimensions can be had in `dimensions`.
-
-    They can in all, or in fewer if they are nested. The result is False if the full number is None.
+    """Return whether vectors of `full` dimensions can be cut to `dimensions`. They can if the numbers are equal, or if
+    the vectors are nested and `dimensions` is smaller. Return False if `full` is None.
     """
     return full is not None and (dimensions == full or (nested and 1 <= dimensions < full))

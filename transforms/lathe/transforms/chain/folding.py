@@ -14,8 +14,8 @@ from lathe.transforms.linear import Affine, Normalize, Selection
 
 
 def fold_primitives(primitives: list[Map]) -> list[Map]:
-    """Merge neighbouring primitive maps into as few maps as possible with the same outputs, computed in float64.
-    Returns the new list.
+    """Merge neighbouring maps of a list into as few maps as possible with the same outputs. Return the new list, whose
+    matrices are products computed in float64.
 
     A normalization before bias-free maps that end in a normalization changes nothing and is dropped; a normalization
     right after an affine map becomes part of that map.
@@ -37,8 +37,8 @@ def fold_primitives(primitives: list[Map]) -> list[Map]:
 
 
 def _is_normalize_redundant(following: list[Map]) -> bool:
-    """Return whether a `Normalize` before the maps `following` has no effect. It has none if only linear maps,
-    selections and affine maps without a bias, come before another `Normalize`.
+    """Return whether an L2 normalization before the maps `following` has no effect on their outputs. That is so if only
+    linear maps (selections and affine maps without a bias) come before the next normalization.
     """
     for step in following:
         if isinstance(step, Normalize):
@@ -50,7 +50,9 @@ def _is_normalize_redundant(following: list[Map]) -> bool:
 
 
 def _merge(before: Map, step: Map) -> Map | None:
-    """Return one map with the same outputs as two consecutive maps, computed in float64, or None if there is none."""
+    """Return one map with the same outputs as `before` followed by `step`, or None if no single affine map or selection
+    has them.
+    """
     if isinstance(before, Affine) and not before.normalize:
         if isinstance(step, Affine):
             return before.then(step)
@@ -68,11 +70,11 @@ def _merge(before: Map, step: Map) -> Map | None:
     return None
 
 
-def affine_parts(step: Map) -> list[Affine] | None:
-    """Return the affine maps that a fitted step consists of, in order, without its normalizations. The result is None
-    if any other map is among them.
+def list_affine_maps(step: Map) -> list[Affine] | None:
+    """Return the affine maps that a fitted step consists of, in order. Its normalizations are left out, and selections
+    become affine maps. Return None if the step has other maps too.
 
-    Selections are converted to affine maps; the list is empty if the step only normalizes.
+    The list is empty if the step only normalizes.
     """
     parts = []
     for primitive in step.primitives():
@@ -88,20 +90,17 @@ def affine_parts(step: Map) -> list[Affine] | None:
 
 
 class FittedChain(Protocol):
-    """Protocol of what the module applies: a fitted `Chain`."""
+    """Protocol of what `EncoderModule` applies: a fitted `Chain`."""
 
     @property
     def output_dimensions(self) -> int | None:
         """Number of output dimensions, or None if the chain is not fitted."""
 
     def __call__(self, x: Tensor, *, side: Side = "document") -> Tensor:
-        """Map rows `(n, d)` as one side of a search."""
+        """Map rows `(n, d)` as queries or as documents, and return floats or codes `(n, k)`."""
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode codes to floats.
-
-        Floats are returned unchanged.
-        """
+        """Decode codes to floats, and return them. Floats are returned unchanged."""
 
 
 class EncoderModule(nn.Module):
@@ -123,8 +122,8 @@ class EncoderModule(nn.Module):
         self.chain = chain
 
     def forward(self, features: dict[str, Any], task: str | None = None) -> dict[str, Any]:
-        """Replace the embeddings `(n, d)` in `sentence_embedding` by the chain's outputs, in place. The outputs are
-        floats `(n, k)`, and the features are returned.
+        """Replace the embeddings `(n, d)` under `sentence_embedding` by the chain's float outputs `(n, k)`. Return the
+        same dict `features`, which is changed in place.
 
         Args:
             features: what the modules before this one computed; changed in place.
@@ -141,7 +140,8 @@ class EncoderModule(nn.Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return the number of dimensions of the model's embeddings.
+        """Return the number of dimensions of the embeddings that the chain outputs. sentence-transformers calls this
+        method.
 
         Raises:
             NotFittedError: if the chain is not fitted.
@@ -151,11 +151,10 @@ class EncoderModule(nn.Module):
         return self.chain.output_dimensions
 
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:
-        """Refuse to save the module by always raising `StepError`. The model's folder would need this library wherever
-        it is loaded.
+        """Always raise `StepError`: a saved model would need Lathe wherever it is loaded, so saving is refused.
 
         Raises:
-            StepError: always, with the command that writes a model for any machine.
+            StepError: with the command that exports a model for any machine.
         """
         raise StepError(
             "a model with a chain in memory cannot be saved; `lathe export NAME --to DIR --format "

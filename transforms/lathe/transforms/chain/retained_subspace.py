@@ -5,21 +5,18 @@ from itertools import takewhile
 import numpy as np
 
 from lathe.transforms.chain.chain import Chain
-from lathe.transforms.chain.folding import affine_parts
+from lathe.transforms.chain.folding import list_affine_maps
 from lathe.transforms.statistics import Subspace
 from lathe.transforms.vectors import as_float64
 
 
 def retained_subspace(chain: Chain) -> Subspace | None:
-    """Compute the subspace of the inputs that a fitted chain's outputs depend on. It is the row space of the product of
-    the affine maps. Returns None if the chain takes any number of dimensions, or has steps that are not affine.
+    """Compute the subspace of the input space that a fitted chain's outputs depend on, and return it. Return None if
+    the chain takes any number of dimensions, or has steps that are not affine.
 
-    Normalizations change norms only and a quantizer keeps every direction, so both are ignored. The result is the
-    subspace of the chain's full outputs, not of a prefix. A subspace of more than d/2 dimensions is stored as its
-    orthogonal complement.
-
-    Returns:
-        None for a chain that takes any number of dimensions, or has steps that are not affine.
+    It is the row space of the product of the chain's matrices. Normalizations change norms only and a quantizer keeps
+    every direction, so both are ignored. The result is the subspace of the chain's full outputs, not of a prefix. A
+    subspace of more than d/2 dimensions is stored as its orthogonal complement.
     """
     d = chain.input_dimensions
     if d is None:
@@ -27,7 +24,7 @@ def retained_subspace(chain: Chain) -> Subspace | None:
 
     product = np.eye(d)
     for step in chain.float_steps:
-        parts = affine_parts(step)
+        parts = list_affine_maps(step)
         if parts is None:
             return None
         for part in parts:
@@ -42,13 +39,12 @@ def retained_subspace(chain: Chain) -> Subspace | None:
     return Subspace((directions[rank:] if complement else directions[:rank]).astype(np.float32), complement)
 
 
-def leading_query_maps(chain: Chain) -> Chain | None:
-    """Return the maps of queries of the steps before the first that changes documents, as a chain.
+def build_leading_query_maps(chain: Chain) -> Chain | None:
+    """Build a chain of the steps at the start of `chain` that change queries only, as they map queries. Return None if
+    the first step changes documents too.
 
-    The result is None if there are none.
-
-    Such maps change what is looked for. What follows approximates the scores of their outputs with the documents, so
-    a search that rescores candidates by the documents' original vectors compares these outputs with them.
+    Such maps change what is looked for. What follows approximates the scores of their outputs with the documents, so a
+    search that rescores candidates by the documents' original vectors compares these outputs with them.
     """
     maps = [step.query_map() for step in takewhile(lambda step: step.queries_only, chain.float_steps)]
     return Chain(maps, normalize=False) if maps else None

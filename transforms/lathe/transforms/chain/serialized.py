@@ -9,7 +9,8 @@ from lathe.transforms.chain.chain import Chain
 
 
 def serialize_chain(chain: Chain) -> bytes:
-    """Serialize a fitted chain as safetensors bytes, with specs and `normalize` in the header but without metadata.
+    """Return a fitted chain as safetensors bytes, whose header holds the specs of the steps and `normalize`. Metadata
+    are left out.
 
     The outputs of the rebuilt chain are bit-equal.
     """
@@ -19,7 +20,7 @@ def serialize_chain(chain: Chain) -> bytes:
 
 
 def deserialize_chain(payload: bytes) -> Chain:
-    """Return the fitted chain that is stored in bytes written by `serialize_chain`."""
+    """Rebuild the fitted chain from bytes that `serialize_chain` returned, and return it."""
     # `safetensors.torch.load` returns the tensors without the metadata, so the header is read here.
     end = HEADER_LENGTH_BYTES + int.from_bytes(payload[:HEADER_LENGTH_BYTES], "little")
     header = json.loads(payload[HEADER_LENGTH_BYTES:end])["__metadata__"]

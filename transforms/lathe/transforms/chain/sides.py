@@ -18,9 +18,8 @@ from lathe.transforms.vectors import Vectors
 
 
 class Sides(Transform):
-    """Step that applies other steps to queries than to documents, `(n, d)` to `(n, k)` each.
-
-    What follows is the same for both.
+    """Step that applies other steps to queries than to documents, `(n, d)` to `(n, k)` each. The steps of the chain
+    that follow it are the same for both.
 
     The steps of documents are fitted on the rows, those of queries on queries if some are given, else on the rows too.
     Example: each side loses its own mean, `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])`. In lists of
@@ -38,27 +37,27 @@ class Sides(Transform):
     def __init__(self, query: Sequence[Mapping[str, Any]], document: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.query_side, self.document_side = (
-            Side(_build_side(name, steps)) for name, steps in (("query", query), ("document", document))
+            _ChainMap(_build_steps_of(name, steps)) for name, steps in (("query", query), ("document", document))
         )
         self.query: list[Spec] = self.query_side.chain.specs()
         self.document: list[Spec] = self.document_side.chain.specs()
         self.queries_only = not self.document
 
     def check_parameters(self) -> None:
-        """Check that at least one side has a step.
+        """Check that queries or documents have at least one step here.
 
         Raises:
-            StepError: if none has.
+            StepError: if neither has.
         """
         if not self.query and not self.document:
             raise StepError(f"{self.kind}: neither queries nor documents have a step; leave {self.kind} out")
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions and kind) of the outputs. Queries and documents must end in equal
-        dimensions.
+        """Return the signature of the outputs (dimensions, rank), which must have equal dimensions for queries and
+        documents.
 
         Raises:
-            StepError: if a step cannot follow those before it, or the sides end in different dimensions.
+            StepError: if a step cannot follow those before it, or queries and documents end in different dimensions.
         """
         queries, documents = (side.output_signature(inputs) for side in (self.query_side, self.document_side))
         # Queries may lack directions that documents have: a later step must expect the larger number.
@@ -74,7 +73,8 @@ class Sides(Transform):
         return replace(documents, zero_variance_directions=empty)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Fit the steps of documents on the rows, and those of queries on the queries or, without any, on the rows.
+        """Fit the steps of documents on the rows, and the steps of queries on `context.queries`, or on the rows too if
+        no queries are given.
 
         Raises:
             InputError: if a step cannot be fitted, moments are given in place of rows, or queries have other dimensions
@@ -91,12 +91,14 @@ class Sides(Transform):
                 side.chain.fit(rows, on_progress=context.report)
 
     def check_tensors(self) -> None:
-        """Check that all steps of both sides have tensors that a fit could give them. Raises `ArtifactError`
-        otherwise.
+        """Check the loaded tensors of all steps, those of queries and those of documents.
+
+        Raises:
+            ArtifactError: if a tensor has a shape or an entry that no fit gives.
         """
         for step in (*self.query_side.chain.transforms, *self.document_side.chain.transforms):
             if isinstance(step, Transform):
-                step.require_valid_tensors()
+                step.check_tensors()
 
     @property
     def input_dimensions(self) -> int | None:
@@ -104,27 +106,28 @@ class Sides(Transform):
         return self.document_side.chain.input_dimensions or self.query_side.chain.input_dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the steps of documents, `(n, d)` to `(n, k)`."""
+        """Apply the steps of documents to rows, `(n, d)` to `(n, k)`. `query_map` applies those of queries."""
         mapped: Tensor = self.document_side(x)
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps of the documents' steps."""
-        return self.document_side.primitives() or self._identity()
-
-    def query_map(self) -> Map:
-        """Return the map of queries."""
-        return self.query_side
-
-    def _identity(self) -> list[Map]:
-        """Return the selection of all dimensions."""
+        """Return the simpler maps that the documents' steps consist of, or one selection of all columns if documents
+        have no steps.
+        """
+        if parts := self.document_side.primitives():
+            return parts
+        # Folding needs a map here; selecting all columns changes nothing.
         d = self.input_dimensions
         assert d is not None
         return [Selection(d, torch.arange(d, device=self.device), d)]
 
+    def query_map(self) -> Map:
+        """Return the map that applies the steps of queries."""
+        return self.query_side
 
-class Side(Map):
-    """Fitted steps of one side as one map."""
+
+class _ChainMap(Map):
+    """A chain of the steps of queries, or of documents, as one map."""
 
     kind = "side"
 
@@ -137,33 +140,27 @@ class Side(Map):
         return self.chain.buffers(recurse)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions and kind) that the inputs have after all steps of this side."""
+        """Return the signature (dimensions, rank) that inputs have after all steps of the chain."""
         for step in self.chain.transforms:
             inputs = step.infer_signature(inputs, refit=True)
         return inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the steps to rows `(n, d)`.
-
-        Without steps, a copy is returned.
-        """
+        """Apply the steps to rows `(n, d)`, and return `(n, k)`. Without steps, return a copy of the rows."""
         mapped: Tensor = self.chain(x) if len(self.chain) else x.clone()
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps of all steps, in order.
-
-        The list is empty without steps.
-        """
+        """Return the simpler maps of all steps, in order. The list is empty if there are no steps."""
         return [part for step in self.chain.transforms for part in step.primitives()]
 
 
-def _build_side(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
-    """Build the chain of one side's steps, not fitted yet, and check that they can stand on one side. `name` says
-    whether queries or documents pass them.
+def _build_steps_of(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
+    """Build the steps that are applied to queries only, or to documents only, and return them as a chain that is not
+    fitted. `name` says which, for error messages.
 
     Raises:
-        StepError: if they are no steps, or among them are codes, steps with sides of their own, or steps that are
+        StepError: if they are no steps, or among them are codes, steps with two lists of their own, or steps that are
             fitted on targets or pairs.
     """
     if not isinstance(steps, list | tuple):

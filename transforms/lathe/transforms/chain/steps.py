@@ -19,13 +19,14 @@ OPENING, CLOSING = "[{(", "]})"
 
 
 def parse_steps(text: str) -> list[Transform]:
-    """Parse steps in the form of the command line, such as `r2,geopres:96`. Returns transforms that are not fitted yet.
+    """Parse the steps of a chain from text such as `r2,geopres:96`, and return them as a list of transforms that are
+    not fitted yet.
 
     A step is `kind`, `kind:value` (the value of its first parameter, `dimensions` for most) or
     `kind:key=value,key=value`; steps are joined by commas. A step may also be written as a JSON object, all of them as
     a JSON list, and a value may be any JSON. An object of two lists, `{"query": […], "document": […]}`, has other steps
-    for queries than for documents:
-    `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
+    for queries than for documents: `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested":
+    true}`.
 
     Raises:
         StepError: if the text cannot be parsed, names an unknown kind or parameter, or is empty.
@@ -36,7 +37,7 @@ def parse_steps(text: str) -> list[Transform]:
         return build_steps(_parse_json(text))
 
     # An object without `kind` is no step: its keys are the sides of a search.
-    parsed = _parse_or_none(text) if text.lstrip().startswith("{") else None
+    parsed = _parse_value(text) if text.lstrip().startswith("{") else None
     if isinstance(parsed, dict) and parsed and "kind" not in parsed:
         return build_steps(parsed)
 
@@ -56,7 +57,8 @@ def parse_steps(text: str) -> list[Transform]:
 
 
 def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Transform]:
-    """Build transforms, not fitted yet, from a list of specs: dicts with `kind` and the parameters.
+    """Build the steps of a chain from their specs, dicts with `kind` and parameters. Return them as a list of
+    transforms that are not fitted yet.
 
     Args:
         specs: the list, or `{"query": […], "document": […]}` with the specs of each side of a search.
@@ -79,7 +81,8 @@ def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[
 
 
 def _join_sides(sides: Mapping[str, Any]) -> Spec:
-    """Return the spec of the one step `sides` that holds both the steps of queries and those of documents.
+    """Return the spec of a single step, of kind `sides`, from a dict with one list of steps for queries and one for
+    documents.
 
     A side without steps has an empty list, so that one that was forgotten is not taken for one.
 
@@ -94,15 +97,9 @@ def _join_sides(sides: Mapping[str, Any]) -> Spec:
     return {"kind": "sides", **sides}
 
 
-def _parse_or_none(text: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError:
-        return None
-
-
 def _split_top_level(text: str) -> list[str]:
-    """Split text at the commas that are outside of brackets and quotes. Returns the parts stripped, without empty ones.
+    """Split text at the commas that are outside of brackets and quotes. Return the parts, stripped of white space and
+    without empty ones.
 
     Raises:
         StepError: if a bracket or quote is not closed.
@@ -128,7 +125,9 @@ def _split_top_level(text: str) -> list[str]:
 
 
 def _parse_step(part: str) -> Spec:
-    """Parse a step such as `geopres`, `geopres:96`, `geopres:dimensions=96` or a JSON object, and return its spec."""
+    """Parse one step, such as `geopres`, `geopres:96`, `geopres:dimensions=96` or a JSON object. Return its spec, a
+    dict with `kind` and parameters.
+    """
     if part.startswith("{"):
         return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
 
@@ -142,7 +141,7 @@ def _parse_step(part: str) -> Spec:
 
 
 def _main_parameter(kind: str) -> str:
-    """Return the name of the parameter that `kind:value` sets, which is the first parameter of that kind.
+    """Return the name of the parameter that the value in `kind:value` sets: the first parameter of the kind's class.
 
     For an unknown kind it is `dimensions`; `build_steps` reports the kind later.
 
@@ -158,7 +157,7 @@ def _main_parameter(kind: str) -> str:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse JSON text.
+    """Parse JSON text, and return its value.
 
     Raises:
         StepError: if it is invalid.
@@ -170,7 +169,8 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_parameter(part: str) -> Spec:
-    """Parse `key=value` into the dict `{key: value}`. The value is parsed as JSON if possible, else it is a string.
+    """Parse `key=value`, and return the dict `{key: value}`. The value is parsed as JSON if it is valid JSON, else it
+    is a string.
 
     Raises:
         StepError: if the key is `kind`, which names a step.
@@ -182,6 +182,7 @@ def _parse_parameter(part: str) -> Spec:
 
 
 def _parse_value(text: str) -> Any:
+    """Return the value of JSON text, or the text itself if it is no JSON."""
     try:
         return parse_json(text)
     except ValueError:

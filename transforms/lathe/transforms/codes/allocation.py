@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.transforms.codes.lloyd_max import MAX_BITS, distortions
+from lathe.transforms.codes.lloyd_max import MAX_BITS, compute_distortions
 
 BYTE = 8
 """Number of bits in a byte."""
@@ -43,8 +43,8 @@ class CodeLayout:
 
 
 def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Divide `total` bits among the coordinates of a code so that the quantization error is smallest. Returns the
-    number of bits of each coordinate, 0 to 8, `(d,)`.
+    """Divide `total` bits among the coordinates of a code so that the squared quantization error is smallest. Return
+    the number of bits of each coordinate, 0 to 8, as integers `(d,)`.
 
     Each bit goes to the coordinate whose error it reduces most, where b bits leave the variance times the Lloyd–Max
     distortion of b bits (Gersho and Gray, 1992, section 8.3). The distortion is convex in b, so the greedy choice is
@@ -54,7 +54,7 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
         variances: variance of each coordinate `(d,)`, nonnegative.
         total: number of bits to give.
     """
-    gains = -np.diff(distortions())
+    gains = -np.diff(compute_distortions())
     bits = np.zeros(len(variances), np.int64)
     # The index breaks ties, so that equal variances get their bits in order on every machine.
     queue = [(-float(variance) * float(gains[0]), i) for i, variance in enumerate(variances) if variance > 0]
@@ -71,9 +71,9 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
     return bits
 
 
-def equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray[np.int64]:
-    """Give `bits` bits to each of the `total // bits` coordinates of largest variance. Returns the number of bits of
-    each coordinate `(d,)`, 0 for the others and for those without variance.
+def allocate_equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray[np.int64]:
+    """Give `bits` bits to each of the `total // bits` coordinates of largest variance. Return the number of bits of
+    each coordinate `(d,)`, which is 0 for the others and for those without variance.
     """
     bits_of_each = np.zeros(len(variances), np.int64)
     # A stable order, so that equal variances give the same bits on every machine.
@@ -83,8 +83,8 @@ def equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray
 
 
 def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Decide where in a code's bytes the bits of each coordinate lie, and return the layout. No coordinate crosses a
-    byte, unless that would raise the quantization error too much.
+    """Decide at which byte and bit of a code each coordinate lies, and return the layout. No coordinate crosses from
+    one byte into the next, unless that would raise the quantization error by more than 2 %.
 
     Args:
         bits: number of bits wanted for each coordinate `(d,)`, 0 to 8; at most 8 times `octets` altogether.
@@ -94,13 +94,13 @@ def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int
     whole_bytes = lay_out_in_whole_bytes(bits, variances, octets)
     allocated = np.zeros_like(bits)
     allocated[whole_bytes.coordinates] = whole_bytes.bits
-    ideal_error, error = ((variances * distortions()[bit_counts]).sum() for bit_counts in (bits, allocated))
+    ideal_error, error = ((variances * compute_distortions()[bit_counts]).sum() for bit_counts in (bits, allocated))
     return whole_bytes if error <= MAX_EXCESS * ideal_error else lay_out_in_sequence(bits, variances)
 
 
 def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-    """Lay the bits of the coordinates one after the other, so that each gets exactly the bits wanted. Coordinates may
-    cross bytes.
+    """Lay the bits of the coordinates one after the other, and return the layout. Each coordinate gets exactly the bits
+    wanted, and may cross from one byte into the next.
 
     Args:
         bits: number of bits of each coordinate `(d,)`, 0 to 8.
@@ -114,8 +114,8 @@ def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64])
 
 
 def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Lay the bits of the coordinates in bytes so that no coordinate crosses a byte. Bits that do not fit are given to
-    other coordinates.
+    """Lay the bits of the coordinates in bytes so that no coordinate crosses from one byte into the next, and return
+    the layout. Bits that do not fit anywhere are given to other coordinates.
 
     The largest coordinates are placed first, each in the first byte with room (first fit, decreasing). One that fits
     nowhere is cut to the largest gap. Gaps that remain are filled with coordinates that had no bits. Bytes that begin

@@ -9,13 +9,13 @@ from torch.nn import functional
 
 from lathe.transforms.base import Map
 from lathe.transforms.codes.allocation import BYTE
-from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
+from lathe.transforms.codes.lloyd_max import MAX_BITS, build_normal_quantizer
 
 
 class CodeDecoder(Map):
-    """Decoder of the codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ.
+    """Decoder of the byte codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ. A code of zeros becomes the zero vector.
 
-    A code of zeros becomes the zero vector.
+    ŷᵢ is the quantized value of coordinate i, and f the factor that restores the norm of the fitted vectors.
     """
 
     kind = "code_decoder"
@@ -33,7 +33,7 @@ class CodeDecoder(Map):
         self.register_buffer("layout", layout)
         self.register_buffer("norm", norm)
         # The levels of b bits start at entry 2^b, so that one look-up serves coordinates of different bits.
-        levels = np.concatenate([np.zeros(1), *(normal_quantizer(b).levels for b in range(MAX_BITS + 1))])
+        levels = np.concatenate([np.zeros(1), *(build_normal_quantizer(b).levels for b in range(MAX_BITS + 1))])
         self.register_buffer("levels", torch.from_numpy(levels).to(mean))
         self.whole_bytes = not bool((layout[0] + layout[2] > BYTE).any())
 
@@ -42,9 +42,9 @@ class CodeDecoder(Map):
         """Number of bytes of a code."""
         return self.octets
 
-    def values(self, codes: Tensor) -> Tensor:
-        """Look up the quantized value ŷ of every coordinate in codes `(n, bytes)`. Returns them in standard deviations,
-        `(m, n)`.
+    def decode_coordinates(self, codes: Tensor) -> Tensor:
+        """Look up the quantized value of every coordinate in codes `(n, bytes)`. Return the values in standard
+        deviations, `(m, n)`: one row for each coordinate.
         """
         bits, octets, shifts = self.layout.int()
         cells = codes.T[octets].int()
@@ -61,9 +61,14 @@ class CodeDecoder(Map):
         """Inner products of the rows of `decoder`, `(m, m)`."""
         return self.decoder @ self.decoder.T
 
-    def factors(self, values: Tensor) -> Tensor:
-        """Compute the factor `(n,)` that gives each decoded vector the norm that all fitted vectors had. It is 1 if
-        those norms varied. For quantized coordinates ŷ, it is the f so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm.
+    def compute_norm_factors(self, values: Tensor) -> Tensor:
+        """Compute the factor f `(n,)` by which the decoded offset from the mean is scaled, so that each decoded vector
+        has the norm that all fitted vectors had. Return 1 for each if those norms varied.
+
+        ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is then the fitted norm.
+
+        Args:
+            values: quantized coordinates ŷ `(m, n)`, as `decode_coordinates` returns them.
         """
         if not self.norm.any():
             return values.new_ones(values.shape[1])
@@ -72,8 +77,11 @@ class CodeDecoder(Map):
         return self._solve(squares, (self.decoder @ self.mean) @ values)
 
     def _solve(self, squares: Tensor, along: Tensor) -> Tensor:
-        """Solve ‖μ + f·r‖ = norm for the positive factor f of each residual r. Given ‖r‖² and ⟨μ, r⟩, `(n,)` each, it
-        returns f, `(n,)`, which is 1 where r is zero.
+        """Return the positive factor f `(n,)` with ‖μ + f·r‖ = norm for each residual r, which is 1 where r is zero.
+
+        Args:
+            squares: ‖r‖², `(n,)`.
+            along: ⟨μ, r⟩, `(n,)`.
         """
         # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. A mean of vectors of one norm is shorter than they are.
         squared_rest = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
@@ -81,9 +89,9 @@ class CodeDecoder(Map):
         return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode codes `(n, bytes)` to floats `(n, d)`. A code of all zeros becomes a row of zeros."""
+        """Decode codes `(n, bytes)` to floats `(n, d)`. A code of zeros becomes a row of zeros."""
         codes = x.reshape(-1, x.shape[-1]).to(torch.uint8)
-        residuals = self.values(codes).T @ self.decoder
+        residuals = self.decode_coordinates(codes).T @ self.decoder
         if self.norm.any():
             squares, along = residuals.square().sum(1), residuals @ self.mean
             residuals = residuals * self._solve(squares, along).unsqueeze(1)
@@ -91,14 +99,14 @@ class CodeDecoder(Map):
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
     def score(self, encoded: Tensor, codes: Tensor, factors: Tensor | None, tables: Tensor | None) -> Tensor:
-        """Compute the inner products `(a, n)` of encoded queries with the vectors that codes stand for. A code of all
-        zeros scores 0.
+        """Return the inner products `(a, n)` of encoded queries with the vectors that codes `(n, bytes)` stand for. A
+        code of zeros scores 0.
 
         Args:
             encoded: queries as `TransformCoding.encode_queries` returns them.
             codes: codes.
             factors: factor of each code `(n,)`; None computes it, and 1 is right where the fitted norms vary.
-            tables: what `byte_tables` returned for the queries; None decodes the codes instead.
+            tables: what `build_score_tables` returned for the queries; None decodes the codes instead.
         """
         if tables is not None:
             columns = codes.T.contiguous().int()
@@ -106,21 +114,25 @@ class CodeDecoder(Map):
             for octet in range(self.octets):
                 scores += tables[:, octet].index_select(1, columns[octet])
         else:
-            values = self.values(codes)
+            values = self.decode_coordinates(codes)
             scores = encoded[:, :-1] @ values
-            factors = self.factors(values) if factors is None else factors
+            factors = self.compute_norm_factors(values) if factors is None else factors
 
         scores = scores if factors is None else scores * factors
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 
-    def byte_tables(self, encoded: Tensor) -> Tensor:
-        """Return the contribution of every value of every byte to the score, `(a, bytes, 256)`, without ⟨q, μ⟩."""
+    def build_score_tables(self, encoded: Tensor) -> Tensor:
+        """Return what each of the 256 values of each byte adds to the score of each encoded query, `(a, bytes, 256)`.
+        The term ⟨q, μ⟩ is left out.
+        """
         # (a, m, 256): what each value of a byte adds through each of its coordinates.
-        contributions = encoded[:, :-1].unsqueeze(2) * self.byte_levels()
+        contributions = encoded[:, :-1].unsqueeze(2) * self.build_level_table()
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 
-    def byte_levels(self) -> Tensor:
-        """Return the quantized value of every coordinate for each value of its byte, `(m, 256)`."""
+    def build_level_table(self) -> Tensor:
+        """Return the quantized value of every coordinate for each of the 256 values of the byte that holds it, `(m,
+        256)`.
+        """
         bits, _, shifts = self.layout.unsqueeze(2)
         values = torch.arange(256, device=self.levels.device)
         entries = ((values >> shifts) & ((1 << bits) - 1)) + (1 << bits)

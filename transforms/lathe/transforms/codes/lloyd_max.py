@@ -36,9 +36,9 @@ class _NormalQuantizer:
 
 
 @cache
-def normal_quantizer(bits: int) -> _NormalQuantizer:
-    """Compute the scalar quantizer of `bits` bits that has the least squared error for the unit normal (Lloyd–Max).
-    Returns its levels, thresholds and distortion.
+def build_normal_quantizer(bits: int) -> _NormalQuantizer:
+    """Compute the scalar quantizer with 2^bits levels that has the least squared error for values from the unit normal
+    (Lloyd–Max). Return its levels, thresholds and mean squared error.
 
     `bits` is from 0 to `MAX_BITS`. The conditions are those of Lloyd (1982), *Least squares quantization in PCM*, and
     Max (1960), *Quantizing for minimum distortion*: a boundary lies midway between two levels, and a level is the mean
@@ -75,32 +75,37 @@ def normal_quantizer(bits: int) -> _NormalQuantizer:
     return _NormalQuantizer(bits, levels, (levels[1:] + levels[:-1]) / 2, distortion)
 
 
-def distortions() -> NDArray[np.float64]:
-    """Return the mean squared error of the Lloyd–Max quantizer of the unit normal for 0, 1, …, 8 bits, `(9,)`."""
-    return np.array([normal_quantizer(bits).distortion for bits in range(MAX_BITS + 1)])
+def compute_distortions() -> NDArray[np.float64]:
+    """Return the mean squared errors of the Lloyd–Max quantizers of the unit normal with 0, 1, …, 8 bits, `(9,)`."""
+    return np.array([build_normal_quantizer(bits).distortion for bits in range(MAX_BITS + 1)])
 
 
-def threshold_table() -> NDArray[np.float64]:
-    """Return the thresholds of 0 to 8 bits in one table `(512,)`.
-
-    Those of b bits begin at entry 2^b, followed by one inf.
+def build_threshold_table() -> NDArray[np.float64]:
+    """Return the thresholds of the Lloyd–Max quantizers with 0 to 8 bits in one table `(512,)`. Those of b bits begin
+    at entry 2^b, and inf follows them.
     """
-    return np.concatenate([np.zeros(1), *([*normal_quantizer(b).thresholds, np.inf] for b in range(MAX_BITS + 1))])
+    return np.concatenate(
+        [np.zeros(1), *([*build_normal_quantizer(b).thresholds, np.inf] for b in range(MAX_BITS + 1))]
+    )
 
 
 def _cell_edges(positive: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the boundaries of the cells of positive levels `(k,)`, from 0 to ∞, `(k + 1,)`."""
+    """Return the boundaries of the cells `(k + 1,)` of positive levels `(k,)`: 0, the midpoints
+    between levels, and ∞.
+    """
     return np.concatenate([[0.0], (positive[1:] + positive[:-1]) / 2, [np.inf]])
 
 
 def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the unit normal's density φ(x), which is 0 at ∞."""
+    """Return the density φ(x) of the unit normal at each x. It is 0 at ∞."""
     density: NDArray[np.float64] = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     return density
 
 
 def _masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability `(k,)` of the unit normal between each two neighbouring edges `(k + 1,)`."""
+    """Return the probability that the unit normal gives each interval between neighbouring edges, `(k,)` for edges `(k
+    + 1,)`.
+    """
     # Upper tails keep their digits where Φ is near 1 and its differences cancel.
     tails = torch.special.erfc(torch.from_numpy(edges / math.sqrt(2))).numpy() / 2
     masses: NDArray[np.float64] = tails[:-1] - tails[1:]

@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import require_seed, require_whole
+from lathe.transforms.base import whole_number
 from lathe.transforms.codes.allocation import CodeLayout, lay_out_in_whole_bytes
 from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.transform_coding import CODEC_VERSION, TransformCoding
 from lathe.transforms.errors import InputError
-from lathe.transforms.statistics import Moments, row_norms, without_direction
+from lathe.transforms.statistics import Moments, is_near_zero, row_norms
 from lathe.transforms.vectors import Vectors, as_tensor
 
 CENTROIDS = 256
@@ -48,9 +48,19 @@ class ProductCoding(TransformCoding):
     Attributes:
         centroids: `(m, 256)`, value of each coordinate, in standard deviations, for every value of its byte.
         deviations: `(m,)`, standard deviation of each coordinate in the metric of scores.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import ProductCoding
+        >>> rows = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
+        >>> step = ProductCoding(bytes=4, iterations=5).fit(rows)
+        >>> codes = step.transform(rows)
+        >>> codes.dtype, codes.shape, step.score(rows[:2], codes).shape
+        (dtype('uint8'), (600, 4), (2, 600))
     """
 
     kind = "product_codes"
+    parameter_rules = {**TransformCoding.parameter_rules, "iterations": whole_number(0)}
     shapes = {**TransformCoding.shapes, "centroids": ("m", CENTROIDS), "deviations": ("m",)}
 
     def __init__(
@@ -69,21 +79,13 @@ class ProductCoding(TransformCoding):
         self.register_buffer("centroids", torch.empty(0))
         self.register_buffer("deviations", torch.empty(0))
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for one out of range, or a codec that is newer than this
-        one.
-        """
-        super().check_parameters()
-        require_whole(self.kind, "iterations", self.iterations, at_least=0)
-        require_seed(self.kind, self.seed)
-
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-        """Place the bits of the coordinates so that none crosses a byte."""
+        """Lay the bits of the coordinates in the code so that no coordinate crosses a byte, and return the layout."""
         return lay_out_in_whole_bytes(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Learn the 256 centroids of each byte by k-means, starting from the levels of scalar codes. Sets `centroids`
-        and `deviations`.
+        """Learn the 256 centroids of each byte by k-means, and set `centroids` and `deviations`. K-means starts from
+        the levels of the scalar quantizers.
 
         Raises:
             InputError: for moments, fewer rows than centroids, or so many bytes that none holds two coordinates.
@@ -104,7 +106,7 @@ class ProductCoding(TransformCoding):
         # Coordinates (m, n) in standard deviations; centroids of a byte are learned from its rows of y.
         y = self.coordinates(as_tensor(data[chosen], like=self.mean))
         self.deviations = deviations
-        self.centroids = super()._build_decoder().byte_levels()
+        self.centroids = super()._build_decoder().build_level_table()
 
         for octet in range(self.bytes):
             in_byte = self.layout[1] == octet
@@ -114,11 +116,11 @@ class ProductCoding(TransformCoding):
                 self.centroids[in_byte] = moved.T / scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as the index of the nearest centroid in each byte, uint8 `(n, bytes)`. Near-zero rows
+        """Encode rows `(n, d)` as the number of the nearest centroid for each byte, uint8 `(n, bytes)`. Near-zero rows
         become zeros.
         """
         rows = x.reshape(-1, x.shape[-1])
-        books, offsets, positions = self.prepare_books()
+        books, offsets, positions = self._arrange_codebooks()
         width, blocks = books.shape[1], []
 
         for block in torch.split(rows, BLOCK_ROWS):
@@ -129,12 +131,12 @@ class ProductCoding(TransformCoding):
             blocks.append(torch.baddbmm(offsets, points, books, alpha=-1).argmin(2).T.to(torch.uint8))
 
         code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
-        code = code.masked_fill(without_direction(row_norms(rows), rows.dtype), 0)
+        code = code.masked_fill(is_near_zero(row_norms(rows), rows.dtype), 0)
         return code.reshape(*x.shape[:-1], self.bytes)
 
-    def prepare_books(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Arrange the centroids of all bytes in tensors of equal size. With them, one batched product finds the nearest
-        centroids.
+    def _arrange_codebooks(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Arrange the centroids of all bytes in tensors of equal size, with which one batched product finds the nearest
+        centroids. Return the weighted centroids, their offsets and the positions of the coordinates.
 
         Returns:
             Centroids weighted by the variances `(bytes, k, 256)`, where k is the largest number of coordinates of a
@@ -155,12 +157,12 @@ class ProductCoding(TransformCoding):
 
         return books.reshape(self.bytes, width, CENTROIDS), offsets.unsqueeze(1), positions
 
-    def _build_decoder(self) -> "ProductDecoder":
-        return ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
+    def _build_decoder(self) -> "_ProductDecoder":
+        return _ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
 
-    def _find_factors(self, y: Tensor) -> Tensor:
-        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
-        the coordinates `(m, n)` of the decoded vectors.
+    def _find_norm_factors(self, y: Tensor) -> Tensor:
+        """Return the factor `(n,)` by which decoding scaled each vector to give it the fitted norm, from the
+        coordinates `(m, n)` of the decoded vectors.
         """
         # In the byte with the most coordinates, f·ŷ is parallel to one centroid.
         in_byte = self.layout[1] == self.layout[1].mode().values
@@ -172,7 +174,8 @@ class ProductCoding(TransformCoding):
         return factors.gather(0, nearest.unsqueeze(0)).squeeze(0).clamp(min=torch.finfo(y.dtype).tiny)
 
     def shorten(self, octets: int) -> Self:
-        """Return a fitted step for codes of `octets` bytes, which are the first bytes of this step's codes.
+        """Return a fitted step for shorter codes, of `octets` bytes. Such a code is the first `octets` bytes of this
+        step's code.
 
         Raises:
             NotFittedError: before `fit`.
@@ -184,7 +187,7 @@ class ProductCoding(TransformCoding):
         return shortened
 
 
-class ProductDecoder(CodeDecoder):
+class _ProductDecoder(CodeDecoder):
     """Decoder of the codes of `ProductCoding`, whose levels are those of the codebooks."""
 
     kind = "product_decoder"
@@ -196,18 +199,20 @@ class ProductDecoder(CodeDecoder):
         self.centroids: Tensor
         self.register_buffer("centroids", centroids)
 
-    def values(self, codes: Tensor) -> Tensor:
-        """Return the value ŷ of every coordinate in standard deviations, `(m, n)`, of codes `(n, bytes)`."""
+    def decode_coordinates(self, codes: Tensor) -> Tensor:
+        """Look up the quantized value of every coordinate in codes `(n, bytes)`. Return the values in standard
+        deviations, `(m, n)`: one row for each coordinate.
+        """
         return self.centroids.gather(1, codes.T[self.layout[1]].long())
 
-    def byte_levels(self) -> Tensor:
-        """Return the value of every coordinate for every value of the byte that holds it, `(m, 256)`."""
+    def build_level_table(self) -> Tensor:
+        """Return the value of every coordinate for each of the 256 values of the byte that holds it, `(m, 256)`."""
         return self.centroids
 
 
 def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
-    """Run iterations of k-means on points `(n, k)`, starting from the centroids `(256, k)`. Returns the moved
-    centroids.
+    """Run `iterations` rounds of k-means on points `(n, k)`, starting from the centroids `(256, k)`. Return the moved
+    centroids `(256, k)`.
 
     A centroid without points moves to the point that is farthest from its own centroid.
     """

@@ -1,5 +1,6 @@
 """Quantizers: codes of one byte or one bit per dimension, as the last step of a chain."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_entries
+from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform
 from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import Vectors, as_tensor, finite_blocks
 
@@ -23,7 +24,8 @@ DECODED_ROWS = 4096
 
 
 class Quantizer(Transform, registered=False):
-    """Base class of quantizers, which encode floats `(n, k)` as codes.
+    """Base class of quantizers, which encode floats `(n, k)` as codes of bytes. `inverse_transform` decodes codes to
+    floats.
 
     `inverse_transform` decodes codes to floats.
 
@@ -35,28 +37,23 @@ class Quantizer(Transform, registered=False):
     """Dtype of the codes."""
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature marked as codes of this kind, with the same dimensions.
-
-        No step may follow.
-        """
+        """Return the input signature marked as codes of this kind, so that no step may follow."""
         return Signature(inputs.dimensions, inputs.zero_variance_directions, self.kind)
 
     def code_bytes(self, dimensions: int) -> int:
-        """Return the number of bytes of the code of a vector of `dimensions` dimensions.
-
-        Subclasses define it.
+        """Return the number of bytes of the code of a vector of `dimensions` dimensions. Subclasses
+        define this method.
         """
         raise TypeError(f"{type(self).__name__} must define code_bytes")
 
     def recode(self, floats: Any) -> Any:
-        """Return the codes of which `floats` `(n, k)` are what `inverse_transform` returned.
-
-        By default the floats are encoded.
+        """Return the codes that decode to `floats` `(n, k)`, which `inverse_transform` returned. By default the floats
+        are encoded again.
         """
         return self.transform(floats)
 
     def score(self, queries: Any, codes: Any) -> Any:
-        """Compute the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for. Returns
+        """Return the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for. They are
         a tensor for a tensor of queries, else a NumPy array.
 
         The codes are decoded a block at a time.
@@ -73,8 +70,8 @@ class Quantizer(Transform, registered=False):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the L2 norms `(n,)` of the vectors that codes stand for. They are a tensor for a tensor, else a NumPy
-        array.
+        """Return the L2 norms `(n,)` of the vectors that codes stand for, as a tensor for a tensor of codes, else as a
+        NumPy array.
 
         An inner product over this norm is the cosine with a query of norm 1.
         """
@@ -84,17 +81,16 @@ class Quantizer(Transform, registered=False):
         return norms.to(codes.device) if isinstance(codes, Tensor) else norms.cpu().numpy()
 
     def _decode_blocks(self, codes: Any) -> Iterator[tuple[slice, Tensor]]:
-        """Decode codes a block at a time. Yields the slice of rows of each block, and the vectors `(m, k)` that its
-        codes stand for.
+        """Decode codes a block at a time. Yield, for each block, the slice of its rows, and the decoded vectors `(m,
+        k)`.
         """
         for start in range(0, len(codes), DECODED_ROWS):
             rows = slice(start, start + DECODED_ROWS)
             yield rows, self.inverse_transform(torch.as_tensor(codes[rows]).to(self.device))
 
     def clipped_share(self, rows: Any) -> float | None:
-        """Return the share of the values of rows `(n, k)` beyond the fitted range.
-
-        The result is None for codes without a range.
+        """Return the share of the values of rows `(n, k)` that lie beyond the fitted range. Return None, as by default,
+        for codes without a range.
         """
         return None
 
@@ -109,10 +105,22 @@ class Int8(Quantizer):
 
     The range of each dimension is the range of the fitted rows, extended to include 0, so that 0 is coded exactly;
     values outside are clipped. Fitted on moments, the range is μ ± 4σ. This is ONNX's QuantizeLinear.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Int8
+        >>> rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+        >>> step = Int8().fit(rows)
+        >>> codes = step.transform(rows)
+        >>> codes.dtype, codes.shape
+        (dtype('int8'), (300, 8))
+        >>> bool((abs(step.inverse_transform(codes) - rows) < step.scale.numpy()).all())
+        True
     """
 
     kind = "int8"
     shapes = {"scale": ("k",), "zero_point": ("k",)}
+    entry_ranges = {"scale": (torch.finfo(torch.float32).tiny, math.inf), "zero_point": (-128, 127)}
     code_dtype = torch.int8
 
     def __init__(self) -> None:
@@ -123,11 +131,13 @@ class Int8(Quantizer):
         self.register_buffer("zero_point", torch.empty(0))
 
     def code_bytes(self, dimensions: int) -> int:
-        """Return the number of dimensions: a byte for each."""
+        """Return the number of dimensions, because each takes one byte."""
         return dimensions
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the scale and zero point of each dimension from its range in the data, extended to include 0."""
+        """Compute the scale and the zero point of each dimension from its range in the data, extended to include 0, and
+        store both.
+        """
         low, high = _ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = (high - low) / 255
@@ -136,16 +146,8 @@ class Int8(Quantizer):
         # The lower end becomes −128; the zero point is rounded to a whole code, so that 0 decodes to exactly 0.
         self.zero_point = torch.from_numpy(np.clip(np.round(-128 - low / scale), -128, 127)).float()
 
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` unless scales are above 0 and zero points are codes."""
-        require_entries(self.kind, "scale", self.scale, float(torch.finfo(torch.float32).tiny), float("inf"))
-        require_entries(self.kind, "zero_point", self.zero_point, -128, 127)
-
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as int8 codes `(n, k)`.
-
-        Values outside the fitted range are clipped.
-        """
+        """Encode rows `(n, k)` as int8 codes `(n, k)`. Values outside the fitted range are clipped."""
         # `round` takes halves to the even number, as QuantizeLinear does; a cast without the clamp would wrap around.
         return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
 
@@ -155,11 +157,11 @@ class Int8(Quantizer):
         return float(((steps < -128) | (steps > 127)).float().mean())
 
     def inverse(self) -> Map:
-        """Return the decoder map, (code − zero point) · scale."""
-        return Int8Decoder(self.scale, self.zero_point)
+        """Return the decoder as a map, (code − zero point) · scale, `(n, k)` to `(n, k)`."""
+        return _Int8Decoder(self.scale, self.zero_point)
 
 
-class Int8Decoder(Map):
+class _Int8Decoder(Map):
     """Decoder of int8 codes: (code − zero point) · scale."""
 
     kind = "int8_decoder"
@@ -172,7 +174,7 @@ class Int8Decoder(Map):
         self.register_buffer("zero_point", zero_point)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode int8 codes to floats, (code − zero point) · scale, `(n, k)` to `(n, k)`."""
+        """Return (code − zero point) · scale for int8 codes, `(n, k)` to `(n, k)`."""
         return (x - self.zero_point) * self.scale
 
 
@@ -185,10 +187,21 @@ class Binary(Quantizer):
 
     Attributes:
         size: a, `(k,)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Binary
+        >>> rows = np.array([[1, -2, 3, 4, -5, -6, -7, -8, 9]], np.float32)
+        >>> step = Binary().fit(rows)
+        >>> step.transform(rows)
+        array([[176, 128]], dtype=uint8)
+        >>> step.inverse_transform(step.transform(rows)).tolist() == rows.tolist()
+        True
     """
 
     kind = "binary"
     shapes = {"size": ("k",)}
+    entry_ranges = {"size": (0, math.inf)}
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,12 +209,12 @@ class Binary(Quantizer):
         self.register_buffer("size", torch.empty(0))
 
     def code_bytes(self, dimensions: int) -> int:
-        """Return ⌈k/8⌉ for k dimensions: a bit for each."""
+        """Return ⌈k/8⌉ for k dimensions, because each takes one bit."""
         return -(-dimensions // 8)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the magnitude ±a that each dimension is decoded to. It is the mean absolute value, or the root mean
-        square if fitted on moments, and at least `MIN_MAGNITUDE`.
+        """Compute the magnitude a `(k,)` to which each dimension is decoded, and store it: the mean absolute value, or
+        the root mean square if fitted on moments, and at least `MIN_MAGNITUDE`.
         """
         # The mean magnitude minimizes the squared error of ±a. Moments lack it; the root mean square is an upper bound.
         if isinstance(data, Moments):
@@ -210,30 +223,24 @@ class Binary(Quantizer):
             size = sum(np.abs(block).sum(0, dtype=np.float64) for block in finite_blocks(data)) / data.shape[0]
         self.size = torch.from_numpy(np.maximum(size, MIN_MAGNITUDE)).float()
 
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` if a magnitude is below 0."""
-        require_entries(self.kind, "size", self.size, 0, float("inf"))
-
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as one bit per dimension, packed as uint8 `(n, ⌈k/8⌉)`. A bit is 1 where x > 0."""
+        """Encode rows `(n, k)` as one bit per dimension, packed into uint8 codes `(n, ⌈k/8⌉)`. A bit is 1 where the
+        value is above 0.
+        """
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
         octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
         # The shifted bits are disjoint, so their sum is their union; without a dtype torch would sum in int64.
         return torch.sum(octets, dim=-1, dtype=torch.uint8)
 
     def inverse(self) -> Map:
-        """Return the decoder map from packed bits to ±a in each dimension.
-
-        A code of all zeros becomes zero.
+        """Return the decoder as a map from packed bits to ±a in each dimension. A code of zeros becomes the zero
+        vector.
         """
-        return BinaryDecoder(self.size)
+        return _BinaryDecoder(self.size)
 
 
-class BinaryDecoder(Map):
-    """Decoder of packed bits to ±a in each dimension.
-
-    A code of all zeros becomes zero.
-    """
+class _BinaryDecoder(Map):
+    """Decoder of packed bits to ±a in each dimension. A code of zeros becomes the zero vector."""
 
     kind = "binary_decoder"
 
@@ -248,8 +255,8 @@ class BinaryDecoder(Map):
         return -(-len(self.size) // 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode packed bits `(n, ⌈k/8⌉)` to floats `(n, k)`: +a or −a for each dimension's magnitude a. A code of all
-        zeros becomes zero.
+        """Decode packed bits `(n, ⌈k/8⌉)` to floats `(n, k)`: +a for a set bit and −a for an unset one. A code of zeros
+        becomes the zero vector.
         """
         # `apply` converts codes to the dtype of the buffers; float32 holds all 256 byte values exactly.
         bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
@@ -258,13 +265,13 @@ class BinaryDecoder(Map):
 
 
 def _bit_shifts(like: Tensor) -> Tensor:
-    """Return the bit positions of a byte, 7 to 0, as a uint8 tensor `(8,)` on the device of `like`."""
+    """Return the positions 7, 6, …, 0 of the bits of a byte as a uint8 tensor `(8,)`, on the device of `like`."""
     return torch.arange(7, -1, -1, dtype=torch.uint8, device=like.device)
 
 
 def _ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the minimum and the maximum of each dimension, `(d,)` each. From moments, they are mean ± 4 standard
-    deviations.
+    """Return the minimum `(d,)` and the maximum `(d,)` of each dimension of the vectors. From moments, return mean − 4
+    and mean + 4 standard deviations.
 
     Raises:
         InputError: if the vectors hold NaN or inf.

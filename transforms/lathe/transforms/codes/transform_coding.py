@@ -1,5 +1,6 @@
 """Query-weighted transform coding: vectors in a budget of bytes, with the bits where scores would err most."""
 
+import math
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -8,31 +9,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import (
-    FitContext,
-    Map,
-    Signature,
-    apply,
-    require_between,
-    require_choice,
-    require_entries,
-    require_flag,
-    require_seed,
-    require_whole,
+from lathe.transforms.base import FLAG, SEED, FitContext, Map, Signature, apply, number, one_of, or_none, whole_number
+from lathe.transforms.codes.allocation import (
+    BYTE,
+    CodeLayout,
+    allocate_bits,
+    allocate_equal_bits,
+    lay_out,
+    lay_out_in_sequence,
 )
-from lathe.transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_bits, lay_out, lay_out_in_sequence
 from lathe.transforms.codes.code_decoder import CodeDecoder
-from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
+from lathe.transforms.codes.lloyd_max import MAX_BITS, build_normal_quantizer
 from lathe.transforms.codes.quantization import Quantizer
 from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from lathe.transforms.statistics import (
     Moments,
     Spectrum,
+    compute_query_metric_roots,
     draw_rotation,
+    is_near_zero,
     moments_of,
-    query_metric_roots,
     row_norms,
-    without_direction,
 )
 from lathe.transforms.vectors import Vectors, as_tensor
 
@@ -106,9 +103,29 @@ class TransformCoding(Quantizer):
         layout: `(3, m)` integers: bits of each coordinate, the byte with the lowest of them, and its position there.
         norm: the norm of all fitted rows, `(1,)`; 0 if their norms differ or are not restored.
         query_count: number of queries that M was measured on; 0 if the fitted rows stood for them, or if λ = 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Chain, TransformCoding
+        >>> rows = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
+        >>> chain = Chain([TransformCoding(bytes=16)]).fit(rows)
+        >>> codes = chain.transform(rows)
+        >>> codes.dtype, codes.shape
+        (dtype('uint8'), (500, 16))
+        >>> bool(((chain.dequantize(codes) * chain.transform_queries(rows)).sum(axis=1) > 0.9).all())
+        True
     """
 
     kind = "codes"
+    parameter_rules = {
+        "codec_version": whole_number(1),
+        "bytes": whole_number(1),
+        "weighting": number(0, 1),
+        "bits": or_none(whole_number(1, MAX_BITS)),
+        "rotation": one_of(*get_args(Rotation)),
+        "seed": SEED,
+        "restore_norm": FLAG,
+    }
     shapes = {
         "mean": ("d",),
         "encoder": ("m", "d"),
@@ -117,6 +134,7 @@ class TransformCoding(Quantizer):
         "norm": (1,),
         "query_count": (1,),
     }
+    entry_ranges = {"norm": (0, math.inf), "query_count": (0, math.inf)}
     takes_queries = True
 
     def __init__(
@@ -152,26 +170,20 @@ class TransformCoding(Quantizer):
         self._prepared: tuple[tuple[Tensor, ...], CodeDecoder] | None = None
 
     def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for one out of range, or a codec that is newer than this
-        one.
+        """Check that the codec is not newer than this code, then the parameters by their rules.
+
+        Raises:
+            StepError: for a newer codec, which asks for an upgrade, or a parameter out of range.
         """
-        require_whole(self.kind, "codec_version", self.codec_version, at_least=1)
-        if self.codec_version > CODEC_VERSION:
+        # Before the rules, because a newer codec may allow values that these do not.
+        if isinstance(self.codec_version, int) and self.codec_version > CODEC_VERSION:
             raise StepError(
                 f"{self.kind} of codec version {self.codec_version}; this Lathe reads up to {CODEC_VERSION}: upgrade it"
             )
-
-        require_whole(self.kind, "bytes", self.bytes, at_least=1)
-        require_between(self.kind, "weighting", self.weighting, 0, 1)
-        if self.bits is not None:
-            require_whole(self.kind, "bits", self.bits, at_least=1, at_most=MAX_BITS)
-
-        require_choice(self.kind, "rotation", self.rotation, get_args(Rotation))
-        require_seed(self.kind, self.seed)
-        require_flag(self.kind, "restore_norm", self.restore_norm)
+        super().check_parameters()
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions and kind) of the outputs: that of the inputs, marked as codes.
+        """Return the signature of the outputs: that of the inputs, marked as codes, so that no step may follow.
 
         Raises:
             StepError: if the budget is more than 8 bits for every dimension, or less than `bits` would need.
@@ -187,7 +199,7 @@ class TransformCoding(Quantizer):
         return super().output_signature(inputs)
 
     def code_bytes(self, dimensions: int) -> int:
-        """Return the number of bytes of a code."""
+        """Return the number of bytes of a code, which is `bytes` for any number of dimensions."""
         return self.bytes
 
     @property
@@ -196,8 +208,8 @@ class TransformCoding(Quantizer):
         return self.encoder.shape[0]
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if the fitted vectors vary too little to fill the bytes. Otherwise the list is
-        empty.
+        """Return a list with one warning if the fitted vectors vary in too few directions to fill the bytes, else an
+        empty list.
         """
         filled = -(-int(self._ends().max()) // BYTE) if self.layout.numel() else self.bytes
         if filled < self.bytes:
@@ -205,8 +217,8 @@ class TransformCoding(Quantizer):
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute mean, encoder, decoder and layout of the codes from moments. They are the moments of the rows, and of
-        the queries if there are any.
+        """Compute mean, encoder, decoder and layout of the codes, and set them as buffers. They follow from the moments
+        of the rows and, if given, of the queries.
 
         Raises:
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
@@ -216,9 +228,9 @@ class TransformCoding(Quantizer):
         if self.weighting == 0:
             # M_0 = I whatever the queries: a fit that they did not change can be refitted without them.
             queries = None
-        root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
+        root, inverse_root = compute_query_metric_roots(moments if queries is None else queries, self.weighting)
         # The principal axes of M_λ^½ (x − μ): the error of a score is the squared error of these coordinates.
-        spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)
+        spectrum = Spectrum.from_matrix(root @ moments.covariance(ddof=0) @ root)
         # The weighting scales rounding error too, by up to the ratio of the metric's eigenvalues.
         noise = moments.rounding_variance() * float(np.linalg.eigvalsh(root)[-1]) ** 2
         variances = np.where(np.arange(moments.dimensions) < spectrum.rank, spectrum.values, 0)
@@ -230,7 +242,9 @@ class TransformCoding(Quantizer):
         if self.rotation == "random":
             axes, variances = self._rotate(axes, variances, total)
 
-        bits = allocate_bits(variances, total) if self.bits is None else equal_bits(variances, total, self.bits)
+        bits = (
+            allocate_bits(variances, total) if self.bits is None else allocate_equal_bits(variances, total, self.bits)
+        )
         layout = self._lay_out(bits, variances)
         chosen = axes[layout.coordinates]
         deviations = np.sqrt(variances[layout.coordinates])[:, None]
@@ -243,15 +257,15 @@ class TransformCoding(Quantizer):
         self._learn_levels(data, torch.from_numpy(deviations[:, 0]).float())
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
+        """Decide where in a code the bits of each coordinate lie, and return the layout."""
         # Whole bytes cannot give all coordinates 3, 5, 6 or 7 bits.
         if self.bits is not None and BYTE % self.bits:
             return lay_out_in_sequence(bits, variances)
         return lay_out(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Keep the levels of the normal distribution, whatever the rows.
-
-        Subclasses may learn others.
+        """Do nothing, because the levels are those of the normal distribution. Subclasses may learn levels from the
+        rows.
 
         Args:
             data: what the step is fitted on.
@@ -261,8 +275,8 @@ class TransformCoding(Quantizer):
     def _rotate(
         self, axes: NDArray[np.float64], variances: NDArray[np.float64], total: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix. Returns the axes and the
-        variances along them.
+        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix. Return the axes `(d, d)`,
+        and the variances along them `(d,)`.
 
         The rotation becomes part of the encoder's matrix, so a fast Hadamard transform would save nothing.
         """
@@ -274,25 +288,25 @@ class TransformCoding(Quantizer):
         )
 
     def check_tensors(self) -> None:
-        """Check that the bits of all coordinates lie within the code without overlap. Norm and query count must not be
-        negative.
+        """Check shapes and ranges of the loaded tensors, and that the bits of all coordinates lie within the code
+        without overlap.
 
         Raises:
-            ArtifactError: if they are not.
+            ArtifactError: if they do not.
         """
+        super().check_tensors()
         for row, (low, high) in zip(self.layout, [(1, MAX_BITS), (0, self.bytes - 1), (0, BYTE - 1)], strict=True):
-            require_entries(self.kind, "layout", row, low, high)
+            self._check_entries("layout", row, low, high)
 
         starts, order = torch.sort(BYTE * self.layout[1] + self.layout[2])
         ends = self._ends()[order]
         if int(ends[-1]) > BYTE * self.bytes or bool((starts[1:] < ends[:-1]).any()):
             raise ArtifactError(f"the tensor 'layout' of {self.kind} has bits that overlap or lie beyond the code")
 
-        require_entries(self.kind, "norm", self.norm, 0, float("inf"))
-        require_entries(self.kind, "query_count", self.query_count, 0, float("inf"))
-
     def coordinates(self, x: Tensor) -> Tensor:
-        """Return the coordinates of rows `(n, d)` in standard deviations, `(m, n)`: one row for each coordinate."""
+        """Return the coordinates of rows `(n, d)` along the encoder's axes, in standard deviations, `(m, n)`: one row
+        for each coordinate.
+        """
         # The transposed product is half as fast again on a CPU, and keeps every coordinate's values together.
         return self.encoder @ (x - self.mean).T
 
@@ -327,11 +341,11 @@ class TransformCoding(Quantizer):
         code = code[:-1]
         code[last] |= (code == 0).all(dim=0).to(torch.uint8) << shifts[-1]
 
-        return code.T.masked_fill(without_direction(row_norms(rows), rows.dtype), 0).contiguous()
+        return code.T.masked_fill(is_near_zero(row_norms(rows), rows.dtype), 0).contiguous()
 
     def recode(self, floats: Any) -> Any:
-        """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. It is a
-        tensor for a tensor, else a NumPy array.
+        """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. They are
+        a tensor for a tensor, else a NumPy array.
 
         `transform` would not do: it takes the residual of a vector whose norm was restored for a longer one.
         """
@@ -341,20 +355,20 @@ class TransformCoding(Quantizer):
 
         rows = rows.reshape(-1, rows.shape[-1])
         with torch.no_grad():
-            factors = self._find_factors(self.coordinates(rows))
+            factors = self._find_norm_factors(self.coordinates(rows))
             unscaled = (rows - self.mean) / factors.unsqueeze(1) + self.mean
-            unscaled = unscaled.masked_fill(without_direction(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
+            unscaled = unscaled.masked_fill(is_near_zero(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
 
         codes = apply(self, unscaled)
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
-    def _find_factors(self, y: Tensor) -> Tensor:
-        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
-        the coordinates `(m, n)` of the decoded vectors.
+    def _find_norm_factors(self, y: Tensor) -> Tensor:
+        """Return the factor `(n,)` by which decoding scaled each vector to give it the fitted norm, from the
+        coordinates `(m, n)` of the decoded vectors.
         """
         # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
         fewest_bits = int(self.layout[0, -1])
-        positive = torch.from_numpy(normal_quantizer(fewest_bits).levels[2 ** (fewest_bits - 1) :]).to(y)
+        positive = torch.from_numpy(build_normal_quantizer(fewest_bits).levels[2 ** (fewest_bits - 1) :]).to(y)
         best, factors = torch.full_like(y[0], torch.inf), torch.ones_like(y[0])
 
         for level in positive:
@@ -367,23 +381,26 @@ class TransformCoding(Quantizer):
         return factors
 
     def _distance_to_levels(self, y: Tensor) -> Tensor:
-        """Return each vector's mean squared distance, `(n,)`, of its coordinates `(m, n)` to their nearest levels."""
+        """Return, for each vector, the mean squared distance of its coordinates to their nearest levels, `(n,)` for
+        coordinates `(m, n)`.
+        """
         bits = self.layout[0].tolist()
         error = y.new_zeros(y.shape[1])
         for start, stop in _equal_runs(bits):
-            levels = torch.from_numpy(normal_quantizer(bits[start]).levels).to(y)
+            levels = torch.from_numpy(build_normal_quantizer(bits[start]).levels).to(y)
             error += (y[start:stop] - levels[_find_cells(y[start:stop], bits[start]).int()]).square().sum(0)
         return error / len(bits)
 
     def inverse(self) -> CodeDecoder:
-        """Return the decoder from codes to the vectors `(n, d)` that they stand for."""
+        """Return the decoder as a map from codes `(n, bytes)` to the vectors `(n, d)` that they stand for."""
         return self._build_decoder()
 
     def _build_decoder(self) -> CodeDecoder:
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 
     def shorten(self, octets: int) -> Self:
-        """Return a fitted step for codes of `octets` bytes, which are the first bytes of this step's codes.
+        """Return a fitted step for shorter codes, of `octets` bytes. Such a code is the first `octets` bytes of this
+        step's code.
 
         The bytes with the coordinates of largest variance come first. A step fitted for the smaller budget is better.
 
@@ -407,12 +424,12 @@ class TransformCoding(Quantizer):
         return shorter
 
     def _ends(self) -> Tensor:
-        """Return the position after the last bit of each coordinate within the code, `(m,)`."""
+        """Return the position of the bit after the last bit of each coordinate within the code, `(m,)`."""
         return BYTE * self.layout[1] + self.layout[2] + self.layout[0]
 
     def clipped_share(self, rows: Any) -> float:
-        """Return the share of the coordinates of rows `(n, d)` that are far from the mean, in [0, 1]. Far is more than
-        `CLIP_DEVIATIONS` standard deviations.
+        """Return the share, in [0, 1], of the coordinates of rows `(n, d)` that lie more than `CLIP_DEVIATIONS`
+        standard deviations from the mean.
 
         The outermost cell stands for values near its level; far beyond, the error grows with the value.
         """
@@ -422,28 +439,32 @@ class TransformCoding(Quantizer):
         return clipped / max(1, len(x) * len(self.encoder))
 
     def encode_queries(self, queries: Any) -> Any:
-        """Return queries `(a, d)` as `(a, m + 1)` floats: q' in units of each coordinate's deviation, then ⟨q, μ⟩.
+        """Return queries q `(a, d)` as floats `(a, m + 1)`: the m coordinates q' in units of each coordinate's
+        deviation, then ⟨q, μ⟩. They are a tensor for a tensor, else a NumPy array.
 
-        The inner product with a code's coordinates in deviations, followed by a 1, is ⟨q, x̂⟩.
+        The inner product with a code's coordinates in deviations, followed by a 1, is ⟨q, x̂⟩ where the norm factor is
+        1.
         """
         return apply(_QueryMap(self.mean, self.decoder), queries)
 
     def norm_factors(self, codes: Any) -> Any:
-        """Compute the factor that gives each code's decoded vector the norm that all fitted vectors had. Returns floats
-        `(n,)` for codes `(n, bytes)`, which are 1 if those norms varied. An index that computes the factors once can
-        score by table look-ups.
+        """Compute the factor `(n,)` that gives each code's decoded vector the norm that all fitted vectors had. Return
+        1 for each if those norms varied. The result is a tensor for a tensor of codes, else a NumPy array.
+
+        An index that computes the factors once can score by table look-ups.
         """
         coder, packed = self._prepare(codes)
         with torch.no_grad():
             blocks = [
-                coder.factors(coder.values(packed[i : i + SCORE_ROWS])) for i in range(0, len(packed), SCORE_ROWS)
+                coder.compute_norm_factors(coder.decode_coordinates(packed[i : i + SCORE_ROWS]))
+                for i in range(0, len(packed), SCORE_ROWS)
             ]
         factors = torch.cat(blocks) if blocks else self.mean.new_empty(0)
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
 
     def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
-        """Compute the inner products ⟨q, x̂⟩ `(a, n)` of queries with the vectors that codes stand for. Returns a
-        tensor for a tensor of queries, else a NumPy array.
+        """Return the inner products `(a, n)` of queries `(a, d)` with the vectors that codes `(n, bytes)` stand for.
+        They are a tensor for a tensor of queries, else a NumPy array.
 
         The score is asymmetric: only one side is quantized.
 
@@ -463,7 +484,7 @@ class TransformCoding(Quantizer):
 
         with torch.no_grad():
             use_tables = len(encoded) <= TABLE_QUERIES and coder.whole_bytes
-            tables = coder.byte_tables(encoded) if known is not None and use_tables else None
+            tables = coder.build_score_tables(encoded) if known is not None and use_tables else None
             blocks = []
             for start in range(0, len(packed), SCORE_ROWS):
                 block = packed[start : start + SCORE_ROWS]
@@ -474,7 +495,8 @@ class TransformCoding(Quantizer):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def _prepare(self, codes: Any) -> tuple[CodeDecoder, Tensor]:
-        """Check that an array holds codes of this step. Returns the decoder, and the codes as a tensor on its device.
+        """Check that an array holds codes of this step. Return the decoder, and the codes as a uint8 tensor on the
+        step's device.
 
         Raises:
             InputError: unless they are codes.
@@ -487,8 +509,8 @@ class TransformCoding(Quantizer):
         return self._get_decoder(), packed
 
     def _get_decoder(self) -> CodeDecoder:
-        """Return the decoder for the step's present tensors. It is built once and again after a fit or a move, which
-        replaces the tensors.
+        """Return the decoder for the step's present tensors. It is cached, and built again only after a fit or a move
+        to another device has replaced the tensors.
         """
         tensors, prepared = tuple(self.buffers()), self._prepared
         if prepared is None or any(
@@ -499,8 +521,8 @@ class TransformCoding(Quantizer):
         return prepared[1]
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the L2 norms `(n,)` of the vectors that codes stand for. They are a tensor for a tensor, else a NumPy
-        array.
+        """Return the L2 norms `(n,)` of the vectors that codes stand for, as a tensor for a tensor of codes, else as a
+        NumPy array.
         """
         if not self.norm.any():
             return super().decoded_norms(codes)
@@ -508,12 +530,12 @@ class TransformCoding(Quantizer):
         return norms if isinstance(codes, Tensor) else norms.numpy()
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
-        """Express the codes as a product quantizer of 8 bits, as FAISS has them. Returns its centroids `(bytes, 256,
+        """Express the codes as a product quantizer of 8 bits, as FAISS has them. Return its centroids `(bytes, 256,
         8)`, and the position of each coordinate among its `8 · bytes` dimensions, `(m,)`.
 
         FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
-        the inner products ⟨q', ŷ⟩ without the norm factors. Coordinate i of `encode_queries` belongs at `place[i]`, and
-        zeros elsewhere.
+        the inner products ⟨q', ŷ⟩ without the norm factors. In a query for FAISS, coordinate i of `encode_queries`
+        stands at the i-th position, and zeros elsewhere.
 
         Raises:
             InputError: if coordinates cross bytes, as where many have 5 to 7 bits.
@@ -526,22 +548,23 @@ class TransformCoding(Quantizer):
         # Coordinate i is the within[i]-th of its byte, and so that dimension of the byte's centroids.
         within = [octets[:i].count(octet) for i, octet in enumerate(octets)]
         centroids = self.decoder.new_zeros(self.bytes, 8, 256)
-        centroids[octets, within] = coder.byte_levels()
+        centroids[octets, within] = coder.build_level_table()
 
         return centroids.transpose(1, 2).contiguous(), torch.tensor(
             [8 * o + w for o, w in zip(octets, within, strict=True)]
         )
 
     def score_codes(self, codes: Any, others: Any) -> Any:
-        """Return the inner products `(a, n)` of the vectors that codes `(a, bytes)` and `(n, bytes)` stand for.
+        """Return the inner products `(a, n)` of the vectors that codes `(a, bytes)` stand for with those that the codes
+        `others` `(n, bytes)` stand for.
 
-        The symmetric score: both sides are quantized, as where documents are compared with documents.
+        The symmetric score: both are quantized, as where documents are compared with documents.
         """
         return self.score(self.inverse_transform(codes), others)
 
 
 class _QueryMap(Map):
-    """q ↦ (decoder·q, ⟨q, μ⟩), `(a, d)` to `(a, m + 1)`."""
+    """Map of queries q ↦ (decoder·q, ⟨q, μ⟩), `(a, d)` to `(a, m + 1)`."""
 
     kind = "query_map"
 
@@ -551,12 +574,14 @@ class _QueryMap(Map):
         self.register_buffer("weight", torch.cat([decoder, mean.unsqueeze(0)]) if decoder.numel() else decoder)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map queries `(a, d)` to `(a, m + 1)`."""
+        """Return the coordinates of queries and, as last column, ⟨q, μ⟩, `(a, d)` to `(a, m + 1)`."""
         return functional.linear(x, self.weight)
 
 
 def _constant_norm(moments: Moments) -> float:
-    """Return the L2 norm that all rows have, or 0 if their norms differ by more than `MAX_NORM_DEVIATION` allows."""
+    """Return the L2 norm that all rows have, from their moments, or 0 if their norms differ by more than
+    `MAX_NORM_DEVIATION` allows.
+    """
     square = float(moments.second_moment().trace())
     # NaN where the fourth moments are unknown: then the norms count as different.
     deviation = float(np.sqrt(np.maximum(moments.squared_norm_variance(), 0)))
@@ -564,10 +589,10 @@ def _constant_norm(moments: Moments) -> float:
 
 
 def _find_cells(y: Tensor, bits: int) -> Tensor:
-    """Return the number of the quantizer's cell that each value lies in, uint8 of the shape of `y`. It is how many
+    """Return the number of the quantizer's cell in which each value lies, uint8 of the shape of `y`: how many
     thresholds lie below the value.
     """
-    thresholds = torch.from_numpy(normal_quantizer(bits).thresholds).to(y)
+    thresholds = torch.from_numpy(build_normal_quantizer(bits).thresholds).to(y)
     if bits > COMPARISON_BITS:
         return torch.bucketize(y, thresholds, out_int32=True).to(torch.uint8)
     cells = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)
@@ -577,14 +602,14 @@ def _find_cells(y: Tensor, bits: int) -> Tensor:
 
 
 def _equal_runs(values: list[int]) -> list[tuple[int, int]]:
-    """Return start and stop of every run of equal neighbours."""
+    """Return start and stop of every run of equal neighbours in a list, as (start, stop) pairs in order."""
     starts = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
     return list(zip(starts, [*starts[1:], len(values)], strict=True))
 
 
 def _distinct_byte_groups(octets: list[int]) -> list[list[int]]:
-    """Divide coordinates into groups within which no two share a byte, given the byte of each. Returns the positions of
-    the coordinates by group.
+    """Divide coordinates into groups within which no two lie in the same byte, given the byte of each. Return, for each
+    group, the positions of its coordinates.
     """
     groups: list[list[int]] = []
     counts: dict[int, int] = {}

@@ -5,11 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import (
-    FitContext,
-    require_between,
-    require_training,
-)
+from lathe.transforms.base import FitContext, number, training_rules
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import Batches
 from lathe.transforms.learned.difference import make_config, train_difference
@@ -42,9 +38,23 @@ class ContrastiveAlignment(Alignment):
         learning_rate: peak learning rate.
         weight_decay: of the difference to the orthogonal map, as AdamW applies it.
         seed: of the held-out pairs and the batches.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import ContrastiveAlignment
+        >>> rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+        >>> targets = rows[:, :6] + 1
+        >>> step = ContrastiveAlignment(steps=20, batch=64).fit(rows, targets=targets)
+        >>> step.transform(rows).shape
+        (300, 6)
     """
 
     kind = "contrastive_alignment"
+    parameter_rules = {
+        "temperature": number(1e-3, 10),
+        **training_rules(),
+        "weight_decay": number(0, 100),
+    }
 
     def __init__(
         self,
@@ -63,14 +73,9 @@ class ContrastiveAlignment(Alignment):
         self.weight_decay = weight_decay
         self.seed = seed
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range."""
-        require_between(self.kind, "temperature", self.temperature, 1e-3, 10)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
-        require_between(self.kind, "weight_decay", self.weight_decay, 0, 100)
-
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return vectors and targets as `PairedRows`, because the training reads rows.
+        """Return vectors `(n, d)` and targets `(n, k)` as `PairedRows`, because the training reads rows and not their
+        moments.
 
         Raises:
             InputError: without targets, or for moments.
@@ -80,7 +85,8 @@ class ContrastiveAlignment(Alignment):
         return PairedRows(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the weight from the orthogonal map on, and store it with the means of vectors and targets.
+        """Train the weight, starting from the orthogonal map of `Procrustes`, and store it with the means of vectors
+        and targets.
 
         Raises:
             InputError: for fewer than 4 pairs, or if vectors or targets do not differ.
@@ -106,10 +112,11 @@ class ContrastiveAlignment(Alignment):
         self.set_pair_map(weight.cpu(), moments)
 
     def _measure_spread(self, targets: Vectors) -> float:
-        """Return the standard deviation of the cosines between targets of different rows.
+        """Return the standard deviation of the cosines between targets of different rows, for up to `SPREAD_ROWS`
+        targets.
 
         Raises:
-            InputError: if they do not differ.
+            InputError: if it is 0 up to rounding.
         """
         count = targets.shape[0]
         chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:SPREAD_ROWS])

@@ -35,17 +35,19 @@ ADAM_STATE = ("exp_avg", "exp_avg_sq")
 
 
 class BatchSampler(Protocol):
-    """Protocol of what `train` takes: batches by step, and what is held out from them."""
+    """Protocol of what `train` takes: a training batch for each step, and a held-out batch."""
 
     @property
     def heldout_rows(self) -> NDArray[np.int64]:
-        """Indices of what is held out, ascending, and empty for nothing."""
+        """Indices of the rows that are held out from training, ascending. Empty if none are."""
 
     def sample(self, step: int) -> Tensor:
-        """Return a step's batch, the same in every call: vectors, or row numbers where the loss looks them up."""
+        """Return the training batch of a step, the same in every call: vectors, or row numbers where the loss looks the
+        vectors up.
+        """
 
     def heldout(self) -> Tensor:
-        """Return what is held out as one batch, the same in every call."""
+        """Return all held-out rows as one batch, the same in every call."""
 
 
 class Batches:
@@ -81,8 +83,8 @@ class Batches:
         self.shifts = self.heldout_rows - np.arange(count)
 
     def sample(self, step: int) -> Tensor:
-        """Return the training batch of a step, `(size, d)` float32. It has distinct random rows that are not held out,
-        with noise of the deviation `noise` added.
+        """Return the training batch of a step, `(size, d)` float32: distinct random rows that are not held out, with
+        Gaussian noise of the deviation `noise` added.
         """
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
@@ -90,11 +92,11 @@ class Batches:
         return self._read(free_rows + np.searchsorted(self.shifts, free_rows, side="right"), generator)
 
     def heldout(self) -> Tensor:
-        """Return the held-out rows, `(h, d)` float32, plus noise that is the same in every call."""
+        """Return the held-out rows, `(h, d)` float32, with Gaussian noise added that is the same in every call."""
         return self._read(self.heldout_rows, np.random.default_rng(self.seed))
 
     def _read(self, rows: Any, generator: np.random.Generator) -> Tensor:
-        """Return the rows as a float32 tensor on the device, with Gaussian noise added if `noise` is set."""
+        """Return the rows as a float32 tensor on the device, with Gaussian noise added if `noise` is not 0."""
         # `astype` copies even if the dtype is float32 already, so the noise never reaches the caller's vectors.
         values = as_numpy(self.vectors[rows]).astype(np.float32)
         if self.noise:
@@ -102,11 +104,11 @@ class Batches:
         return torch.from_numpy(values).to(self.device)
 
 
-def checkpoint_for(
+def prepare_checkpoint(
     context: FitContext, spec: Spec, config: TrainingConfig, vectors: Vectors, mean: NDArray[np.float64]
 ) -> Checkpoint | None:
-    """Return the training's checkpoint with a key that is a digest of spec, config and data, and create its folder. The
-    result is None if the context has no checkpoint.
+    """Return the context's checkpoint with a key that identifies this fit, and create the folder of its file. Return
+    None if the context has no checkpoint.
 
     The key is a SHA-256 digest, so a checkpoint of another fit is not resumed. The data are identified by their number
     of rows, the first and last row, and the mean.
@@ -144,8 +146,8 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters with AdamW, in place, and return the log of the training. At the end the parameters are
-    those with the lowest held-out loss.
+    """Train the parameters with AdamW, in place, and return the log of the training. At the end they have the values
+    with the lowest held-out loss.
 
     Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. Without held-out
     rows the last parameters stay. Training resumes from a checkpoint with the same key, and then ends with the same
@@ -214,8 +216,8 @@ def train(
 
 
 def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> LossFunction:
-    """Wrap a differentiable loss in a function of a batch. The function returns the loss as a float, and sets the
-    gradient of every parameter.
+    """Return a function of a batch that computes the loss by `loss_of` and its gradients by backpropagation. It returns
+    the loss as a float, and stores the gradient of every parameter in `parameter.grad`.
     """
 
     def loss_function(batch: Tensor) -> float:
@@ -231,9 +233,9 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
 
 
 @contextmanager
-def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
-    """Run the block with one torch thread if the device is a CPU and the batch has at most `SMALL_BATCH` rows. The
-    number of threads is restored after it.
+def limit_threads(rows: int, device: torch.device) -> Iterator[None]:
+    """Context manager that runs the block with one torch thread if the device is a CPU and `rows`, the size of a batch,
+    is at most `SMALL_BATCH`. The number of threads is restored afterwards.
 
     Two threads wait for each other after every small operation: they gain little on an idle machine, and where another
     process uses a core they take twelve times as long.
@@ -247,8 +249,9 @@ def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
-    """Compute the mean of all rows, `(d,)` float64, and check that the rows are finite and not all equal.
+def compute_checked_mean(kind: str, vectors: Vectors) -> NDArray[np.float64]:
+    """Return the mean of all rows of `vectors` `(n, d)`, `(d,)` float64, after checking that the rows are finite and
+    not all equal.
 
     Raises:
         InputError: if a row holds NaN or inf, or all rows are equal.
@@ -269,8 +272,8 @@ def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
 def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
-    """Compute the held-out loss and append it to `log`. If it is the lowest so far, the parameters are copied to
-    `best`. When patience has run out, `log.stopped_early` is set.
+    """Compute the loss of the held-out batch and append it to `log`. If it is the lowest so far, copy the parameters to
+    `best`. If the patience has run out, set `log.stopped_early`.
     """
     # The gradients that this stores are replaced by the next batch's before the optimizer's next step.
     log.heldout_losses.append(loss(heldout))
@@ -286,7 +289,8 @@ def _evaluate(
 
 
 def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
-    """Copy the tensors in `best` into the parameters, if there were evaluations. The parameters' `grad` is set to None.
+    """Copy the best parameters back into the parameters, in place, if there were evaluations. Set the parameters'
+    `grad` to None.
 
     Raises:
         InputError: if the training diverged before there was a finite held-out loss.
@@ -301,8 +305,8 @@ def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str
 
 
 def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
-    """Write the training's state to the checkpoint. Returns '', or a note for the progress message if the file cannot
-    be written.
+    """Write the state of a training to the checkpoint's file. Return an empty string, or a note for the progress
+    message if the file cannot be written.
     """
     try:
         checkpoint.save(state)
@@ -314,8 +318,8 @@ def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str
 def _pack_state(
     parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, log: TrainingLog
 ) -> dict[str, Tensor]:
-    """Return the whole state of a training as tensors by name, for a checkpoint. It has the parameters, the best
-    parameters, AdamW's averages and the log.
+    """Return the whole state of a training as tensors by name, for a checkpoint: the parameters, the best parameters,
+    AdamW's averages and the log.
     """
     tensors = {
         "steps": torch.tensor(log.steps),
@@ -337,8 +341,8 @@ def _restore_state(
     optimizer: torch.optim.Optimizer,
     log: TrainingLog,
 ) -> None:
-    """Restore the state of a training from a checkpoint's tensors by name. Sets parameters, `best`, optimizer and log,
-    in place.
+    """Set the state of a training from a checkpoint's tensors by name. `parameters`, `best`, `optimizer` and `log` are
+    changed in place.
     """
     log.steps, log.loss = int(stored["steps"]), float(stored["loss"])
     log.heldout_losses = stored["heldout_losses"].tolist()
@@ -353,8 +357,10 @@ def _restore_state(
             optimizer.state[parameter] = {"step": torch.tensor(float(log.steps)), **averages}
 
 
-def uniform_start(shape: Sequence[int], fan_in: int, generator: torch.Generator) -> Tensor:
-    """Draw a float32 CPU tensor of `shape` from U(−1/√fan_in, 1/√fan_in), as `torch.nn.Linear` does."""
+def draw_uniform_weights(shape: Sequence[int], fan_in: int, generator: torch.Generator) -> Tensor:
+    """Draw a float32 tensor of the given shape on the CPU from U(−1/√fan_in, 1/√fan_in), as `torch.nn.Linear` does, and
+    return it.
+    """
     start: Tensor = (2 * torch.rand(*shape, generator=generator) - 1) / fan_in**0.5
     return start
 
@@ -368,7 +374,7 @@ PAPER = TrainingConfig(
     heldout=10_000,
     patience=3,
 )
-"""Section 4.2 of the GeoPres paper; `paper_config` sets `steps` and `check_every` from the number of rows."""
+"""Section 4.2 of the GeoPres paper; `build_paper_config` sets `steps` and `check_every` from the number of rows."""
 
 PAPER_EPOCHS = 10
 """Epochs of a training if `steps` is not set."""
@@ -380,9 +386,9 @@ On 10,000 rows, an evaluation at every second step ends training after 18 steps:
 """
 
 
-def paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
-    """Return the training config of the GeoPres paper for a fit on `rows` rows. It has ten epochs unless `steps` is
-    set, and arguments that are not None replace the paper's values.
+def build_paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
+    """Return the training config of the GeoPres paper for a fit on `rows` rows, with ten epochs unless `steps` is set.
+    Arguments that are not None replace the paper's values.
 
     An epoch is counted in steps; there is an evaluation after each. The paper's epochs have 500 steps. With few rows an
     epoch has one or two steps, and the loss swings so much from one epoch to the next that patience would end the

@@ -12,8 +12,8 @@ from lathe.transforms.base import FitContext, Spec, TrainingConfig, TrainingLog
 from lathe.transforms.learned.descent import (
     BatchSampler,
     autograd_loss,
-    checkpoint_for,
-    one_thread_if_small,
+    limit_threads,
+    prepare_checkpoint,
     train,
 )
 from lathe.transforms.vectors import Vectors
@@ -22,8 +22,8 @@ CHECK_EVERY, PATIENCE = 10, 8
 """Number of steps between two evaluations, and of evaluations without a lower loss after which training stops."""
 
 
-class TrainedMap(Protocol):
-    """A transform whose parameters are those of the training of a map.
+class _TrainedMap(Protocol):
+    """Protocol of the transforms that `train_difference` trains: their parameters are those of the training.
 
     Attributes:
         kind: kind of the transform.
@@ -46,11 +46,13 @@ class TrainedMap(Protocol):
         """Device to train on."""
 
     def spec(self) -> Spec:
-        """Return kind and parameters."""
+        """Return kind and parameters as a dict that can be serialized as JSON."""
 
 
-def make_config(step: TrainedMap, heldout: int) -> TrainingConfig:
-    """Return the config of a step's training, with up to `heldout` rows held out to decide when to stop."""
+def make_config(step: _TrainedMap, heldout: int) -> TrainingConfig:
+    """Return the training config of a transform, from its parameters. Up to `heldout` rows are held out to decide when
+    to stop.
+    """
     return TrainingConfig(
         steps=step.steps,
         batch=step.batch,
@@ -64,7 +66,7 @@ def make_config(step: TrainedMap, heldout: int) -> TrainingConfig:
 
 
 def train_difference(
-    step: TrainedMap,
+    step: _TrainedMap,
     start: Tensor,
     loss_of: Callable[[Tensor, Tensor], Tensor],
     batches: BatchSampler,
@@ -73,7 +75,8 @@ def train_difference(
     vectors: Vectors,
     mean: NDArray[np.float64],
 ) -> Tensor:
-    """Train a map W from a known map W₀ on, and return the W of the lowest held-out loss, which may be W₀.
+    """Train a map W that starts as the known map W₀, and return the W `(k, d)` of the lowest held-out loss. That may be
+    W₀ itself.
 
     W − W₀ is trained, so that weight decay draws W to W₀ and not to zero. Sets `step.training_log`.
 
@@ -90,8 +93,8 @@ def train_difference(
     difference = torch.zeros_like(start, requires_grad=True)
     parameters = {"difference": difference}
     loss = autograd_loss(parameters, lambda batch: loss_of(start + difference, batch))
-    checkpoint = checkpoint_for(context, step.spec(), config, vectors, mean)
-    with one_thread_if_small(step.batch, step.device):
+    checkpoint = prepare_checkpoint(context, step.spec(), config, vectors, mean)
+    with limit_threads(step.batch, step.device):
         step.training_log = train(
             step.kind, parameters, loss, batches, config, context, checkpoint, evaluate_start=True
         )

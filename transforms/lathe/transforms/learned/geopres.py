@@ -7,26 +7,27 @@ import torch
 from torch import Tensor
 
 from lathe.transforms.base import (
+    FLAG,
     Checkpoint,
     FitContext,
     Signature,
     TrainingConfig,
     TrainingLog,
-    require_between,
-    require_choice,
-    require_flag,
-    require_training,
-    require_whole,
+    number,
+    one_of,
+    or_none,
+    training_rules,
+    whole_number,
 )
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import (
     Batches,
-    checkpoint_for,
-    mean_of_varied,
-    one_thread_if_small,
-    paper_config,
+    build_paper_config,
+    compute_checked_mean,
+    draw_uniform_weights,
+    limit_threads,
+    prepare_checkpoint,
     train,
-    uniform_start,
 )
 from lathe.transforms.learned.losses import LOSSES, Loss, LossSetup, prefix_losses
 from lathe.transforms.linear import Linear
@@ -57,7 +58,7 @@ class GeoPres(Linear):
     **Preset `lathe`**, the default, trains on unit vectors and unit outputs, as they are served. W
     starts as the best map for Gaussian data: the projection on the top uncentred principal directions, the
     i-th scaled by √(1 + T/((k+2)λ_i)), with T the sum of the other eigenvalues. W is trained with AdamW on
-    random batches, in the coordinates of the principal axes. The loss is `losses.blend`: the paper's angular
+    random batches, in the coordinates of the principal axes. The loss is `losses.blended_loss`: the paper's angular
     loss, the correlation of an anchor's cosines before and after, and the divergence of its neighbours.
 
     With `nested`, every prefix of the output is usable too: the loss is the mean of the blends of the
@@ -112,9 +113,25 @@ class GeoPres(Linear):
     Attributes:
         training_log: steps and losses of the training, relative to the start; None if nothing was trained, or
             after loading.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import GeoPres
+        >>> rows = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
+        >>> step = GeoPres(4, steps=20, batch=128).fit(rows)
+        >>> step.transform(rows).shape, step.training_log.steps
+        ((400, 4), 20)
     """
 
     kind = "geopres"
+    parameter_rules = {
+        "dimensions": whole_number(1),
+        "nested": FLAG,
+        "preset": one_of(*PRESET_LOSSES),
+        "loss": or_none(one_of(*LOSSES)),
+        "rank_strength": number(1e-6, 1),
+        **training_rules(min_steps=0),
+    }
 
     def __init__(
         self,
@@ -139,29 +156,17 @@ class GeoPres(Linear):
         self.rank_strength = rank_strength
         self.seed = seed
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for an unknown preset or loss, or a value of another
-        type or out of range.
-        """
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_flag(self.kind, "nested", self.nested)
-        require_choice(self.kind, "preset", self.preset, tuple(PRESET_LOSSES))
-        if self.loss is not None:
-            require_choice(self.kind, "loss", self.loss, tuple(LOSSES))
-        require_between(self.kind, "rank_strength", self.rank_strength, 1e-6, 1)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed, min_steps=0)
-
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions.
+        """Return the input signature reduced to `dimensions` dimensions.
 
         Raises:
-            StepError: if the input is known to have `dimensions` dimensions or fewer.
+            StepError: if the inputs are known to have `dimensions` dimensions or fewer.
         """
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute a start weight from the spectrum, or at random for the preset `paper`, and train it. Sets the map and
-        the training log. From moments, or with 0 steps, the weight is not trained.
+        """Compute the weight at which training starts, train it on the vectors, and store the weight and
+        `training_log`. From moments, or with 0 steps, the weight is not trained.
 
         `training_log` is None if nothing was trained.
 
@@ -171,19 +176,19 @@ class GeoPres(Linear):
         if isinstance(data, Moments):
             if self.preset == "paper":
                 raise InputError("geopres: the preset paper is trained on vectors and cannot be fitted on moments")
-            self.set_map(_spectral_start(data, self.dimensions)[0])
+            self.set_map(_compute_spectral_start(data, self.dimensions)[0])
             self.training_log = None
             return
 
         if self.preset == "paper":
-            mean = mean_of_varied(self.kind, data)
-            start, axes = random_start(data.shape[1], self.dimensions, self.seed), None
+            mean = compute_checked_mean(self.kind, data)
+            start, axes = draw_random_weight(data.shape[1], self.dimensions, self.seed), None
         else:
             moments = unit_moments(data)
-            mean, (start, axes) = moments.mean, _spectral_start(moments, self.dimensions)
+            mean, (start, axes) = moments.mean, _compute_spectral_start(moments, self.dimensions)
 
         config = self._training_config(data.shape[0])
-        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        checkpoint = prepare_checkpoint(context, self.spec(), config, data, mean)
         if config.steps:
             weight, log = self._train(start, axes, data, config, context, checkpoint)
         else:
@@ -193,14 +198,14 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _training_config(self, rows: int) -> TrainingConfig:
-        """Return the preset's training config. `steps`, `batch` and `learning_rate` replace the preset's values where
-        they are set.
+        """Return the training config of the preset, with `steps`, `batch` and `learning_rate` in place of its values
+        where they are not None.
 
-        The number of rows decides the steps of the preset `paper`; `nested` those of the other.
+        The number of rows decides the steps of the preset `paper`, and `nested` those of the preset `lathe`.
         """
         overrides = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
-            return paper_config(rows, *overrides)
+            return build_paper_config(rows, *overrides)
         return (replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE).override(*overrides)
 
     def _train(
@@ -212,12 +217,12 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train the weight `start` `(k, d)`, perhaps in place. Returns the trained weight, rescaled for some losses,
-        and the training log.
+        """Train a weight that starts as `start` `(k, d)`, which may be changed in place. Return the trained weight `(k,
+        d)` and the training log.
 
-        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the
-        result is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be
-        those that differ in scale. A weight trained for unit outputs is rescaled by `_best_scale`.
+        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the result
+        is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be those that
+        differ in scale. A weight trained for unit outputs is rescaled by `_best_scale`.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
@@ -246,7 +251,7 @@ class GeoPres(Linear):
             # The gradient is that of the sum: Adam's steps do not depend on a constant factor.
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
-        with one_thread_if_small(batches.size, self.device):
+        with limit_threads(batches.size, self.device):
             log = train(self.kind, {"weight": weight}, loss_function, batches, config, context, checkpoint)
 
         if normalized:  # such a loss does not depend on the scale
@@ -255,11 +260,11 @@ class GeoPres(Linear):
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
-        """Prepare the loss of this name for a training. Returns the loss, and the importance of each output size in the
-        gradient: 1 / its loss at the start, or 1 for losses that are relative already.
+        """Build the loss of this name for a training. Return it, and the weight of each output size in the gradient: 1
+        / its loss at the start, or 1 for losses that are divided by their start already.
 
-        The importance is also 1 if the loss at the start is 0. Without importances the smallest size, whose loss is
-        largest, would dominate, and gradients would depend on the scale of the vectors.
+        A weight is also 1 if the loss at the start is 0. Without weights the smallest size, whose loss is largest,
+        would dominate, and gradients would depend on the scale of the vectors.
         """
         loss = LOSSES[name].set_up(setup)
         if LOSSES[name].relative:
@@ -270,9 +275,9 @@ class GeoPres(Linear):
         return loss, [1 / start if start > 0 else 1.0 for start in starts]
 
 
-def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Compute the weight at which training starts, the scaled top eigenvectors of the uncentred second moment. Returns
-    it, `(k, d)`, and all eigenvectors `(d, d)`.
+def _compute_spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
+    """Compute the weight at which training starts: the scaled top k eigenvectors of the uncentred second moment. Return
+    it, `(k, d)`, and all eigenvectors as rows, `(d, d)`.
 
     The scaled eigenvectors best keep squared distances of zero-mean Gaussian data: the i-th eigenvector is scaled by
     √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
@@ -286,7 +291,7 @@ def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
         raise InputError("geopres needs rows that differ in direction: there are no distances to keep")
 
-    spectrum = Spectrum.of(second, moments.rounding_variance())
+    spectrum = Spectrum.from_matrix(second, moments.rounding_variance())
     eigenvalues = spectrum.values + RIDGE * total / moments.dimensions
     directions = spectrum.directions[:dimensions]
     left_out = eigenvalues[dimensions:].sum()
@@ -295,13 +300,16 @@ def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(directions * scales[:, None]), torch.from_numpy(spectrum.directions)
 
 
-def random_start(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
-    """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d), as `torch.nn.Linear` does."""
-    return uniform_start((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
+def draw_random_weight(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
+    """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d) by `seed`, with d the input dimensions, as
+    `torch.nn.Linear` does. Return it.
+    """
+    return draw_uniform_weights((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
 
 
 def _best_scale(x: Tensor, weight: Tensor) -> float:
-    """Return the factor on `weight` with which the outputs' distances best fit those of `x`, by least squares.
+    """Return the factor by which `weight` must be multiplied so that distances between outputs best fit those between
+    rows of `x`, by least squares.
 
     The first 1024 rows are used. The factor is 1 if all their outputs coincide.
     """

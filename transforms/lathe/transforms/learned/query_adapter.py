@@ -1,5 +1,6 @@
 """Query adapter: a linear map of queries only, learned from queries and their relevant documents."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,9 @@ from lathe.transforms.base import (
     TrainingConfig,
     Transform,
     measure_relevance,
-    require_between,
-    require_entries,
-    require_training,
-    require_whole,
+    number,
+    training_rules,
+    whole_number,
 )
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.difference import make_config, train_difference
@@ -74,13 +74,31 @@ class QueryAdapter(Transform):
         query_count: number of queries that W was learned from, held-out ones included.
         heldout_gain: gain of the trained W in nDCG@10 on the held-out queries and its standard error, also where the
             identity was kept instead; None before the fit and after loading.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Chain, QueryAdapter
+        >>> from lathe.transforms.base import QueryPairs
+        >>> random = np.random.default_rng(0)
+        >>> documents, queries = random.normal(size=(2, 250, 8)).astype(np.float32)
+        >>> pairs = QueryPairs(queries, documents, relevant=np.column_stack([np.arange(250), np.arange(250)]))
+        >>> chain = Chain([QueryAdapter(steps=10)]).fit(documents, pairs=pairs)
+        >>> chain.transform_queries(queries).shape
+        (250, 8)
     """
 
     kind = "query_adapter"
+    parameter_rules = {
+        "temperature": number(1e-3, 10),
+        "negatives": whole_number(0, MINED),
+        **training_rules(),
+        "weight_decay": number(0, 100),
+    }
     takes_pairs = True
     two_sided = True
     queries_only = True
     shapes = {"weight": ("d", "d"), "query_count": (1,)}
+    entry_ranges = {"query_count": (0, math.inf)}
 
     def __init__(
         self,
@@ -106,24 +124,13 @@ class QueryAdapter(Transform):
         self.register_buffer("weight", torch.empty(0))
         self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range."""
-        require_between(self.kind, "temperature", self.temperature, 1e-3, 10)
-        require_whole(self.kind, "negatives", self.negatives, at_least=0, at_most=MINED)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
-        require_between(self.kind, "weight_decay", self.weight_decay, 0, 100)
-
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` if the number of queries is below 0."""
-        require_entries(self.kind, "query_count", self.query_count, 0, float("inf"))
-
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature: queries and documents keep their dimensions."""
+        """Return the input signature unchanged, because queries and documents keep their dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the matrix W that maps queries, on the context's pairs of query and relevant document. The fitted rows
-        are not used. If W does not improve held-out queries enough, the identity is set instead.
+        """Train the matrix W for queries on the context's pairs of query and relevant document, and store it. If W does
+        not improve held-out queries enough, store the identity. The rows in `data` give only the dimensions.
 
         Raises:
             InputError: for fewer than `MIN_QUERIES` distinct queries, or other dimensions than the rows.
@@ -131,7 +138,7 @@ class QueryAdapter(Transform):
         assert context.pairs is not None  # `fit` has seen to it
         pairs = context.pairs
         d = data.dimensions if isinstance(data, Moments) else data.shape[1]
-        distinct = _require_pairs(self.kind, pairs, d)
+        distinct = _count_distinct_queries(self.kind, pairs, d)
         config = make_config(self, max(1, int(distinct * VALIDATION_SHARE)))
         batches = PairBatches(pairs, config, self.negatives, self.seed, self.device)
         identity = torch.eye(d, device=self.device)
@@ -158,19 +165,16 @@ class QueryAdapter(Transform):
         self.query_count = torch.tensor([len(pairs)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a copy of documents `(n, d)`.
-
-        Queries are mapped by `query_map`.
-        """
+        """Return a copy of documents `(n, d)`. Queries are mapped by `query_map`."""
         return x.clone()
 
     def primitives(self) -> list[Map]:
-        """Return the selection of all dimensions, which leaves documents as they are."""
+        """Return a list of one selection of all columns, which leaves documents as they are."""
         d = self.weight.shape[0]
         return [Selection(d, torch.arange(d, device=self.weight.device), d)]
 
     def query_map(self) -> Affine:
-        """Return q ↦ Wq as an `Affine`."""
+        """Return the map of queries, q ↦ Wq, as an `Affine`."""
         return Affine(self.weight)
 
     @property
@@ -179,11 +183,13 @@ class QueryAdapter(Transform):
         return "exact"
 
     def inverse(self) -> Map:
-        """Return the identity, which is the inverse for documents."""
+        """Return the identity as a map, because documents are not changed."""
         return InverseAffine(None, self.weight.new_zeros(len(self.weight)))
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if no trained map was better than the identity, else an empty list."""
+        """Return a list with one warning if the identity was kept because no trained map was better, else an empty
+        list.
+        """
         if not torch.equal(self.weight.cpu(), torch.eye(len(self.weight))):
             return []
 
@@ -235,8 +241,8 @@ class PairBatches:
         self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
 
     def sample(self, step: int) -> Tensor:
-        """Return the training batch of a step as row numbers `(b, 2 + k)`. A row has a query, one of its relevant
-        documents, and k negatives.
+        """Return the training batch of a step as row numbers `(b, 2 + k)`. Each row has a query, one of its relevant
+        documents, and k mined negatives.
         """
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
@@ -249,14 +255,16 @@ class PairBatches:
         return torch.from_numpy(np.column_stack((rows, answers, negatives))).to(self.device)
 
     def heldout(self) -> Tensor:
-        """Return the held-out queries, each with its first relevant document and its nearest negatives."""
+        """Return the held-out queries as row numbers `(h, 2 + k)`. Each row has a query, its first relevant document,
+        and its k nearest negatives.
+        """
         rows = self.heldout_rows
         answers, negatives = self._answers[self._first[rows]], self._mined[rows, : self.negatives]
         return torch.from_numpy(np.column_stack((rows, answers, negatives))).to(self.device)
 
     def is_known(self, queries: Tensor, documents: Tensor) -> Tensor:
-        """Return a mask `(b, c)` of which documents are relevant to which queries, or excluded from their results. They
-        are given by their rows, `(c,)` and `(b, 1)`.
+        """Return a mask `(b, c)` that is true where a document is relevant to a query or excluded from its results.
+        Queries `(b, 1)` and documents `(c,)` are given by their row numbers.
         """
         keys = queries * self._documents + documents
         positions = torch.searchsorted(self._keys, keys).clamp_max_(len(self._keys) - 1)
@@ -264,7 +272,7 @@ class PairBatches:
 
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
         """Find hard negatives: the nearest documents of each query that are neither relevant to it nor excluded from
-        its results. Returns their rows, nearest first, `(n, k)`.
+        its results. Return their row numbers `(n, k)`, nearest first.
 
         k is `MINED`, or fewer if fewer documents are left; it may be 0.
         """
@@ -288,8 +296,9 @@ class PairBatches:
         return np.concatenate(nearest)
 
 
-def _require_pairs(kind: str, pairs: QueryPairs, dimensions: int) -> int:
-    """Check the dimensions and the number of the pairs, and return the number of distinct queries.
+def _count_distinct_queries(kind: str, pairs: QueryPairs, dimensions: int) -> int:
+    """Return the number of queries with different vectors. Pairs with fewer than `MIN_QUERIES` of them are refused, as
+    are vectors of other than `dimensions` dimensions.
 
     Raises:
         InputError: for too few queries, or other dimensions than the rows.

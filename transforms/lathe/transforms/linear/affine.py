@@ -12,7 +12,7 @@ from torch.nn import functional
 from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform
 from lathe.transforms.errors import StepError
 from lathe.transforms.products import multiply_rows
-from lathe.transforms.statistics import Moments, drop_rounding_residue, unit_image, unit_rows
+from lathe.transforms.statistics import Moments, drop_rounding_residue, normalize_outputs, unit_rows
 from lathe.transforms.vectors import Vectors
 
 GAIN_ITERATIONS = 30
@@ -20,7 +20,7 @@ GAIN_ITERATIONS = 30
 
 
 class Affine(Map):
-    """x ↦ Wx + b, with the weight W `(k, d)` and the bias b `(k,)` or None, L2-normalized if `normalize`.
+    """x ↦ Wx + b with the weight W `(k, d)` and the bias b `(k,)` or None. Outputs are L2-normalized if `normalize`.
 
     `Chain.fold` builds such maps. Zero rows stay zero, and outputs that are only rounding error become zero.
     """
@@ -37,7 +37,8 @@ class Affine(Map):
         self.gain = _largest_gain(weight)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs, of which only the number of dimensions is set: k, for a weight `(k, d)`.
+        """Return a signature with the number of output dimensions, k for a weight `(k, d)`. Nothing else is known of
+        the outputs.
 
         Raises:
             StepError: if the inputs are known not to have d dimensions.
@@ -49,20 +50,19 @@ class Affine(Map):
         return Signature(self.weight.shape[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Wx + b, `(n, d)` to `(n, k)`, normalized if `normalize`.
-
-        Zero rows, and outputs that are only rounding error, become zero.
+        """Return Wx + b for rows x, `(n, d)` to `(n, k)`, L2-normalized if `normalize`. Zero rows, and outputs that are
+        only rounding error, become zero.
         """
         y = multiply_rows(x, self.weight, self.bias)
-        return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
+        return (normalize_outputs if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def normalized(self) -> "Affine":
-        """Return this map followed by L2 normalization. It shares the tensors."""
+        """Return an `Affine` that is this map followed by L2 normalization, with the same tensors."""
         return Affine(self.weight, self.bias, normalize=True)
 
     def then(self, following: "Affine") -> "Affine":
-        """Return one `Affine` that applies this map and then `following`, without normalizing. Their matrices are
-        multiplied in float64.
+        """Return one `Affine` that has the effect of this map followed by `following`. The matrices are multiplied in
+        float64.
 
         The bias is None if neither map has one. The `normalize` flags are ignored.
         """
@@ -97,18 +97,16 @@ class Projection(Affine):
         self.register_buffer("removed", removed)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the rows without their parts along the directions, plus b, `(n, d)` to `(n, d)`, normalized if
-        `normalize`.
-
-        Zero rows, and outputs that are only rounding error, become zero.
+        """Return x − Σ(x·uᵢ)uᵢ + b for rows x, `(n, d)` to `(n, d)`, L2-normalized if `normalize`. Zero rows, and
+        outputs that are only rounding error, become zero.
         """
         y = x - (x @ self.removed.T) @ self.removed
         if self.bias is not None:
             y = y + self.bias
-        return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
+        return (normalize_outputs if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def normalized(self) -> "Projection":
-        """Return this map followed by L2 normalization."""
+        """Return a `Projection` that is this map followed by L2 normalization."""
         return Projection(self.removed, self.bias, normalize=True)
 
 
@@ -128,19 +126,21 @@ class InverseAffine(Map):
         self.register_buffer("offset", offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return By + μ, `(n, k)` to `(n, d)`, without the product if B is None and without the sum if μ is None."""
+        """Return By + μ for rows y, `(n, k)` to `(n, d)`. If B is None it is the identity, and if μ is None nothing is
+        added.
+        """
         y = x if self.weight is None else multiply_rows(x, self.weight)
         return y if self.offset is None else y + self.offset
 
 
 def translation(offset: Tensor) -> Affine:
-    """Return x ↦ x + offset as an `Affine` whose weight is the identity in float64."""
+    """Return the map x ↦ x + offset as an `Affine` whose weight is the identity in float64."""
     return Affine(torch.eye(len(offset), dtype=torch.float64, device=offset.device), offset)
 
 
 def _largest_gain(weight: Tensor) -> float:
-    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration from a fixed start.
-    Returns it as a float.
+    """Return an estimate of the spectral norm (largest singular value) of a weight `(k, d)`, by power iteration from a
+    fixed start.
 
     It is a Python number, because reading a tensor in `forward` would make a GPU wait.
     """
@@ -160,9 +160,8 @@ def _largest_gain(weight: Tensor) -> float:
 
 
 def pseudo_inverse(weight: Tensor) -> Tensor:
-    """Return the pseudo-inverse W⁺ `(d, k)` of a weight, a float64 copy of a float32 one.
-
-    Singular values within float32 rounding of zero count as zero.
+    """Return the pseudo-inverse W⁺ `(d, k)` of a weight `(k, d)` that is a float64 copy of a float32 one. Singular
+    values within float32 rounding of zero count as zero.
     """
     # The default tolerance follows the dtype: float64's would invert the rounding error of float32 entries.
     inverse: Tensor = torch.linalg.pinv(weight, rtol=max(weight.shape) * torch.finfo(torch.float32).eps)
@@ -197,7 +196,7 @@ class Linear(Transform, registered=False):
             self.register_buffer("mean", torch.empty(0))
 
     def set_map(self, weight: Tensor, mean: Tensor | None = None) -> None:
-        """Store the weight as float32, and the mean too if one is given."""
+        """Set the weight, and the mean if one is given. Both are stored as float32."""
         self.weight = weight.float()
         if mean is not None:
             self.mean = mean.float()
@@ -211,17 +210,17 @@ class Linear(Transform, registered=False):
         return self._gain_of_weight[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return W(x − μ), or Wx if not centred, `(n, d)` to `(n, k)`.
-
-        Rows are then normalized if `renormalize`.
+        """Return W(x − μ), or Wx if not centred, `(n, d)` to `(n, k)`. Rows are then L2-normalized if `renormalize`.
 
         Zero rows, and outputs that are only rounding error, become zero.
         """
         y = functional.linear(x - self.mean if self.centered else x, self.weight)
-        return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
+        return (normalize_outputs if self.renormalize else drop_rounding_residue)(y, x, self.gain)
 
     def primitives(self) -> list[Map]:
-        """Return the map as a list: one float64 `Affine` with the bias −Wμ, and `Normalize` if `renormalize`."""
+        """Return a list of one float64 `Affine` with the weight W and the bias −Wμ, followed by `Normalize` if
+        `renormalize`.
+        """
         weight = self.weight.double()
         bias = -(weight @ self.mean.double()) if self.centered else None
         return [Affine(weight, bias), *([Normalize()] if self.renormalize else [])]
@@ -243,7 +242,7 @@ class Linear(Transform, registered=False):
         return self.weight.shape[0]
 
     def inverse(self) -> Map:
-        """Return the map from outputs back to inputs, by the pseudo-inverse W⁺: y ↦ W⁺y + μ, without μ if not centred.
+        """Return the map y ↦ W⁺y + μ from outputs back to inputs, with the pseudo-inverse W⁺, without μ if not centred.
 
         Of all inputs that map to y, the result is the one closest to μ.
         """
@@ -258,7 +257,7 @@ class Linear(Transform, registered=False):
         return InverseAffine(inverse.float(), self.mean if self.centered else None)
 
     def _retains_all_directions(self) -> bool:
-        """Return whether the weight `(k, d)` has rank d, so that no input direction is lost."""
+        """Return whether the weight `(k, d)` has rank d, so that inputs can be recovered exactly."""
         k, d = self.weight.shape
         # Orthogonal rows have full rank unless one is zero; `matrix_rank` would not count rows far shorter than others.
         if k == d and self.orthogonal_rows:
@@ -267,23 +266,28 @@ class Linear(Transform, registered=False):
 
 
 class Normalize(Transform):
-    """L2 normalization, x / ‖x‖.
+    """L2 normalization, x / ‖x‖. Zero rows stay zero.
 
-    Zero rows stay zero. Nothing is learned, and the norms are lost.
+    Nothing is learned, and the norms are lost.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Normalize
+        >>> rows = np.array([[3, 4], [0, 0]], np.float32)
+        >>> Normalize().transform(rows)
+        array([[0.6, 0.8],
+               [0. , 0. ]], dtype=float32)
     """
 
     kind = "normalize"
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged: normalizing keeps the dimensions."""
+        """Return the input signature unchanged, because normalizing keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Do nothing: normalization has no fitted state."""
+        """Do nothing, because normalization has no fitted state."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize rows to L2 norm 1, `(n, d)` to `(n, d)`.
-
-        Near-zero rows become zeros.
-        """
+        """Return rows divided by their L2 norms, `(n, d)` to `(n, d)`. Near-zero rows become zeros."""
         return unit_rows(x)

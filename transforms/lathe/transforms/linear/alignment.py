@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import FitContext, Map, Signature, require_between, require_flag, require_whole
+from lathe.transforms.base import FLAG, FitContext, Map, Signature, number, or_none, whole_number
 from lathe.transforms.errors import InputError
 from lathe.transforms.linear.affine import Affine, InverseAffine, Linear, pseudo_inverse
 from lathe.transforms.statistics import Moments, PairedMoments, Spectrum, drop_rounding_residue
@@ -31,10 +31,11 @@ class Alignment(Linear, registered=False):
             self.register_buffer("target_mean", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs, with the dimensions of the targets, or None if these are unknown.
+        """Return the signature of the outputs, which have the dimensions of the targets. The dimensions are None if
+        those are unknown.
 
         The dimensions are `inputs.target_dimensions`, else those of the fitted weight. Directions beyond `output_rank`
-        are counted as empty.
+        are counted as directions without variance.
         """
         fitted = self.weight.shape[0] if self.fitted else None
         dimensions = fitted if inputs.target_dimensions is None else inputs.target_dimensions
@@ -44,36 +45,33 @@ class Alignment(Linear, registered=False):
         return replace(inputs, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs given that of the inputs.
-
-        It is the same, unless a subclass limits it.
-        """
+        """Return the rank of the outputs for inputs of the given rank. It is the same, unless a subclass limits it."""
         return rank
 
     def set_pair_map(self, weight: torch.Tensor, moments: PairedMoments) -> None:
-        """Store the weight as float32 and, if the map is centred, the means of the vectors and of the targets."""
+        """Set the weight and, if the map is centred, the means of vectors and targets. All are stored as float32."""
         self.set_map(weight, torch.from_numpy(moments.source_mean()) if self.centered else None)
         if self.centered:
             self.target_mean = torch.from_numpy(moments.target_mean()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map vectors `(n, d)` to the space of the targets, `(n, k)`: W(x − μ_x) + μ_y, or Wx if not centred. Zero
-        rows, and outputs that are only rounding error, become zero.
+        """Map vectors to the embedding space of the targets, `(n, d)` to `(n, k)`: W(x − μ_x) + μ_y, or Wx if not
+        centred. Zero rows, and outputs that are only rounding error, become zero.
         """
         if not self.centered:
             return super().forward(x)
         return drop_rounding_residue(functional.linear(x - self.mean, self.weight) + self.target_mean, x, self.gain)
 
     def primitives(self) -> list[Map]:
-        """Return the alignment as a list of one float64 `Affine`, with the means folded into its bias."""
+        """Return a list of one float64 `Affine`, whose bias μ_y − Wμ_x holds both means."""
         weight = self.weight.double()
         if not self.centered:
             return [Affine(weight)]
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Map:
-        """Return the map from targets back to vectors, by the pseudo-inverse W⁺ of the weight. It is y ↦ W⁺(y − μ_y) +
-        μ_x, or y ↦ W⁺y if not centred.
+        """Return the map y ↦ W⁺(y − μ_y) + μ_x from targets back to vectors, with the pseudo-inverse W⁺. It is y ↦ W⁺y
+        if not centred.
         """
         inverse = pseudo_inverse(self.weight.double())
         offset = self.mean - inverse @ self.target_mean.double() if self.centered else None
@@ -81,34 +79,39 @@ class Alignment(Linear, registered=False):
 
 
 class Procrustes(Alignment):
-    """Orthogonal map that brings vectors closest to their targets.
-
-    Norms and angles stay.
+    """Orthogonal map W that brings vectors closest to their targets. Norms and angles stay.
 
     W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). If the dimensions differ, W is orthogonal on its smaller side only. With
     `center`, μ_x is subtracted before the map and μ_y added after it.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Procrustes
+        >>> rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+        >>> rotated = rows[:, [1, 2, 3, 0]]
+        >>> step = Procrustes().fit(rows, targets=rotated)
+        >>> bool(np.allclose(step.transform(rows), rotated, atol=1e-4))
+        True
     """
 
     kind = "procrustes"
+    parameter_rules = {"center": FLAG}
 
     def __init__(self, center: bool = False) -> None:
         super().__init__(center)
         self.center = center
 
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `center` is a bool."""
-        require_flag(self.kind, "center", self.center)
-
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the orthogonal map that best maps the vectors to their targets, and store it as the weight.
+        """Compute the orthogonal map that brings the vectors closest to their targets, and store it as the weight `(k,
+        d)`.
 
         It is VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`.
         """
-        moments = _require_pairs(data)
-        _, cross = moments.blocks(centered=self.center)
+        assert isinstance(data, PairedMoments)  # `fit` has made them from vectors and targets
+        _, cross = data.blocks(centered=self.center)
         # NumPy returns U and Vᵀ, so W = VUᵀ is (UVᵀ)ᵀ. A mean instead of the sum XᵀY scales only Σ, which W lacks.
         left_vectors, _, right_vectors = np.linalg.svd(cross, full_matrices=False)
-        self.set_pair_map(torch.from_numpy((left_vectors @ right_vectors).T.copy()), moments)
+        self.set_pair_map(torch.from_numpy((left_vectors @ right_vectors).T.copy()), data)
 
 
 class LowRankAffine(Alignment):
@@ -121,41 +124,41 @@ class LowRankAffine(Alignment):
     Args:
         rank: r, at most the dimensions of the targets; None is the full rank.
         ridge: ρ in units of tr(C_xx)/d.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import LowRankAffine
+        >>> rows = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+        >>> targets = rows[:, :3] * 2 + 5
+        >>> step = LowRankAffine(rank=3, ridge=0).fit(rows, targets=targets)
+        >>> bool(np.allclose(step.transform(rows), targets, atol=1e-3))
+        True
     """
 
     kind = "low_rank_affine"
+    parameter_rules = {"rank": or_none(whole_number(1)), "ridge": number(0, 1e6)}
 
     def __init__(self, rank: int | None = None, ridge: float = 1e-3) -> None:
         super().__init__(centered=True)
         self.rank = rank
         self.ridge = ridge
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `rank` is None or a positive integer, and `ridge`
-        a number from 0 to 1e6.
-        """
-        if self.rank is not None:
-            require_whole(self.kind, "rank", self.rank, at_least=1)
-        require_between(self.kind, "ridge", self.ridge, 0, 1e6)
-
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs given that of the inputs.
-
-        It is the same, but at most `self.rank` if that is set.
+        """Return the rank of the outputs for inputs of the given rank: the same, but at most `self.rank` if that is
+        set.
         """
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the weight by reduced-rank ridge regression of the targets on the vectors. The weight and both means
-        are stored.
-
-        Computed from the centred moments of the pairs in float64.
+        """Compute the weight by reduced-rank ridge regression of the targets on the vectors, and store it with both
+        means. Everything is computed in float64 from the centred moments of the pairs.
 
         Raises:
             InputError: if r exceeds the dimensions of the targets, or if the vectors do not vary, or not in every
                 direction while the ridge is 0.
         """
-        moments = _require_pairs(data)
+        assert isinstance(data, PairedMoments)  # `fit` has made them from vectors and targets
+        moments = data
         input_moment, cross = moments.blocks(centered=True)
         level = input_moment.trace() / len(input_moment)
         if self.rank is not None and self.rank > cross.shape[1]:
@@ -165,19 +168,13 @@ class LowRankAffine(Alignment):
         if level <= moments.rounding_variance():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
         # `np.linalg.solve` raises no error for a matrix that rounding alone makes invertible, and returns noise.
-        if self.ridge == 0 and Spectrum.of(input_moment, moments.rounding_variance()).rank < len(input_moment):
+        if self.ridge == 0 and Spectrum.from_matrix(input_moment, moments.rounding_variance()).rank < len(input_moment):
             raise InputError(
                 f"{self.kind} without a ridge needs vectors that vary in all {len(input_moment)} directions, these "
                 f"{moments.count} rows do not: set a ridge above 0, or fit on more"
             )
 
         regression = np.linalg.solve(input_moment + self.ridge * level * np.eye(len(input_moment)), cross)
-        top = Spectrum.of(cross.T @ regression).directions[: self.rank]
+        top = Spectrum.from_matrix(cross.T @ regression).directions[: self.rank]
         # W = VᵀV·Bᵀ with V `(r, k)`: multiplied from the right it costs 2rkd; VᵀV first would cost k²d.
         self.set_pair_map(torch.from_numpy(top.T @ (top @ regression.T)), moments)
-
-
-def _require_pairs(data: Moments | Vectors) -> PairedMoments:
-    """Return the data, asserted to be the `PairedMoments` that `fit` computes from vectors and targets."""
-    assert isinstance(data, PairedMoments)
-    return data

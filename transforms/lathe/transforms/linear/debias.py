@@ -6,10 +6,17 @@ All-but-the-Top subtracts the mean and removes the directions of largest varianc
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_whole
+from lathe.transforms.base import FLAG, FitContext, Inverse, Map, Signature, Transform, or_none, whole_number
 from lathe.transforms.errors import InputError, StepError
 from lathe.transforms.linear.affine import InverseAffine, Normalize, Projection
-from lathe.transforms.statistics import Moments, Spectrum, drop_rounding_residue, moments_of, unit_image, unit_moments
+from lathe.transforms.statistics import (
+    Moments,
+    Spectrum,
+    drop_rounding_residue,
+    moments_of,
+    normalize_outputs,
+    unit_moments,
+)
 from lathe.transforms.vectors import Vectors
 
 MIN_MEAN_NORM = 2.0
@@ -17,7 +24,7 @@ MIN_MEAN_NORM = 2.0
 
 
 class DirectionRemoval(Transform, registered=False):
-    """Base class of x − (x·u)u for one unit direction u `(d,)`, followed by L2 normalization.
+    """Base class of the removal of one unit direction u `(d,)`, x − (x·u)u, followed by L2 normalization.
 
     A row parallel to u becomes 0 and stays 0. The output has rank d−1.
     """
@@ -30,7 +37,7 @@ class DirectionRemoval(Transform, registered=False):
         self.register_buffer("direction", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs: that of the inputs with one more direction without variance.
+        """Return the signature of the inputs with one more direction without variance.
 
         Raises:
             StepError: if the inputs have one dimension, because nothing would be left.
@@ -40,14 +47,13 @@ class DirectionRemoval(Transform, registered=False):
         return inputs.add_zero_variance(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Remove the direction u from rows and normalize them, `(n, d)` to `(n, d)`.
-
-        Rows parallel to u become zero.
+        """Return rows without their component along the direction u, L2-normalized, `(n, d)` to `(n, d)`. Rows parallel
+        to u become zero.
         """
-        return unit_image(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
+        return normalize_outputs(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
 
     def primitives(self) -> list[Map]:
-        """Return the map as a list: the projection I − uuᵀ as a float64 `Projection`, and `Normalize`."""
+        """Return the projection I − uuᵀ as a float64 `Projection`, followed by `Normalize`."""
         return [Projection(self.direction.double().unsqueeze(0)), Normalize()]
 
 
@@ -64,6 +70,16 @@ class R2(DirectionRemoval):
         direction: μ̂, `(d,)`.
         mean_norm: ‖μ‖, a scalar tensor.
         noise_floor: expected ‖μ‖ if the true mean were zero, a scalar tensor.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import R2
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(200, 8)).astype(np.float32)
+        >>> step = R2().fit(rows)
+        >>> bool(abs(step.transform(rows) @ step.direction.numpy()).max() < 1e-6)
+        True
+        >>> float(step.mean_norm) > 10 * float(step.noise_floor)
+        True
     """
 
     kind = "r2"
@@ -78,8 +94,8 @@ class R2(DirectionRemoval):
         self.register_buffer("noise_floor", torch.empty(0))
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute and store the direction of the mean, its norm ‖μ‖, and the norm that chance alone would give. Rows
-        are normalized first, moments are taken as they are.
+        """Compute and store the direction of the mean, its norm ‖μ‖, and the norm it would have by chance. Rows are
+        L2-normalized first, but moments are taken as they are.
 
         Computed in float64, stored in float32.
 
@@ -97,14 +113,13 @@ class R2(DirectionRemoval):
         self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)
 
     def fit_warnings(self) -> list[str]:
-        """Return a one-item list with a warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list."""
-        return mean_warnings(self.kind, self.mean_norm, self.noise_floor)
+        """Return a list with one warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list."""
+        return list_mean_warnings(self.kind, self.mean_norm, self.noise_floor)
 
 
-def mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
-    """Return a list with one warning if the mean is so short that chance could explain it, else an empty list.
-
-    It could if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, the norm that chance alone gives.
+def list_mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
+    """Return a list with one warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list. The noise floor is the
+    norm that the mean would have by chance.
     """
     if float(mean_norm) >= MIN_MEAN_NORM * float(noise_floor):
         return []
@@ -121,9 +136,25 @@ class ABTT(Transform):
     y = ṽ − Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With `literal`, y = ṽ − Σ(v·uᵢ)uᵢ, as the
     algorithm is printed and some public implementations have it, which leaves a constant −Σ(μ·uᵢ)uᵢ in every vector.
     Rows are not normalized before the fit.
+
+    Args:
+        directions: D, the number of directions to remove; None for d/100, at least 1.
+        literal: whether the projection is that of the vector before centering, as the algorithm is printed.
+        renormalize: whether outputs are L2-normalized.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import ABTT
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(200, 8)).astype(np.float32)
+        >>> cleaned = ABTT(directions=2, renormalize=False).fit(rows).transform(rows)
+        >>> int(np.linalg.matrix_rank(cleaned, tol=1e-3))
+        6
+        >>> bool(abs(cleaned.mean(axis=0)).max() < 1e-5)
+        True
     """
 
     kind = "abtt"
+    parameter_rules = {"directions": or_none(whole_number(1)), "literal": FLAG, "renormalize": FLAG}
     shapes = {"mean": ("d",), "removed": ("r", "d")}
 
     def __init__(self, directions: int | None = None, literal: bool = False, renormalize: bool = True) -> None:
@@ -136,28 +167,18 @@ class ABTT(Transform):
         self.register_buffer("mean", torch.empty(0))
         self.register_buffer("removed", torch.empty(0))
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `directions` is None or a positive integer, and
-        the two flags are bools.
-        """
-        if self.directions is not None:
-            require_whole(self.kind, "directions", self.directions, at_least=1)
-        require_flag(self.kind, "literal", self.literal)
-        require_flag(self.kind, "renormalize", self.renormalize)
-
     def removed_count(self, dimensions: int) -> int:
-        """Return D, the number of directions to remove.
-
-        It is `directions`, or d/100 (rounded, at least 1) if not set.
+        """Return D, the number of directions to remove from vectors of `dimensions` dimensions: `directions`, or d/100
+        (rounded, at least 1) if that is None.
         """
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs: that of the inputs with D more directions without variance.
+        """Return the signature of the inputs with D more directions without variance, or D − 1 if both `literal` and
+        `renormalize` are set.
 
-        One direction fewer is added if both `literal` and `renormalize` are set, because normalizing turns the constant
-        that the literal form leaves into a direction again. While the input dimensions are unknown, D is `directions`
-        or 1.
+        Normalizing turns the constant that the literal form leaves into a direction that varies. While the input
+        dimensions are unknown, D is `directions` or 1.
 
         Raises:
             StepError: if the inputs have no more than D dimensions.
@@ -175,29 +196,29 @@ class ABTT(Transform):
         return inputs.add_zero_variance(count - restored)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the mean and the top D eigenvectors of the covariance, in float64, and store them as float32.
+        """Compute the mean and the top D eigenvectors of the covariance in float64, and store them as float32.
 
         Raises:
             InputError: if the vectors vary in fewer than D directions.
         """
         moments = moments_of(data)
         count = self.removed_count(moments.dimensions)
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
         spectrum.require_rank(self.kind, count, moments.count)
         self.mean = torch.from_numpy(moments.mean).float()
         self.removed = torch.from_numpy(spectrum.directions[:count].copy()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Subtract the mean from rows `(n, d)` and project off the D removed directions. Rows are then normalized if
-        `renormalize`. Returns rows `(n, d)`.
+        """Return rows with the mean subtracted and their components along the D removed directions taken out, `(n, d)`
+        to `(n, d)`. They are then L2-normalized if `renormalize`.
 
-        With `literal`, the projection on the directions is that of the rows before centering. Zero rows, and outputs
-        that are only rounding error, become zero.
+        With `literal`, the components are those of the rows before centering. Zero rows, and outputs that are only
+        rounding error, become zero.
         """
         centred = x - self.mean
         # Two thin products cost 2dD per row; the projection matrix would cost d².
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed
-        return (unit_image if self.renormalize else drop_rounding_residue)(y, x)
+        return (normalize_outputs if self.renormalize else drop_rounding_residue)(y, x)
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -205,15 +226,12 @@ class ABTT(Transform):
         return "none" if self.renormalize else "approximate"
 
     def inverse(self) -> Map:
-        """Return the approximate inverse y ↦ y + μ, which adds the mean back.
-
-        The removed directions stay lost.
-        """
+        """Return the approximate inverse y ↦ y + μ, which adds the mean. The removed directions stay lost."""
         return InverseAffine(None, self.mean)
 
     def primitives(self) -> list[Map]:
-        """Return the map as a list: one float64 `Projection`, and `Normalize` if `renormalize`."""
+        """Return a list of one float64 `Projection`, followed by `Normalize` if `renormalize`."""
         mean, removed = self.mean.double(), self.removed.double()
         # With the projection P: P(x − μ) = Px − Pμ, but the literal form is x − μ − Σ(x·uᵢ)uᵢ = Px − μ.
-        kept = mean if self.literal else mean - removed.T @ (removed @ mean)
-        return [Projection(removed, -kept), *([Normalize()] if self.renormalize else [])]
+        offset = mean if self.literal else mean - removed.T @ (removed @ mean)
+        return [Projection(removed, -offset), *([Normalize()] if self.renormalize else [])]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.transforms.base import FitContext, Signature, require_flag, require_seed, require_whole
+from lathe.transforms.base import FLAG, SEED, FitContext, Signature, whole_number
 from lathe.transforms.errors import InputError
 from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import Moments, draw_rotation, unit_rows
@@ -43,6 +43,7 @@ class ITQ(Linear):
     """
 
     kind = "itq"
+    parameter_rules = {"aligned": FLAG, "iterations": whole_number(0), "seed": SEED}
     orthogonal_rows = True
     shapes = {"weight": ("d", "d")}
 
@@ -52,18 +53,12 @@ class ITQ(Linear):
         self.iterations = iterations
         self.seed = seed
 
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `aligned` is a bool, and `iterations` and `seed` are whole numbers from 0 on."""
-        require_flag(self.kind, "aligned", self.aligned)
-        require_whole(self.kind, "iterations", self.iterations, at_least=0)
-        require_seed(self.kind, self.seed)
-
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs: a rotation changes neither size nor rank."""
+        """Return the signature of the inputs, because a rotation changes neither dimensions nor rank."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Learn the rotation in float64, and store it as the weight in float32.
+        """Learn the rotation R by iterative quantization in float64, and store it as the weight `(d, d)` in float32.
 
         Raises:
             InputError: for moments alone, or if `aligned` and the mean is exactly zero, so that it has no direction.
@@ -94,7 +89,7 @@ class ITQ(Linear):
 
 
 def _frame_of(mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return an orthogonal matrix `(d, d)` whose first row is the direction of a mean `(d,)`.
+    """Return an orthogonal matrix `(d, d)` whose first row is the direction of the mean `(d,)`.
 
     Raises:
         InputError: if the mean is exactly zero.

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Map, Signature, Transform, require_entries, require_whole
+from lathe.transforms.base import FitContext, Map, Signature, Transform, whole_number
 from lathe.transforms.base.validation import MAX_WHOLE
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.linear.affine import Affine, Normalize
@@ -45,25 +45,26 @@ class Selection(Map):
         return inputs.reduce(self.kind, self.dimensions)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a copy of the selected columns, `(n, d)` to `(n, k)`."""
+        """Return a copy of the selected columns of rows, `(n, d)` to `(n, k)`."""
         return x[..., self.columns]
 
     def select_from(self, affine: Affine) -> Affine:
-        """Return one `Affine` that applies `affine` and then this selection: the selected rows of its weight and bias.
-
-        The `normalize` flag of `affine` is ignored.
+        """Return one `Affine` that has the effect of `affine` followed by this selection: it has the selected rows of
+        the weight and bias. The `normalize` flag of `affine` is ignored.
         """
         bias = None if affine.bias is None else affine.bias[self.columns]
         return Affine(affine.weight[self.columns], bias)
 
     def as_affine(self) -> Affine:
-        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of the float64 identity."""
+        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of the identity, in
+        float64.
+        """
         identity = torch.eye(int(self.width), dtype=torch.float64, device=self.columns.device)
         return Affine(identity[self.columns])
 
 
 class ScatterColumns(Map):
-    """Inverse of a `Selection`: puts selected columns back in their positions, with zeros elsewhere."""
+    """Inverse of a `Selection`: puts the selected columns back in their positions, with zeros in the others."""
 
     kind = "scatter_columns"
 
@@ -80,60 +81,74 @@ class ScatterColumns(Map):
         return len(self.columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a new tensor `(n, d)` that holds the columns of `(n, k)` at their positions, and zeros elsewhere."""
+        """Return a new tensor `(n, d)` that holds the columns of x `(n, k)` at their positions, and zeros in the
+        others.
+        """
         y = x.new_zeros(*x.shape[:-1], int(self.width))
         y[..., self.columns] = x
         return y
 
 
-def require_columns(selection: Selection) -> None:
-    """Check that a restored selection has as many columns as `dimensions`, each within the inputs' width.
+class FittedSelection(Selection, Transform, registered=False):
+    """Base class of transforms that select columns, whose positions the fit stores."""
 
-    Raises:
-        ArtifactError: if it has not.
+    shapes = {"columns": ("k",), "width": ()}
+    entry_ranges = {"width": (1, MAX_WHOLE)}
+
+    def check_tensors(self) -> None:
+        """Check that the loaded columns are as many as `dimensions`, each one of the `width` input columns.
+
+        Raises:
+            ArtifactError: if they are not.
+        """
+        super().check_tensors()
+        self._check_entries("columns", self.columns, 0, int(self.width) - 1)
+        if len(self.columns) != self.dimensions:
+            raise ArtifactError(f"{self.kind} to {self.dimensions} has {len(self.columns)} columns")
+
+
+class Truncation(FittedSelection):
+    """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders.
+
+    Args:
+        dimensions: k.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Truncation
+        >>> rows = np.array([[3, 4, 12]], np.float32)
+        >>> Truncation(2).fit(rows).transform(rows)
+        array([[0.6, 0.8]], dtype=float32)
     """
-    require_entries(selection.kind, "width", selection.width, 1, MAX_WHOLE)
-    require_entries(selection.kind, "columns", selection.columns, 0, int(selection.width) - 1)
-    if len(selection.columns) != selection.dimensions:
-        raise ArtifactError(f"{selection.kind} to {selection.dimensions} has {len(selection.columns)} columns")
-
-
-class Truncation(Selection, Transform):
-    """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders."""
 
     kind = "truncation"
-    shapes = {"columns": ("k",), "width": ()}
+    parameter_rules = {"dimensions": whole_number(1)}
     nested = True
 
     def __init__(self, dimensions: int) -> None:
         super().__init__(dimensions)
 
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is a positive integer."""
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the column positions 0 to k − 1.
-
-        Of the data, only d is used.
-        """
+        """Store the column positions 0 to k − 1. Of the data, only the number of dimensions is used."""
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
 
     def check_tensors(self) -> None:
-        """Check that the columns restored from an artifact are the first ones, as many as `dimensions`. Raises
-        `ArtifactError` otherwise.
+        """Check that the loaded columns are the first ones, 0 to `dimensions` − 1.
+
+        Raises:
+            ArtifactError: if they are not.
         """
-        require_columns(self)
+        super().check_tensors()
         if self.columns.tolist() != list(range(self.dimensions)):
             raise ArtifactError(f"the tensor 'columns' of {self.kind} must hold 0 to {self.dimensions - 1}")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the first k columns with rows L2-normalized, `(n, d)` to `(n, k)`.
+        """Return the first k columns of rows, L2-normalized, `(n, d)` to `(n, k)`.
 
-        The columns are sliced, which does not copy them, unlike indexing in `Selection.forward`.
+        The columns are sliced, which does not copy them, unlike the indexing in `Selection.forward`.
         """
         return unit_rows(x[..., : self.dimensions])
 
     def primitives(self) -> list[Map]:
-        """Return the `Selection` of the first k columns, then `Normalize`."""
+        """Return the `Selection` of the first k columns, followed by `Normalize`."""
         return [Selection(self.dimensions, self.columns, int(self.width)), Normalize()]

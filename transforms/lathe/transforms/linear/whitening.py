@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
+from lathe.transforms.base import FLAG, FitContext, Signature, number, one_of, or_none, or_word, whole_number
 from lathe.transforms.errors import InputError, StepError
 from lathe.transforms.linear.affine import Linear
-from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of, tempered_power
+from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, compute_tempered_power, moments_of
 from lathe.transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]
@@ -58,9 +58,27 @@ class Whitening(Linear):
 
     Attributes:
         chosen_power: the p that `auto` derived, a scalar; a buffer with `auto` only.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Whitening
+        >>> rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32) * [4, 3, 2, 1]
+        >>> step = Whitening(renormalize=False).fit(rows)
+        >>> bool(np.allclose(np.cov(step.transform(rows).T), np.eye(4), atol=1e-3))
+        True
     """
 
     kind = "whitening"
+    parameter_rules = {
+        "dimensions": or_none(whole_number(1)),
+        "form": one_of(*get_args(Form)),
+        "power": or_word(AUTO, number(0, 2)),
+        "epsilon": number(0, 1e6),
+        "relative": FLAG,
+        "shrinkage": or_none(or_word("ledoit-wolf", number(0, 1))),
+        "rcond": or_none(number(0, 1)),
+        "renormalize": FLAG,
+    }
     shapes = {**Linear.shapes, "chosen_power": ()}
 
     def __init__(
@@ -87,35 +105,6 @@ class Whitening(Linear):
             self.chosen_power: Tensor
             self.register_buffer("chosen_power", torch.empty(0))
 
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range: `power` is
-        `auto` or from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
-        """
-        if self.dimensions is not None:
-            require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-
-        require_choice(self.kind, "form", self.form, get_args(Form))
-        if isinstance(self.power, str) and self.power != AUTO:
-            raise StepError(f"{self.kind}: power must be {AUTO} or a number from 0 to 2, got {self.power!r}")
-
-        if not isinstance(self.power, str):
-            require_between(self.kind, "power", self.power, 0, 2)
-
-        require_between(self.kind, "epsilon", self.epsilon, 0, 1e6)
-        require_flag(self.kind, "relative", self.relative)
-        if isinstance(self.shrinkage, str) and self.shrinkage != "ledoit-wolf":
-            raise StepError(
-                f"{self.kind}: shrinkage must be ledoit-wolf or a number from 0 to 1, got {self.shrinkage!r}"
-            )
-
-        if not isinstance(self.shrinkage, str | None):
-            require_between(self.kind, "shrinkage", self.shrinkage, 0, 1)
-
-        if self.rcond is not None:
-            require_between(self.kind, "rcond", self.rcond, 0, 1)
-
-        require_flag(self.kind, "renormalize", self.renormalize)
-
     @property
     def nested(self) -> bool:  # type: ignore[override]  # depends on the form
         """Whether a prefix of the output is the whitening of that many dimensions: true for the form `pca`."""
@@ -136,8 +125,8 @@ class Whitening(Linear):
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs: that of the inputs, reduced to `dimensions`. The form `zca` keeps the
-        number of dimensions and lowers only the rank.
+        """Return the input signature reduced to `dimensions` dimensions. With the form `zca` the number of dimensions
+        stays, and only the rank is reduced.
 
         Raises:
             StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
@@ -161,21 +150,21 @@ class Whitening(Linear):
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute scaled principal directions and the mean from the moments, and store them as weight and mean. For
-        `zca`, the directions are rotated back.
+        """Compute the principal directions, scaled by (λ + ε)^{−p/2}, and the mean from the moments, and store them as
+        weight and mean. For `zca` the weight also rotates back to the original axes.
 
         Raises:
             InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
         """
         moments = moments_of(data)
-        spectrum = Spectrum.of(self._covariance(moments), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(self._covariance(moments), moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
 
         if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
             allowed = max(1, dimensions // ALLOWED_EMPTY) if self.epsilon else 0
             spectrum.require_rank(self.kind, dimensions - allowed, moments.count)
 
-        power = tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
+        power = compute_tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
         directions, scales = spectrum.directions[:dimensions], self._scales(spectrum, power)[:dimensions]
         weight = scales[:, None] * directions
 
@@ -187,20 +176,19 @@ class Whitening(Linear):
             self.chosen_power = torch.tensor(power, dtype=torch.float32)
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return the power that was derived from the eigenvalues, as `power`.
-
-        The dict is empty if the power was given.
+        """Return the power that the fit derived from the eigenvalues, as `{"power": p}`. Return an empty dict if the
+        power was given.
         """
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)` with ddof=1. If `shrinkage` is set, it has ddof=0 and is shrunk towards
+        """Return the covariance `(d, d)` with ddof=1, or with `shrinkage` the covariance with ddof=0, shrunk towards
         tr(C)/d · I.
         """
         if self.shrinkage is None:
             return moments.covariance()
 
-        weight = ledoit_wolf_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
+        weight = compute_shrinkage_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
         # ddof=0, because Ledoit and Wolf's sample covariance divides by n.
         covariance = moments.covariance(ddof=0)
         level = covariance.trace() / moments.dimensions
@@ -209,7 +197,7 @@ class Whitening(Linear):
         return shrunk
 
     def _scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
-        """Return the factor by which each principal direction is scaled, (λ + ε)^{−p/2}, `(d,)`. It is 0 for directions
+        """Return the factor `(d,)` by which each principal direction is scaled, (λ + ε)^{−p/2}, and 0 for directions
         that are dropped.
 
         Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
@@ -237,11 +225,9 @@ class Whitening(Linear):
         return factors
 
 
-def ledoit_wolf_weight(moments: Moments) -> float:
-    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I. It is that of Ledoit
-    and Wolf (2004, Lemma 3.3).
-
-    The weight is 0 if the covariance is already a multiple of I.
+def compute_shrinkage_weight(moments: Moments) -> float:
+    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I, by Ledoit and Wolf
+    (2004, Lemma 3.3). It is 0 if the covariance is already a multiple of I.
     """
     # With S the covariance and m = tr(S)/d, the weight is b²/δ²: δ² = ‖S − mI‖² = ‖S‖² − tr(S)²/d, and b² the smaller
     # of δ² and Σ ‖yyᵀ − S‖²/n² = (Σ‖y‖⁴/n − ‖S‖²)/n. The paper's norms have a factor 1/d, which cancels.

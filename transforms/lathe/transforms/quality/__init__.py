@@ -1,12 +1,10 @@
 """How well a chain keeps the geometry of the vectors: metrics, diagnostics, certificate."""
 
 from lathe.transforms.quality.certificate import (
-    MIN_ROWS_PER_DIMENSION,
     Certificate,
     certify,
     compare_searches,
-    geometry_measures,
-    relevance_measures,
+    measure_geometry,
 )
 from lathe.transforms.quality.diagnostics import (
     UNIT_TOLERANCE,
@@ -16,25 +14,24 @@ from lathe.transforms.quality.diagnostics import (
     uncentered_alignment,
 )
 from lathe.transforms.quality.metrics import (
-    anchor_blocks,
     angular_stress,
     compare_neighbours,
     cross_recall_at_k,
     isoscore,
     local_spearman,
-    local_spearman_of_anchors,
+    local_spearman_per_row,
     pearson_compat,
     positional_stress,
     recall_at_k,
-    recall_of_anchors,
+    recall_per_row,
+    row_slices,
 )
 
 __all__ = [
     "Certificate",
     "Diagnostics",
-    "MIN_ROWS_PER_DIMENSION",
     "UNIT_TOLERANCE",
-    "anchor_blocks",
+    "row_slices",
     "angular_stress",
     "centered_alignment",
     "certify",
@@ -42,14 +39,13 @@ __all__ = [
     "compare_searches",
     "cross_recall_at_k",
     "diagnose",
-    "geometry_measures",
+    "measure_geometry",
     "isoscore",
     "local_spearman",
-    "local_spearman_of_anchors",
+    "local_spearman_per_row",
     "pearson_compat",
     "positional_stress",
     "recall_at_k",
-    "recall_of_anchors",
-    "relevance_measures",
+    "recall_per_row",
     "uncentered_alignment",
 ]

@@ -13,11 +13,11 @@ from lathe.transforms.quality.metrics import (
     NORMAL_QUANTILE,
     cross_recall_at_k,
     local_spearman,
+    measure_score_errors,
     normalized_rows,
     positional_stress,
     recall_at_k,
-    score_errors,
-    search_recall_of_anchors,
+    search_recall_per_row,
 )
 from lathe.transforms.vectors import FloatArray
 
@@ -43,8 +43,8 @@ def certify(
     pairs: QueryPairs | None = None,
     out_of_domain_pairs: Mapping[str, QueryPairs] | None = None,
 ) -> Certificate:
-    """Measure how a fitted chain changes held-out and out-of-domain vectors, such as their neighbours, norms and bytes.
-    Returns the measures and warnings as a dict that can be serialized as JSON.
+    """Measure how a fitted chain of transforms changes held-out and out-of-domain vectors: their neighbours, distances,
+    norms and bytes. Return the measures and warnings as a dict that can be serialized as JSON.
 
     Args:
         chain: fitted chain.
@@ -63,23 +63,23 @@ def certify(
         isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
         out_of_domain: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows
         and their outputs; `out_of_domain` holds the measures by corpus. A measure that needs more rows is null. For a
-        nested chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions.
+        nested chain, `sizes` holds `measure_geometry` of the first quarter, half and three quarters of the dimensions.
         Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
         than documents to be compared with them, recall is that of rows mapped as queries; a map that only queries pass
-        is left out. For `codes` the entry of that name holds `code_measures`. If steps derived parameters from the
+        is left out. For `codes` the entry of that name holds `_measure_codes`. If steps derived parameters from the
         data, `chosen` lists them as `[{kind, <parameter>: <value>}]`. With targets, `alignment: {cosine,
         recall_at_10}` holds the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and
-        targets with k = 10. With pairs, `relevance` holds `relevance_measures`, and in `out_of_domain` those of
+        targets with k = 10. With pairs, `relevance` holds `_measure_relevance_change`, and in `out_of_domain` those of
         `out_of_domain_pairs`.
     """
     after = chain.floats(heldout)
-    queries = _query_side(chain, heldout)
+    queries = _map_as_queries(chain, heldout)
     diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
     certificate: Certificate = {
         "n_fit": n_fit,
         "n_heldout": heldout.shape[0],
         "seed": seed,
-        **geometry_measures(heldout, after, queries),
+        **measure_geometry(heldout, after, queries),
         **{key: {side: diagnosed[key] for side, diagnosed in diagnostics.items()} for key in ("mean_norm", "isoscore")},
         "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": chain.bytes_per_vector},
         "diagnostics": diagnostics,
@@ -90,12 +90,12 @@ def certify(
         sizes = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
         # Not a slice of `after`: a chain that normalizes does so again for a prefix.
         certificate["sizes"] = {
-            str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
+            str(k): measure_geometry(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
         }
 
     if isinstance(chain.quantizer, TransformCoding) and queries is not None:
         floats = chain.without_quantizer().transform(heldout)
-        certificate["codes"] = code_measures(chain.quantizer, floats, queries, after)
+        certificate["codes"] = _measure_codes(chain.quantizer, floats, queries, after)
 
     if chosen := _list_chosen_parameters(chain):
         certificate["chosen"] = chosen
@@ -107,9 +107,9 @@ def certify(
         }
 
     if pairs is not None:
-        certificate["relevance"] = relevance_measures(chain, pairs) | {
+        certificate["relevance"] = _measure_relevance_change(chain, pairs) | {
             "out_of_domain": {
-                name: relevance_measures(chain, domain_pairs)
+                name: _measure_relevance_change(chain, domain_pairs)
                 for name, domain_pairs in (out_of_domain_pairs or {}).items()
             }
         }
@@ -117,7 +117,7 @@ def certify(
     certificate["out_of_domain"] = {
         name: {
             "n": len(vectors),
-            **geometry_measures(vectors, chain.floats(vectors), _query_side(chain, vectors)),
+            **measure_geometry(vectors, chain.floats(vectors), _map_as_queries(chain, vectors)),
         }
         for name, vectors in (out_of_domain or {}).items()
     }
@@ -131,11 +131,11 @@ def certify(
     return certificate
 
 
-def geometry_measures(
+def measure_geometry(
     before: FloatArray, after: FloatArray, queries: FloatArray | None = None
 ) -> dict[str, float | None]:
-    """Measure how well rows keep their neighbours and distances from before to after a reduction. Returns local
-    Spearman, recall@10 (also with rescoring) and positional stress by name, None where rows are too few.
+    """Measure how well rows keep their neighbours and distances in a reduction. Return local Spearman, recall@10,
+    recall@10 after rescoring 40 candidates, and positional stress by name, each None if there are too few rows for it.
 
     Args:
         before: rows before the reduction, `(n, d)`.
@@ -148,7 +148,7 @@ def geometry_measures(
     def recall(oversampling: int) -> float:
         if queries is None:
             return recall_at_k(before, after, 10, oversampling)
-        return float(search_recall_of_anchors(before, queries, after, 10, oversampling).mean())
+        return float(search_recall_per_row(before, queries, after, 10, oversampling).mean())
 
     return {
         "local_spearman": local_spearman(before, after) if n >= 3 else None,
@@ -158,11 +158,11 @@ def geometry_measures(
     }
 
 
-def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
-    """Measure how a chain changes nDCG@10 and recall@10 of searches with known relevant documents. Returns the values
-    before and after it as a dict that can be serialized as JSON.
+def _measure_relevance_change(chain: Chain, pairs: QueryPairs) -> Certificate:
+    """Measure nDCG@10 and recall@10 of searches with known relevant documents before and after a chain. Return both,
+    their differences and the counts as `compare_searches` does.
 
-    The dict is that of `compare_searches`: before the chain, scores are cosines, and after it the chain's own scores.
+    Before the chain, scores are cosines, and after it the chain's own scores.
 
     Args:
         chain: fitted.
@@ -173,8 +173,8 @@ def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
 
 
 def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
-    """Compare nDCG@10 and recall@10 of the same queries and documents with other vectors. Returns a dict that can be
-    serialized as JSON.
+    """Compare nDCG@10 and recall@10 of the same queries and documents under other vectors. Return the means before and
+    after, their difference and its 95 % interval as a dict that can be serialized as JSON.
 
     The vectors may come from two encoders, or from before and after a chain. Scores are inner products.
 
@@ -205,18 +205,21 @@ def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
 
 
 def _list_chosen_parameters(chain: Chain) -> list[dict[str, Any]]:
-    """Return kind and derived parameters of each step whose fit derived some from the data, in order."""
+    """Return, for each step whose fit derived parameters from the data, a dict with its kind and these parameters, in
+    order.
+    """
     steps = [step for step in chain.transforms if isinstance(step, Transform)]
     return [{"kind": step.kind} | chosen for step in steps if (chosen := step.chosen_parameters())]
 
 
 def _unit_rows(vectors: FloatArray) -> FloatArray:
+    """Return rows `(n, d)` L2-normalized, as a float32 array."""
     return normalized_rows(vectors, np.float32).numpy()
 
 
 def _relevance_warnings(certificate: Certificate) -> list[str]:
-    """Return warnings about searches with known relevant documents. There is one for each corpus that loses more than
-    its 95 % interval, and one if the pairs do not gain more than theirs.
+    """Return warnings about a certificate's searches with known relevant documents: one if nDCG@10 does not rise by
+    more than its 95 % interval, and one for each other corpus where it falls by more than that.
     """
     if "relevance" not in certificate:
         return []
@@ -242,16 +245,17 @@ def _relevance_warnings(certificate: Certificate) -> list[str]:
     return warnings
 
 
-def code_measures(
+def _measure_codes(
     quantizer: TransformCoding, floats: FloatArray, queries: FloatArray, decoded: FloatArray
 ) -> Certificate:
-    """Measure the size of a chain's codes and the errors of scores with them. Returns a dict that can be serialized as
-    JSON.
+    """Measure the size of a chain's byte codes and the errors of scores with them. Return a dict that can be serialized
+    as JSON, with the keys below.
 
-    `{kind, bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
-    clipped_share}`: the coordinates that are coded, how many have how many bits, the number of queries that weighted
-    them (0 if the fitted rows stood for them), mean and variance of the error of a score, and the share of coordinates
-    beyond `CLIP_DEVIATIONS` standard deviations. Bias and variance are None for fewer than two rows.
+    - `kind`, `bytes`, `weighting`: of the quantizer.
+    - `coordinates`: number of coordinates that are coded; `bits`: how many of them have how many bits.
+    - `query_count`: number of queries that weighted them, 0 if the fitted rows stood for them.
+    - `score_bias`, `score_variance`: mean and variance of the error of a score, None for fewer than two rows.
+    - `clipped_share`: share of coordinates beyond `CLIP_DEVIATIONS` standard deviations.
 
     Args:
         quantizer: fitted.
@@ -260,7 +264,7 @@ def code_measures(
         decoded: what the codes of the same rows stand for, `(n, d)`.
     """
     bits, counts = np.unique(quantizer.layout[0].cpu().numpy(), return_counts=True)
-    bias, variance = score_errors(queries, floats, decoded) if len(queries) > 1 else (None, None)
+    bias, variance = measure_score_errors(queries, floats, decoded) if len(queries) > 1 else (None, None)
     return {
         "kind": quantizer.kind,
         "bytes": quantizer.bytes,
@@ -274,11 +278,11 @@ def code_measures(
     }
 
 
-def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
-    """Return the rows as a chain maps them when they are queries, `(n, k)`. The result is None if the chain maps
-    queries and documents alike.
+def _map_as_queries(chain: Chain, vectors: FloatArray) -> FloatArray | None:
+    """Return documents `(n, d)` mapped as the chain maps queries, `(n, k)`. Return None if it maps queries and
+    documents alike.
 
-    Maps that only queries pass are left out: they were learned for queries, which these rows are not.
+    Steps that change queries only are left out: they were learned for queries, which these rows are not.
     """
     steps = [step for step in chain.float_steps if not step.queries_only]
     if not isinstance(chain.quantizer, TransformCoding) and not any(step.two_sided for step in steps):
@@ -288,8 +292,8 @@ def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
 
 
 def _clipping_warnings(certificate: Certificate) -> list[str]:
-    """Return a list with one warning if many coded values lie far outside the range of the fit. Otherwise the list is
-    empty.
+    """Return a list with one warning if the certificate's share of clipped coordinates is above `MAX_CLIPPED`, else an
+    empty list.
     """
     share = certificate.get("codes", {}).get("clipped_share", 0)
     if share <= MAX_CLIPPED:
@@ -298,10 +302,10 @@ def _clipping_warnings(certificate: Certificate) -> list[str]:
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """Return a list with one warning if output dimensions never vary, else an empty list. The warning is left out if
-    the inputs explain that.
+    """Return a list with one warning if some output dimensions never vary, else an empty list. There is no warning if
+    the inputs explain that, or for fewer than 2 rows.
 
-    With equal dimensions that means more constant outputs than inputs. Fewer than 2 rows give no warning.
+    The inputs explain it if they have as many dimensions as the outputs, and as many constant ones or more.
     """
     constant_before, constant = (
         int((deviations <= MIN_DEVIATION * deviations.max()).sum())
@@ -315,8 +319,8 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
 
 
 def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
-    """Return warnings about the fit as sentences. They are those of each step, and those of too few rows for the fit or
-    for the measures.
+    """Return warnings about the fit as sentences: those of each step and its training, and those of too few rows for
+    the fit or for the measures.
     """
     warnings = []
     for step in chain.transforms:

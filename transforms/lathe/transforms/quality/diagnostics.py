@@ -21,8 +21,8 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Describe rows `(n, d)` by statistics of their norms, duplicates, mean, spectrum and isotropy. Returns a dict that
-    can be serialized as JSON.
+    """Describe rows `(n, d)` by their norms, duplicates, mean, spectrum and isotropy. Return a dict that can be
+    serialized as JSON.
 
     The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
     other statistics describe the rows after L2 normalization.
@@ -74,11 +74,11 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
 
 def _moment_diagnostics(moments: Moments) -> Diagnostics:
-    """Compute the statistics of `diagnose` that follow from moments alone. Returns them by name, such as rank, spectrum
-    and isotropy.
+    """Return the entries of `diagnose` that follow from the moments alone, by name: mean norm, noise floor,
+    participation ratio, IsoScore, rank, spectrum and alignment.
     """
     covariance = moments.covariance(ddof=0)
-    spectrum = Spectrum.of(covariance)
+    spectrum = Spectrum.from_matrix(covariance)
     total = spectrum.values.sum()
     shares = spectrum.values / total if total > 0 else spectrum.values
     # held[i] is the share of the variance in the first i + 1 directions.
@@ -104,8 +104,8 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
 
 
 def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return the absolute cosine of the mean with the first principal direction. The direction is the top eigenvector
-    of the centred covariance. The result is None if mean or variance is zero.
+    """Return the absolute cosine of the mean with the first principal direction, the top eigenvector of the centred
+    covariance. Return None if mean or variance is zero.
     """
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:
@@ -114,12 +114,12 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return the absolute cosine of the mean with the top eigenvector of the uncentred second moment, C + μμᵀ. The
-    result is None if the mean is zero.
+    """Return the absolute cosine of the mean μ with the top eigenvector of the uncentred second moment C + μμᵀ. Return
+    None if the mean is zero.
 
-    Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
-    Appendix D): with μ̂ = μ/‖μ‖ and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of
-    1 = ‖μ‖² Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. Bisection finds λ* as λ₁ + t, t in (0, ‖μ‖²].
+    Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*, Appendix D): with μ̂ = μ/‖μ‖
+    and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of 1 = ‖μ‖² Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ)
+    uᵢ. Bisection finds λ* as λ₁ + t, t in (0, ‖μ‖²].
     """
     norm = float(np.linalg.norm(mean))
     if norm == 0:
@@ -146,8 +146,8 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
 
 
 def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, `(n,)`. Hashes are equal for equal rows (−0 equals 0), and very rarely for
-    others.
+    """Return a 64-bit hash of each row, `(n,)` uint64. Equal rows have equal hashes (−0 equals 0), and other rows very
+    rarely do.
     """
     block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)
@@ -162,7 +162,7 @@ def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
 
 
 def _geometric_ranks(d: int) -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12, … (2ⁱ and 3·2ⁱ) up to d, and d itself, in ascending order."""
+    """Return 1, 2, 3, 4, 6, 8, 12, … (2ⁱ and 3·2ⁱ) up to d, and d itself, as an ascending list."""
     ranks = {d}
     step = 1
     while step <= d:

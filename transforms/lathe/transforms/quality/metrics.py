@@ -1,8 +1,7 @@
-"""Metrics of how well a reduced space preserves the geometry of the original space, computed in blocks of rows.
+"""Metrics of how well a reduction preserves the geometry of vectors, computed in blocks of rows.
 
-Arguments named `before` and `after` are the same n rows in both spaces, `(n, d)` and `(n, k)`. Similarities are
-cosines; distances are Euclidean, without normalization. An anchor is a row that is compared with all other rows;
-every row is an anchor once. Agreement of nearest neighbours is between the vectors and what two chains make of them.
+Arguments named `before` and `after` are the same n rows before and after the reduction, `(n, d)` and `(n, k)`.
+Similarities are cosines; distances are Euclidean, without normalization.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,63 +27,80 @@ COMPAT_TOLERANCE = 1e-3
 
 
 def local_spearman(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over rows of the Spearman correlation of their cosines to all other rows, before and after.
+    """Return the mean over rows of a rank correlation: for each row, its cosines to all other rows before and after a
+    reduction are compared by Spearman's correlation.
 
     Ties get their average rank. In the GeoPres paper this metric correlates with downstream quality (Table 1, ρ=0.94).
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import local_spearman
+        >>> rows = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+        >>> round(local_spearman(rows, 2 * rows), 6), local_spearman(rows, rows[:, :4]) < 0.9
+        (1.0, True)
     """
-    return float(local_spearman_of_anchors(before, after).mean())
+    return float(local_spearman_per_row(before, after).mean())
 
 
-def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
-    """Compute, for each row, the Spearman correlation of its cosines to the other rows before and after a reduction.
-    Returns `(n,)` float64, whose mean is `local_spearman`.
+def local_spearman_per_row(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
+    """Return, for each row, the Spearman correlation of its cosines to the other rows before and after a reduction,
+    `(n,)` float64. `local_spearman` is their mean.
     """
     _require_same_rows(before, after, at_least=3)
 
     def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
         return correlation(average_ranks(original), average_ranks(reduced))
 
-    return _measure_anchors(before, after, None, rank_correlation)
+    return _measure_rows(before, after, None, rank_correlation)
 
 
 def pearson_compat(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over rows of the Pearson correlation of their cosines to all other rows, before and after.
+    """Return the mean over rows of a correlation: for each row, its cosines to all other rows before and after a
+    reduction are compared by Pearson's correlation.
 
-    The published GeoPres code reports this value as Spearman: its soft ranks, at strength 1, are an affine
-    function of the cosines. Use it only for comparison with those numbers.
+    The published GeoPres code reports this value as Spearman: its soft ranks, at strength 1, are an affine function of
+    the cosines. Use it only for comparison with those numbers.
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
     """
     _require_same_rows(before, after, at_least=3)
-    return float(_measure_anchors(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
+    return float(_measure_rows(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
 
 
 def recall_at_k(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> float:
-    """Return recall@k: the mean share of a row's k nearest neighbours by cosine that are among its k nearest after.
+    """Return recall@k of a reduction: the mean share of a row's k nearest neighbours by cosine before it that are among
+    its k nearest after it.
 
-    A row is not its own neighbour. With `oversampling`, the share of neighbours among the k·oversampling nearest in
-    the reduced space: the recall of a search that rescores these candidates by the original cosines. With `compat`, as
+    A row is not its own neighbour. With `oversampling`, the share of neighbours among the k·oversampling nearest after
+    the reduction: the recall of a search that rescores these candidates by the original cosines. With `compat`, as
     ann-benchmarks counts: a rescored result is right if its cosine is at most 1e-3 below that of the k-th neighbour, so
     that ties and near-ties do not count as errors.
 
     Raises:
         InputError: if there are not more than k·oversampling rows, k or oversampling is below 1, or rows do not
             correspond.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import recall_at_k
+        >>> rows = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+        >>> recall_at_k(rows, -rows, k=5), recall_at_k(rows, rows[:, :4], k=5) < 1
+        (1.0, True)
     """
-    return float(recall_of_anchors(before, after, k, oversampling, compat).mean())
+    return float(recall_per_row(before, after, k, oversampling, compat).mean())
 
 
-def recall_of_anchors(
+def recall_per_row(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Compute, for each row, the share of its k nearest neighbours before a reduction that are found after it. Returns
-    `(n,)` float64, whose mean is `recall_at_k`.
+    """Return, for each row, the share of its k nearest neighbours before a reduction that are found after it, `(n,)`
+    float64. `recall_at_k` is their mean.
 
     Parameters and errors are those of `recall_at_k`.
     """
@@ -106,15 +122,14 @@ def recall_of_anchors(
         return right.double().mean(1)
 
     # At −∞ a row is never its own neighbour, and column numbers stay row numbers, which `shares` compares.
-    return _measure_anchors(before, after, -torch.inf, shares)
+    return _measure_rows(before, after, -torch.inf, shares)
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Search the targets with outputs as queries, and return the mean recall@k. The right answers are the k neighbours
-    of the target that the output should equal.
+    """Return the mean recall@k of searches among the targets, with outputs of an alignment as queries. The right
+    answers are the k nearest neighbours of the target that the output should equal.
 
-    This is the recall of a search in an index of the targets whose queries are outputs of an alignment. Row i of
-    `outputs` is compared with all targets except target i, by cosine.
+    Row i of `outputs` is compared with all targets except target i, by cosine.
 
     Args:
         outputs: aligned vectors, `(n, d)`.
@@ -128,7 +143,7 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     x, y = (normalized_rows(a, np.float32) for a in (outputs, targets))
     recalls = np.empty(len(x))
 
-    for rows in anchor_blocks(len(x)):
+    for rows in row_slices(len(x)):
         # Target i is left out of both searches: as its own query it would always be found first.
         own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
         nearest, returned = (
@@ -139,11 +154,11 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     return float(recalls.mean())
 
 
-def search_recall_of_anchors(
+def search_recall_per_row(
     before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
 ) -> NDArray[np.float64]:
-    """Compute the recall@k of searches by inner product in which queries and documents are encoded differently. Returns
-    the recall of each row's search, `(n,)` float64.
+    """Return, for each row, the recall@k of its search by inner product, where queries and documents are encoded
+    differently, `(n,)` float64.
 
     Row i of `queries` searches all documents except its own, i; its right answers are the k nearest neighbours of row i
     by cosine before. With `oversampling`, the share of neighbours among the k·oversampling best, as in `recall_at_k`.
@@ -164,7 +179,7 @@ def search_recall_of_anchors(
     query_rows, document_rows = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
     recalls = np.empty(len(x))
 
-    for rows in anchor_blocks(len(x)):
+    for rows in row_slices(len(x)):
         own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
         # nearest (b, k) by cosine before, candidates (b, k·oversampling) by inner product after.
         nearest = (x[rows] @ x.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices
@@ -179,9 +194,9 @@ def search_recall_of_anchors(
     return recalls
 
 
-def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
-    """Return the mean and the variance of the error that codes cause in a score. The error is ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩,
-    taken over all pairs of different rows i and j.
+def measure_score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
+    """Return the mean and the variance of the error that quantization causes in a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩, over
+    all pairs of different rows i and j.
 
     Args:
         queries: q, `(n, m)`.
@@ -199,7 +214,7 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
     own_errors = (query_rows * errors).sum(1)
     total, squares = -float(own_errors.sum()), -float(own_errors.square().sum())
 
-    for rows in anchor_blocks(len(query_rows)):
+    for rows in row_slices(len(query_rows)):
         block = query_rows[rows] @ errors.T
         total, squares = total + float(block.sum()), squares + float(block.square().sum())
 
@@ -208,12 +223,19 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
-    """Measure how much a reduction changes distances: return the mean squared change over all pairs of rows.
+    """Return the mean squared change of the distance between two rows in a reduction, over all pairs of rows.
 
-    It is the mean of (δ_ij − d_ij)², δ and d the distances before and after: GeoPres Eq. 1.
+    It is the mean of (δ_ij − d_ij)², δ and d the Euclidean distances before and after: GeoPres Eq. 1.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import positional_stress
+        >>> rows = np.array([[0, 0], [3, 4]], np.float32)
+        >>> positional_stress(rows, 2 * rows)  # the distance grows from 5 to 10
+        25.0
     """
     _require_same_rows(before, after, at_least=2)
     x, y = (torch.from_numpy(as_numpy(a).astype(np.float64)) for a in (before, after))
@@ -223,7 +245,7 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def angular_stress(before: FloatArray, after: FloatArray) -> float:
-    """Measure how much a reduction changes cosines: return the mean squared change over all pairs of rows.
+    """Return the mean squared change of the cosine between two rows in a reduction, over all pairs of rows.
 
     It is the mean of (s_ij − t_ij)², s and t the cosines before and after: GeoPres Eq. 3.
 
@@ -236,14 +258,14 @@ def angular_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
-    """Return the mean squared error over all ordered pairs i ≠ j of n rows. `errors` gives the errors of the pairs
-    block by block.
+    """Return the mean of squared errors over all ordered pairs i ≠ j of n rows. `errors` returns those of a block of
+    rows.
 
     `errors` takes a slice of b rows and returns their errors with all rows, `(b, n)`; the error of a row with itself is
     overwritten by 0.
     """
     total = 0.0
-    for rows in anchor_blocks(n):
+    for rows in row_slices(n):
         block = errors(rows)
         block[torch.arange(len(block)), torch.arange(rows.start, rows.stop)] = 0
         total += float(block.square().sum())
@@ -251,11 +273,20 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the IsoScore of a covariance: 0 if all variance is in one direction, 1 if it is equal in all. It is 0 for
-    fewer than 2 dimensions.
+    """Return the IsoScore of the rows that moments describe: 0 if all variance is in one direction, 1 if it is equal in
+    all. It is 0 for fewer than 2 dimensions, or without variance.
 
-    IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
-    eigenvalues are needed. It is also 0 without variance.
+    IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F of the covariance C, so that no
+    eigenvalues are needed.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Moments, isoscore
+        >>> rows = np.random.default_rng(0).normal(size=(2000, 8))
+        >>> isoscore(Moments.from_vectors(rows)) > 0.95
+        True
+        >>> isoscore(Moments.from_vectors(rows * [100, 1, 1, 1, 1, 1, 1, 1])) < 0.01
+        True
     """
     if moments.dimensions < 2:
         return 0.0
@@ -263,27 +294,28 @@ def isoscore(moments: Moments) -> float:
     return (ratio - 1) / (moments.dimensions - 1) if ratio > 0 else 0.0
 
 
-def anchor_blocks(n: int) -> Iterator[slice]:
-    """Yield slices that divide n rows into blocks. A block of b rows has at most `MAX_BLOCK_ENTRIES` similarities to
-    all rows, b·n, and at least one row.
+def row_slices(n: int) -> Iterator[slice]:
+    """Yield slices that divide n rows into blocks, each with at most `MAX_BLOCK_ENTRIES` similarities to all n rows,
+    and at least one row.
     """
     step = max(1, MAX_BLOCK_ENTRIES // n)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 
 
-def _measure_anchors(
+def _measure_rows(
     before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """Apply `measure` to the cosines of every row to all rows, before and after a reduction, in blocks. Returns one
-    value for each row, `(n,)`.
+    """Apply `measure` to the cosines of every row to all rows, before and after a reduction, block by block. Return one
+    value for each row, `(n,)`. The cosine of a row with itself becomes `self_similarity`, or is left out if that is
+    None.
 
     `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The result is allocated first: small
     results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
     """
     results = np.empty(before.shape[0])
     blocks = _similarity_blocks(before, after, self_similarity)
-    for rows, (original, reduced) in zip(anchor_blocks(len(results)), blocks, strict=True):
+    for rows, (original, reduced) in zip(row_slices(len(results)), blocks, strict=True):
         results[rows] = measure(original, reduced).numpy()
     return results
 
@@ -291,7 +323,8 @@ def _measure_anchors(
 def _similarity_blocks(
     before: FloatArray, after: FloatArray, self_similarity: float | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each block of b rows, their cosines to the other rows before and after a reduction, `(b, n−1)` each.
+    """Yield two tensors for each block of b rows: the cosines of these rows to the other rows before and after a
+    reduction, `(b, n−1)` each.
 
     Args:
         before: `(n, d)`.
@@ -300,7 +333,7 @@ def _similarity_blocks(
     """
     spaces = [normalized_rows(a, np.float32) for a in (before, after)]
     n = before.shape[0]
-    for rows in anchor_blocks(n):
+    for rows in row_slices(n):
         count = rows.stop - rows.start
         is_self = torch.zeros(count, n, dtype=torch.bool)
         is_self[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
@@ -316,17 +349,14 @@ def _similarity_blocks(
 
 
 def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tensor:
-    """Return the rows `(n, d)` in `dtype`, L2-normalized, as a new tensor.
-
-    Near-zero rows become zeros.
-    """
+    """Return rows `(n, d)` L2-normalized, as a new tensor of dtype `dtype`. Near-zero rows become zeros."""
     # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
     return unit_rows(torch.from_numpy(as_numpy(vectors).astype(dtype)))
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Return the rank of each entry within its row, ascending from 0, as float64 `(b, n)`. Ties get the mean of their
-    ranks.
+    """Return the rank of each entry within its row, ascending from 0, as float64 `(b, n)`. Equal entries get the mean
+    of their ranks.
     """
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
@@ -342,8 +372,8 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Pearson correlation of each row of `a` with the same row of `b`, `(b,)`. It is 0 where a row is
-    constant.
+    """Return the Pearson correlation of each row of `a` `(b, n)` with the same row of `b` `(b, n)`, `(b,)`. It is 0 if
+    one of the two rows is constant.
     """
     a = a - a.mean(1, keepdim=True)
     b = b - b.mean(1, keepdim=True)
@@ -352,7 +382,7 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _require_same_rows(before: FloatArray, after: FloatArray, at_least: int) -> None:
-    """Check that `before` and `after` have the same number of rows, at least `at_least`.
+    """Check that `before` and `after` have the same number of rows, and at least `at_least`.
 
     Raises:
         InputError: if they have not.
@@ -367,8 +397,8 @@ Rows = NDArray[np.float32]
 
 
 def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dict[str, Any]:
-    """Compare the nearest neighbours, by cosine, of rows and of what two chains make of them. Returns, as a dict, how
-    far the chains agree with each other and how well each keeps the raw neighbours.
+    """Compare the nearest neighbours, by cosine, of rows and of what two chains of transforms make of them. Return a
+    dict of how far the two chains agree, and how many of the original neighbours each keeps.
 
     Args:
         raw: `(n, d)`, distinct rows.
@@ -400,21 +430,21 @@ def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dic
 
 
 def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
-    """Return, for each row, the share of its k nearest neighbours that both spaces have in common, `(n,)`. It is 0 for
-    a row that is not finite in either space.
+    """Return, for each row, the share of its k nearest neighbours in `first` that are also among those in `second`,
+    `(n,)`. It is 0 for a row that is not finite in one of the two.
 
     All shares are 0 if at most k rows are finite.
     """
     shares = np.zeros(len(first))
     is_finite = np.isfinite(first).all(axis=1) & np.isfinite(second).all(axis=1)
     if is_finite.sum() > k:
-        shares[is_finite] = recall_of_anchors(first[is_finite], second[is_finite], k)
+        shares[is_finite] = recall_per_row(first[is_finite], second[is_finite], k)
     return shares
 
 
 def _compute_interval(values: NDArray[np.float64], minimum: float = 0.0) -> dict[str, float]:
-    """Compute the mean of values and its 95 % interval by the normal approximation. Returns them as `value`, `low` and
-    `high`, the bounds clipped to [`minimum`, 1].
+    """Return the mean of values and its 95 % interval, by the normal approximation, as `{"value", "low", "high"}`. The
+    bounds are clipped to [`minimum`, 1].
     """
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
     low, high = max(mean - NORMAL_QUANTILE * error, minimum), min(mean + NORMAL_QUANTILE * error, 1.0)

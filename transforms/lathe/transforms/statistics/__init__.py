@@ -4,23 +4,23 @@ from lathe.transforms.statistics.moments import (
     Moments,
     RowTransform,
     SharedVectors,
-    at_unit_length,
     block_moments,
     dimensions_of,
     moments_of,
+    normalize_in_float64,
     unit_moments,
 )
 from lathe.transforms.statistics.norms import (
     MIN_ORDINARY_NORM,
     distances,
     drop_rounding_residue,
+    is_near_zero,
+    normalize_outputs,
     norms_of,
     rounding_threshold,
     row_norms,
-    unit_image,
     unit_rows,
-    without_direction,
-    zero_where_zero,
+    zero_outputs_of_zero_rows,
 )
 from lathe.transforms.statistics.paired_moments import PairedMoments, PairedRows
 from lathe.transforms.statistics.spectrum import (
@@ -28,10 +28,10 @@ from lathe.transforms.statistics.spectrum import (
     Gaussian,
     Spectrum,
     Subspace,
+    compute_query_metric_roots,
+    compute_tempered_power,
     draw_rotation,
     participation_ratio,
-    query_metric_roots,
-    tempered_power,
 )
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
     "SharedVectors",
     "Spectrum",
     "Subspace",
-    "at_unit_length",
+    "normalize_in_float64",
     "block_moments",
     "dimensions_of",
     "distances",
@@ -54,13 +54,13 @@ __all__ = [
     "moments_of",
     "norms_of",
     "participation_ratio",
-    "query_metric_roots",
+    "compute_query_metric_roots",
     "rounding_threshold",
     "row_norms",
-    "tempered_power",
-    "unit_image",
+    "compute_tempered_power",
+    "normalize_outputs",
     "unit_moments",
     "unit_rows",
-    "without_direction",
-    "zero_where_zero",
+    "is_near_zero",
+    "zero_outputs_of_zero_rows",
 ]

@@ -69,7 +69,7 @@ class Moments:
         block_rows: int = BLOCK_ROWS,
         precision: Precision = "float64",
     ) -> Self:
-        """Compute the moments of all rows of `vectors` `(n, d)` in one pass, block by block.
+        """Compute the moments of all rows of `vectors` `(n, d)` in one pass, block by block, and return them.
 
         Args:
             vectors: array, tensor, memmap or view of any float dtype.
@@ -100,7 +100,7 @@ class Moments:
         return self.dimensions
 
     def update(self, batch: Vectors) -> Self:
-        """Add the rows of a batch `(n, d)` to these moments, in place, and return the moments.
+        """Add the rows of a batch `(n, d)` to these moments in place, and return the moments themselves.
 
         Raises:
             InputError: for NaN, inf, or other dimensions than before.
@@ -112,7 +112,7 @@ class Moments:
         return self.merge(block_moments(block, self.precision, first_row=self.count))
 
     def merge(self, other: "Moments") -> Self:
-        """Add the moments `other`, of other rows, to these moments, in place, and return the moments.
+        """Add the moments `other`, of other rows, to these moments in place, and return the moments themselves.
 
         Raises:
             InputError: if the dimensions differ.
@@ -144,8 +144,8 @@ class Moments:
         return self
 
     def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the sums of third and fourth moments about `mean + shift` instead of about the mean. The object is not
-        changed.
+        """Return the sums Σ‖z‖²z `(d,)` and Σ‖z‖⁴ with z = x − (mean + shift), where `third` and `fourth` have z = x −
+        mean. The object is not changed.
         """
         # Σ ‖y − s‖² (y − s) and Σ ‖y − s‖⁴ multiplied out; terms in Σ y are missing, because y is centred.
         spread, along, square = np.trace(self.scatter), self.scatter @ shift, float(shift @ shift)
@@ -175,31 +175,30 @@ class Moments:
         return (self.fourth + mixed) / self.count - spread**2
 
     def second_moment(self) -> NDArray[np.float64]:
-        """Return the uncentered second moment matrix `(d, d)`: the mean of xxᵀ over the rows."""
+        """Return the uncentred second moment matrix `(d, d)`: the mean of xxᵀ over the rows x."""
         # E[xxᵀ] = C + μμᵀ only adds; storing E[xxᵀ] and subtracting μμᵀ would cancel the digits of a small C.
         return self.covariance(ddof=0) + np.outer(self.mean, self.mean)
 
     def rounding_variance(self) -> float:
-        """Return the total variance at or below which rows count as constant: 1e-28 times the mean squared norm.
+        """Return the total variance up to which rows count as constant: 1e-28 times the mean squared norm.
 
         Float64 rounding leaves up to that much variance in equal rows.
         """
         return ROUNDING * float(np.trace(self.second_moment()))
 
     def mean_norm(self) -> float:
-        """Return the L2 norm of the mean.
-
-        For unit rows it is from 0 (no common direction) to 1 (all equal).
-        """
+        """Return the L2 norm of the mean. For unit rows it is from 0 (no common direction) to 1 (all rows equal)."""
         return float(np.linalg.norm(self.mean))
 
     def noise_floor(self) -> float:
-        """Return √(tr Σ / n), Σ the covariance: the expected norm of the sample mean if the true mean were zero."""
+        """Return the norm that the mean of n rows is expected to have by chance, if their true mean is zero: √(tr Σ /
+        n), with Σ their covariance.
+        """
         return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return count, mean, scatter, third and fourth moments as arrays by name, for saving. `precision` is
-        left out.
+        """Return count, mean, scatter, third and fourth moments as arrays by name, for saving.
+        `precision` is left out.
         """
         return {
             "count": np.array([self.count], np.int64),
@@ -211,22 +210,19 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild moments from their arrays by name, as `arrays` returns them. The arrays are not copied."""
+        """Rebuild moments from the arrays that `arrays` returned, and return them. The arrays are not copied."""
         moments = cls()
         moments.count, moments.fourth = int(arrays["count"][0]), float(arrays["fourth"][0])
         moments.mean, moments.scatter, moments.third = arrays["mean"], arrays["scatter"], arrays["third"]
         return moments
 
     def to_bytes(self) -> bytes:
-        """Serialize the moments to safetensors bytes.
-
-        `from_bytes` restores them bit by bit, except `precision`.
-        """
+        """Return the moments as safetensors bytes. `from_bytes` restores them bit by bit, except `precision`."""
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
-        """Rebuild moments from the bytes that `to_bytes` of other moments returned.
+        """Rebuild moments from the bytes that `to_bytes` returned, and return them.
 
         Raises:
             ArtifactError: if the bytes are not serialized moments.
@@ -238,7 +234,7 @@ class Moments:
 
 
 def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
-    """Compute the moments of one block of rows `(n, d)` that is in memory, and check that the rows are finite.
+    """Compute the moments of one block of rows `(n, d)` that is in memory, and return them. NaN and inf are refused.
 
     Raises:
         InputError: for NaN or inf; names the row, counted from `first_row`.
@@ -272,7 +268,7 @@ def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -
 
 
 class RowTransform(Protocol):
-    """Protocol of a fitted chain, as far as lazy views of vectors need it."""
+    """Protocol of a fitted chain of transforms, as far as lazy views of vectors need it."""
 
     def dimensions_after(self, dimensions: int) -> int:
         """Return the number of output dimensions for inputs of `dimensions` dimensions."""
@@ -283,20 +279,19 @@ class RowTransform(Protocol):
 
 @runtime_checkable
 class SharedVectors(Vectors, Protocol):
-    """Vectors whose owner computes their moments itself, for instance in other processes."""
+    """Protocol of vectors whose owner computes their moments itself, for instance in other processes."""
 
     def view_through(self, chain: RowTransform) -> "SharedVectors":
-        """Return a lazy view of these vectors, transformed by a fitted chain."""
+        """Return a lazy view of these vectors whose rows are transformed by a fitted chain when they are read."""
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of each block of `BLOCK_ROWS` rows, in order.
-
-        Rows are L2-normalized first if `unit`.
-        """
+        """Yield the moments of each block of `BLOCK_ROWS` rows, in order. With `unit`, rows are L2-normalized first."""
 
 
 def moments_of(data: Moments | Vectors) -> Moments:
-    """Compute the moments of vectors `(n, d)`. Data that are `Moments` already are returned unchanged."""
+    """Compute the moments of vectors `(n, d)`, and return them. Data that are `Moments` already are
+    returned unchanged.
+    """
     # `from_vectors` would also work, but would read every row here that the owner can summarize itself.
     if isinstance(data, SharedVectors):
         return _merge_moments(data.block_moments(unit=False))
@@ -304,27 +299,24 @@ def moments_of(data: Moments | Vectors) -> Moments:
 
 
 def unit_moments(vectors: Vectors) -> Moments:
-    """Compute the moments of the rows of `vectors` `(n, d)` after L2 normalization, block by block."""
+    """Compute the moments of the rows of `vectors` `(n, d)` after L2 normalization, block by block, and return them."""
     if isinstance(vectors, SharedVectors):
         return _merge_moments(vectors.block_moments(unit=True))
     moments = Moments()
     for block in row_blocks(vectors):
-        moments.update(at_unit_length(block))
+        moments.update(normalize_in_float64(block))
     return moments
 
 
-def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
-    """Return the rows `(n, d)` L2-normalized, as a new float64 array.
-
-    Near-zero rows become zeros.
-    """
+def normalize_in_float64(block: FloatArray) -> NDArray[np.float64]:
+    """Return rows `(n, d)` converted to float64 and L2-normalized, as a new array. Near-zero rows become zeros."""
     # Float64 before the division: unit rows in float32 have norms that are off by float32's rounding.
     unit: NDArray[np.float64] = unit_rows(torch.from_numpy(block.astype(np.float64))).numpy()
     return unit
 
 
 def _merge_moments(parts: Iterable[Moments]) -> Moments:
-    """Merge the moments of disjoint sets of rows into the moments of all rows, and return them as a new object.
+    """Merge the moments of disjoint sets of rows, and return the moments of all rows as a new object.
 
     If the parts are blocks in order, the result equals that of a single pass to the last bit.
     """
@@ -336,5 +328,5 @@ def _merge_moments(parts: Iterable[Moments]) -> Moments:
 
 
 def dimensions_of(data: Moments | Vectors) -> int:
-    """Return the number of dimensions d of vectors `(n, d)` or of moments."""
+    """Return the number of dimensions d of vectors `(n, d)` or of the rows that moments describe."""
     return data.dimensions if isinstance(data, Moments) else data.shape[1]

@@ -14,12 +14,13 @@ MIN_ORDINARY_NORM = 1e-15
 
 
 def row_norms(x: Tensor) -> Tensor:
-    """Return the L2 norm of each row, `(n, 1)`, computed in float64 so that squares neither overflow nor underflow."""
+    """Return the L2 norm of each row, `(n, 1)`, in float64, so that squares neither overflow nor underflow."""
     return norms_of(x, torch.float64)
 
 
-def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a bool mask of the norms below the smallest normal number of `dtype`, whose rows count as zero.
+def is_near_zero(norms: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bool mask of the norms that are below the smallest normal number of `dtype`. Rows with such norms count
+    as zero.
 
     Below that number digits are lost: a float32 entry of 1e-45 has little more than a sign. Such rows are treated as
     zero everywhere, because their outputs would depend on the order of the operations.
@@ -32,9 +33,8 @@ def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Return the rows divided by their L2 norms. Near-zero rows become zeros, and rows whose norm overflows become NaN.
-
-    `without_direction` says which rows are near zero.
+    """Return rows divided by their L2 norms. Near-zero rows (see `is_near_zero`) become zeros, and rows whose norm
+    overflows become NaN.
     """
     if _allows_fast_path(x):
         quick = norms_of(x)
@@ -46,12 +46,12 @@ def unit_rows(x: Tensor) -> Tensor:
     exact = row_norms(x)
     norms = exact.to(x.dtype)
     # Division by inf turns rows without direction into zeros; rows whose norm overflows must not look like them.
-    return x / norms.masked_fill(norms.isinf(), torch.nan).masked_fill(without_direction(exact, x.dtype), torch.inf)
+    return x / norms.masked_fill(norms.isinf(), torch.nan).masked_fill(is_near_zero(exact, x.dtype), torch.inf)
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return a map's outputs `y` with rows set to zero that are only rounding error. Rows whose inputs in `x` are near
-    zero become zero, too.
+    """Return a map's outputs `y` with zeros in place of the rows that are only rounding error: those far shorter than
+    their inputs in `x`, and those of near-zero inputs.
 
     A row in the kernel of a map, or equal to the mean that the map subtracts, becomes noise of about eps·‖x‖, which
     normalizing would turn into a unit vector. Zero inputs give zero outputs, whatever bias the map adds. Returns `y`
@@ -70,17 +70,19 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
 
     before = row_norms(x)
     is_rounding = row_norms(y) <= rounding_threshold(y, gain) * before
-    return torch.where(is_rounding | without_direction(before, x.dtype), 0, y)
+    return torch.where(is_rounding | is_near_zero(before, x.dtype), 0, y)
 
 
-def zero_where_zero(y: Tensor, x: Tensor) -> Tensor:
-    """Return a copy of the outputs `y` `(n, k)` with rows set to zero where the inputs `x` `(n, d)` are near zero."""
-    return y.masked_fill(without_direction(row_norms(x), x.dtype), 0)
+def zero_outputs_of_zero_rows(y: Tensor, x: Tensor) -> Tensor:
+    """Return a copy of a map's outputs `y` `(n, k)` with zeros in the rows whose inputs in `x` `(n,
+    d)` are near zero.
+    """
+    return y.masked_fill(is_near_zero(row_norms(x), x.dtype), 0)
 
 
-def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return a map's outputs `y` divided by their L2 norms, in which rows that are only rounding error become zero. `y`
-    may be overwritten.
+def normalize_outputs(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
+    """Return a map's outputs `y` divided by their L2 norms, with zeros in place of rows that are only rounding error.
+    `x` are the inputs, and `y` may be overwritten.
 
     Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
     """
@@ -94,24 +96,25 @@ def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def rounding_threshold(y: Tensor, gain: float) -> float:
-    """Return the ratio ‖y_i‖/‖x_i‖ at or below which an output row y_i counts as rounding error: 16·eps·gain.
+    """Return the ratio ‖y_i‖/‖x_i‖ up to which an output row y_i of an input row x_i counts as rounding error:
+    16·eps·gain.
 
     Args:
-        y: outputs of a map, for their dtype.
+        y: outputs of a map, whose dtype gives eps.
         gain: largest factor by which the map scales a norm.
     """
     return 16 * EPSILONS[y.dtype] * gain
 
 
 def norms_of(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the L2 norm of each row, `(n, 1)`, in `dtype`, by default that of `x`."""
+    """Return the L2 norm of each row, `(n, 1)`, computed in `dtype`, which by default is that of `x`."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
     return norms
 
 
 def _allows_fast_path(x: Tensor) -> bool:
-    """Return whether norms may be read to choose a faster path: float32 or float64 rows, on the CPU, no gradient, and
-    no graph of PyTorch is made.
+    """Return whether the norms of rows may be read to choose a faster computation: the rows are float32 or float64 on
+    the CPU, and no gradient or graph of PyTorch is recorded.
 
     There must be at least one row. Reading norms makes a GPU wait, and breaks a gradient or a graph.
     """
@@ -121,7 +124,7 @@ def _allows_fast_path(x: Tensor) -> bool:
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:
-    """Return the Euclidean distance between each row of `rows` `(a, d)` and each of `others` `(b, d)`, as `(a, b)`.
+    """Return the Euclidean distances `(a, b)` between each of `rows` `(a, d)` and each of `others` `(b, d)`.
 
     Computed from dot products: center both on the same point, so that little cancels. Squared distances that rounding
     makes negative are clamped to 0.

@@ -39,7 +39,7 @@ class PairedRows:
         return self.vectors.shape[1]
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Read the rows of both at the given index or slice, and return them concatenated, `(m, d + k)`."""
+        """Read the vectors and targets at the given index or slice, and return them side by side, `(m, d + k)`."""
         return np.concatenate([as_numpy(self.vectors[rows]), as_numpy(self.targets[rows])], axis=1)
 
 
@@ -56,9 +56,7 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_vectors(cls, vectors: Vectors, *_arguments: Any, **_keywords: Any) -> Self:
-        """Raise `InputError`, since pairs need two sets of vectors.
-
-        Use `from_pairs`.
+        """Always raise `InputError`, because pairs need two sets of vectors. `from_pairs` takes both.
 
         Raises:
             InputError: always.
@@ -67,7 +65,8 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_pairs(cls, vectors: Vectors, targets: Vectors, precision: Precision = "float64") -> Self:
-        """Compute the joint moments of the pairs of rows of `vectors` `(n, d)` and `targets` `(n, k)`, block by block.
+        """Compute the joint moments of rows x of `vectors` `(n, d)` and rows y of `targets` `(n, k)`, paired by row,
+        and return them.
 
         Raises:
             InputError: if the numbers of rows differ, or for NaN or inf.
@@ -79,7 +78,7 @@ class PairedMoments(Moments):
         return moments
 
     def merge(self, other: Moments) -> Self:
-        """Add the moments `other`, of other pairs, to these moments, in place, and return the moments.
+        """Add the moments `other`, of other pairs, to these moments in place, and return the moments themselves.
 
         Raises:
             InputError: if d or k differ.
@@ -93,12 +92,12 @@ class PairedMoments(Moments):
         return super().merge(other)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of `Moments.arrays` and `split`, by name, for saving."""
+        """Return the arrays of `Moments.arrays` and the array `split`, by name, for saving."""
         return super().arrays() | {"split": np.array([self.split], np.int64)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild paired moments from their arrays by name, as `arrays` returns them. The arrays are not copied."""
+        """Rebuild paired moments from the arrays that `arrays` returned, and return them. The arrays are not copied."""
         moments = super().from_arrays(arrays)
         moments.split = int(arrays["split"][0])
         return moments
@@ -117,9 +116,8 @@ class PairedMoments(Moments):
         return self.mean[self.split :]
 
     def blocks(self, centered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the means of xxᵀ `(d, d)` and xyᵀ `(d, k)` over the pairs.
-
-        If `centered`, they are the covariances instead.
+        """Return the means of xxᵀ `(d, d)` and of xyᵀ `(d, k)` over the pairs (x, y). With `centered`, return the
+        covariance of x and the cross-covariance of x and y instead.
         """
         joint = self.covariance(ddof=0) if centered else self.second_moment()
         return joint[: self.split, : self.split], joint[: self.split, self.split :]

@@ -38,9 +38,9 @@ class Spectrum:
     directions: NDArray[np.float64]
 
     @classmethod
-    def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
-        """Compute the eigenvalues, in descending order, and eigenvectors of a symmetric matrix `(d, d)`. Eigenvalues up
-        to `rounding` are set to 0.
+    def from_matrix(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
+        """Compute the eigenvalues and eigenvectors of a symmetric matrix `(d, d)`, and return them in descending order
+        of the eigenvalues. Eigenvalues up to `rounding` become 0.
         """
         # `eigh` sorts in ascending order; the copy gives the reversed view the positive strides that torch needs.
         values, vectors = np.linalg.eigh(matrix)
@@ -59,7 +59,8 @@ class Spectrum:
         return int((self.values > RANK_TOLERANCE * self.values.sum()).sum())
 
     def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
-        """Check that the rank is at least `dimensions`, so that as many eigenvectors are determined by the data.
+        """Check that at least `dimensions` eigenvalues are not zero, so that the data determine as many eigenvectors.
+        Raise `InputError` otherwise.
 
         Eigenvectors beyond the rank are arbitrary: a map that uses them looks fitted and is not.
 
@@ -80,9 +81,8 @@ class Spectrum:
 
 
 def participation_ratio(matrix: NDArray[np.float64]) -> float:
-    """Return tr(C)²/‖C‖²_F, the effective number of dimensions of a covariance matrix C.
-
-    It is from 1 to d, or 0 if C = 0.
+    """Return the participation ratio tr(C)²/‖C‖²_F of a covariance matrix C, its effective number of dimensions. It is
+    from 1 to d, or 0 if C = 0.
     """
     squares = float((matrix * matrix).sum())
     return float(matrix.trace()) ** 2 / squares if squares > 0 else 0.0
@@ -93,12 +93,12 @@ MIN_EIGENVALUE = 1e-6
 because later queries may have it."""
 
 
-def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the square root and the inverse root of a matrix that weights directions by queries. Returns both, `(d,
-    d)` each. The matrix mixes the identity with the queries' second moment.
+def compute_query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute the square root `(d, d)` and the inverse square root `(d, d)` of the metric M_λ, and return both. M_λ
+    mixes the identity with the queries' second moment M, and so weights a direction by how far queries reach along it.
 
-    With M = E[qqᵀ], they are M_λ^½ and M_λ^−½ of M_λ = (1 − λ)·I + λ·M/(tr M/d). The expected squared error of a score
-    ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
+    M_λ = (1 − λ)·I + λ·M/(tr M/d) with M = E[qqᵀ]. The expected squared error of a score ⟨q, e⟩ over queries q is eᵀMe,
+    the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
 
     Args:
         queries: moments of the queries.
@@ -111,7 +111,7 @@ def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.f
     if not weighting or not np.isfinite(level) or level <= 0:
         return np.eye(d), np.eye(d)
 
-    spectrum = Spectrum.of((1 - weighting) * np.eye(d) + weighting / level * moment)
+    spectrum = Spectrum.from_matrix((1 - weighting) * np.eye(d) + weighting / level * moment)
     values = np.maximum(spectrum.values, MIN_EIGENVALUE * spectrum.values[0])
     axes = spectrum.directions
 
@@ -131,7 +131,9 @@ class Subspace:
     complement: bool
 
     def energy_outside(self, rows: FloatArray) -> NDArray[np.float64]:
-        """Return the squared norm `(n,)` of each row's component that is orthogonal to the subspace."""
+        """Return the squared norm of the component of each row that is orthogonal to the subspace, `(n,)` for rows `(n,
+        d)`.
+        """
         along = rows @ self.directions.T
         energy: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
         if not self.complement:
@@ -164,10 +166,10 @@ class Gaussian:
 
     @classmethod
     def fit(cls, moments: Moments) -> "Gaussian":
-        """Fit a Gaussian (probabilistic PCA) to moments, and return it. It has the mean, up to 128 principal directions
-        with their variances, and one variance for all other directions.
+        """Fit a Gaussian (probabilistic PCA) to moments, and return it: the mean, up to 128 principal directions with
+        their variances, and one variance for all other directions.
         """
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
         # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
         r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
         min_variance = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
@@ -205,16 +207,16 @@ class Gaussian:
         return [round(float(share), 6) for share in shares]
 
     def standardize(self, rows: FloatArray) -> NDArray[np.float32]:
-        """Standardize rows x `(n, d)` to (x − μ)/σ in float32, with one σ for all dimensions. A number that overflows
-        is inf.
+        """Return rows x `(n, d)` as (x − μ)/σ in float32, with one σ for all dimensions. A number that overflows
+        becomes inf.
         """
         with np.errstate(over="ignore"):
             standardized: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
         return standardized
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Score how far standardized rows lie from the mean, and return the scores `(n,)`. A score is the squared
-        Mahalanobis distance divided by d.
+        """Return a score `(n,)` of how far each standardized row lies from the mean: its squared Mahalanobis distance
+        divided by d.
 
         That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
         score is a higher likelihood.
@@ -234,9 +236,9 @@ NOISE_SHARE = 0.1
 """Share of the eigenvalues, the smallest, whose mean is taken for the variance of noise."""
 
 
-def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
-    """Return the power p, from 0 to 1, with which a reduction to `dimensions` principal directions should be whitened.
-    A direction of variance λ is then scaled by λ^{−p/2}.
+def compute_tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
+    """Return the power p, from 0 to 1, with which a reduction to `dimensions` principal directions should be whitened:
+    a direction of variance λ is then scaled by λ^{−p/2}.
 
     SpecTemp (arXiv 2603.19339): with σ² the mean of the smallest tenth of the eigenvalues and SNR(k) = λ_k/σ² − 1,
 
@@ -261,10 +263,8 @@ def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
 
 
 def _find_knee(curve: NDArray[np.float64]) -> int:
-    """Return the position of the knee of a descending curve. It is the point farthest below the straight line between
-    the ends.
-
-    Both axes are scaled to [0, 1]; the position is 0 for a curve of fewer than three points, or one that is flat.
+    """Return the position of the knee of a descending curve: the point farthest below the straight line between its
+    ends. Return 0 for a flat curve or one of fewer than three points.
     """
     height = curve[0] - curve[-1]
     if len(curve) < 3 or height <= 0:
@@ -275,6 +275,6 @@ def _find_knee(curve: NDArray[np.float64]) -> int:
 
 
 def draw_rotation(dimensions: int, random: np.random.Generator) -> NDArray[np.float64]:
-    """Return an orthogonal matrix `(d, d)`, drawn uniformly."""
+    """Draw an orthogonal matrix `(d, d)` uniformly at random, and return it."""
     rotation, triangle = np.linalg.qr(random.standard_normal((dimensions, dimensions)))
     return np.asarray(rotation * np.sign(np.diag(triangle)))  # without the signs it would not be uniform

@@ -14,7 +14,7 @@ from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo, Part,
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
 from lathe.training.encoder.upstream.client import Usage
-from lathe.training.encoder.upstream.encoder import UpstreamEncoder, place_error
+from lathe.training.encoder.upstream.encoder import UpstreamEncoder, add_position
 from lathe.training.encoder.upstream.space import normalize_rows
 from lathe.training.encoder.vector_database import StoredVector
 from lathe.training.errors import EncoderError, TrainingError, locate_error
@@ -190,7 +190,7 @@ def _build_result(part: Part, encoded: list[StoredVector | Exception], normalize
     rows = []
     for position, text_result in zip(part.positions, encoded, strict=True):
         if isinstance(text_result, Exception):
-            return place_error(text_result, position)
+            return add_position(text_result, position)
         rows.append(text_result)
     vectors = np.stack([row.vector for row in rows])
     tokens = np.array([row.tokens for row in rows], np.int64)

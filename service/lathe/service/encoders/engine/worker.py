@@ -35,7 +35,7 @@ from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.long_texts import MAX_LONG_TOKENS, Pieces
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.encoder.text_encoder import require_finite
+from lathe.training.encoder.text_encoder import check_finite
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
@@ -154,7 +154,7 @@ class Worker:
         vectors, tokens, cut = self._compute_vectors(group)
         finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
         if not finite and len(group.parts) == 1:
-            require_finite(vectors.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
+            check_finite(vectors.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
 
         # The rows of all parts are split again: `raws` holds the `(n, d)` of each part, `counts` its two `(n,)`.
         lengths = [len(part["texts"]) for part in group.parts]

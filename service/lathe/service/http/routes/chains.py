@@ -5,9 +5,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.names import require_number
+from lathe.service.chains.names import parse_parameter_number
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.usage import read_recorded_uses, require_unused
+from lathe.service.chains.usage import delete_unused_version, read_recorded_uses
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
@@ -21,75 +21,80 @@ router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], r
 
 @router.get("/{name}/drift", dependencies=USE)
 async def show_drift(name: ChainReference, services: ServicesDep) -> Response:
-    """Show the drift of a chain's live version, or of `name@version`, by encoder.
+    """Show how far requests have drifted from the rows that a chain was fitted on, by encoder, for its live version or
+    `name@version`.
 
-    Where there is none, `unknown` says why.
+    Where the drift is not known, `unknown` says why.
     """
     return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
 
 
 @router.get("", dependencies=USE)
 async def list_chains(services: ServicesDep) -> Response:
-    """List all chains, each with its versions."""
+    """Return all chains of transforms, each with its versions."""
     names = services.registry.names
     return await answer_json(await run_in_threadpool(lambda: [_describe_chain(name, services) for name in names()]))
 
 
 @router.get("/{name}", dependencies=USE)
 async def show_chain(name: ChainReference, services: ServicesDep) -> Response:
-    """Show steps, provenance and certificate of a chain's live version, or of `name@version`."""
+    """Return steps, provenance and certificate (measured quality) of a chain's live version, or of `name@version`, and
+    list all versions.
+    """
     return await answer_json(await run_in_threadpool(_describe_chain, name, services))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(PromoteBody))
 async def promote(name: ChainName, request: Request, services: ServicesDep) -> Response:
-    """Make a version live, if it passes the gates of its fit and of this request."""
+    """Make a version of a chain live if it passes its gates (thresholds on measures). Return which version is live.
+
+    The gates are those of its fit and of this request.
+    """
     services.require_writable()
     pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
-    return await answer_json(_describe_pointer(name, pointer))
+    return await answer_json({"name": name} | pointer.to_json())
 
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
 async def rollback(name: ChainName, services: ServicesDep) -> Response:
-    """Make the version live that was live before."""
+    """Make the version of a chain live that was live before. Return which version is live now."""
     services.require_writable()
-    return await answer_json(_describe_pointer(name, await run_in_threadpool(services.registry.rollback, name)))
+    pointer = await run_in_threadpool(services.registry.rollback, name)
+    return await answer_json({"name": name} | pointer.to_json())
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
 async def delete(name: ChainName, version: VersionNumber, services: ServicesDep, force: Force = False) -> Response:
-    """Delete a version permanently.
+    """Delete a version of a chain permanently. Return `{"deleted": "name@1"}`.
 
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with `force`.
     """
     services.require_writable()
-    number = require_number(version, "version")
+    number = parse_parameter_number(version, "version")
     await run_in_threadpool(_delete, name, number, services, force)
     return await answer_json({"deleted": f"{name}@{number}"})
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
-    if not force:
-        require_unused(
-            services.registry, name, version, services.indexes.describe(), read_recorded_uses(services.home.uses)
-        )
-    services.registry.delete(name, version)
+    """Delete a version of a chain. Unless `force` is true, raise `ConflictError` if something uses it."""
+    if force:
+        services.registry.delete(name, version)
+        return
+    recorded = read_recorded_uses(services.home.uses)
+    delete_unused_version(services.registry, name, version, services.indexes.describe(), recorded)
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
+    """Make the version in a JSON body live if it passes its gates. Return the pointer, which says which version is
+    live.
+    """
     body = validate_json(json_body, PromoteBody)
     return promote_with_gates(services.registry, name, body.version, body.gates, body.force)
 
 
 def _describe_chain(ref: str, services: Services) -> dict[str, object]:
+    """Return the description of a chain's versions, with `stale`: whether live traffic has drifted from what it was
+    fitted on.
+    """
     description = services.registry.describe(ref)
     return description | {"stale": services.drift.is_stale(f"{description['name']}@{description['version']}")}
-
-
-def _describe_pointer(name: str, pointer: Pointer) -> dict[str, object]:
-    return {
-        "name": name,
-        "live": pointer.live,
-        "earlier": list(pointer.earlier),
-        "forced": list(pointer.overridden_gates),
-    }

@@ -44,19 +44,19 @@ MEDIA_TYPES = {
 @router.get("/")
 @router.head("/")
 async def show_page(request: Request) -> Response:
-    """Serve the dashboard's page, which needs no key because it holds no data."""
+    """Return the dashboard's page, which needs no key because it holds no data."""
     return _respond("index.html", request)
 
 
 @router.get("/dashboard/{name:path}")
 @router.head("/dashboard/{name:path}")
 async def show_asset(name: str, request: Request) -> Response:
-    """Serve a file that the dashboard's page loads."""
+    """Return a file that the dashboard's page loads, such as a script."""
     return _respond(name, request)
 
 
 def _respond(name: str, request: Request) -> Response:
-    """Return a response with the dashboard's file `name`, or a 304 if the browser has it already."""
+    """Return a response with the dashboard's file `name`, or a 304 response if the browser has this content already."""
     asset = read_assets().get(name)
     if asset is None:
         raise UnknownNameError(f"the dashboard has no file {name[:80]!r}")
@@ -79,7 +79,7 @@ class _Asset:
     etag: str
 
     def matches(self, if_none_match: str) -> bool:
-        """Return whether the request header `if-none-match` names this content.
+        """Return whether the value of a request header `if-none-match` names this content.
 
         Args:
             if_none_match: value of the header: a list of strong or weak tags, or a star.
@@ -90,9 +90,8 @@ class _Asset:
 
 @cache
 def read_assets() -> dict[str, _Asset]:
-    """Return all files of the dashboard by path below its folder, read from the package once and then cached.
-
-    They are some hundred kilobytes.
+    """Return all files of the dashboard, some hundred kilobytes, by path. They are read from the package once and then
+    cached.
     """
     assets = {}
     for path, file in _walk_files(files("lathe.service.dashboard") / "static"):
@@ -103,7 +102,9 @@ def read_assets() -> dict[str, _Asset]:
 
 
 def _walk_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    """Yield the files in a folder of the package and the folders in it, each with its path below the first folder."""
+    """Yield `(path below the first folder, file)` for each file of the package in a folder and in the folders within
+    it.
+    """
     for entry in folder.iterdir():
         path = prefix + entry.name
         if entry.is_dir():

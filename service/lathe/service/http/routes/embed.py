@@ -45,6 +45,9 @@ class DirectRoute(APIRoute):
         self.app = self._answer
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the request's key, call the endpoint with the request and the services, and send the response that it
+        returns.
+        """
         request = Request(scope, receive, send)
         services: Services = request.app.state.services
         services.keys.require_use(request)
@@ -84,7 +87,12 @@ BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
 @router.post("/", include_in_schema=False)
 async def embed(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input, as JSON, or as a .npy file if `Accept` asks for it."""
-    build = _build_npy_response if wants_npy(request) else _build_embed_response
+
+    def build(answer: Answer, shape: _AnswerShape) -> Response:
+        if wants_npy(request):
+            return build_npy_response(answer)
+        return build_json_response(encode_answer(answer, shape.encoding_format), answer.build_headers())
+
     # The body has no name here: it is freed while the encoder works on what it reads of it.
     return await _answer(
         request, services, _parse_embed, build, await read_json(request, services.settings, any_content_type=True)
@@ -92,7 +100,7 @@ async def embed(request: Request, services: ServicesDep) -> Response:
 
 
 class _AnswerShape(NamedTuple):
-    """How a request wants its answer.
+    """How the answer to a request is written.
 
     Attributes:
         encoding_format: encoding of vectors in JSON.
@@ -116,17 +124,17 @@ async def _answer(
     build: Callable[[Answer, _AnswerShape], Response],
     json_body: bytes,
 ) -> Response:
-    """Embed the texts of a body as `parse` reads it, and return the response that `build` makes of their vectors.
+    """Embed the texts of a body, which `parse` reads, and return the response that `build` makes of their vectors.
 
     A request of few texts is handled on the event loop, unless its chain must be loaded or Redis asked; of others, both
     ends are in a thread. Ignored fields are named in a header.
     """
 
     def begin(json_body: bytes, at_once: bool = False) -> tuple[Pending, _AnswerShape]:
-        wanted, shape = parse(request, services, json_body)
-        if at_once and len(wanted.texts) > MAX_INLINE_TEXTS:
+        embed_request, shape = parse(request, services, json_body)
+        if at_once and len(embed_request.texts) > MAX_INLINE_TEXTS:
             raise NotAtOnceError
-        return services.embedder.begin(wanted, at_once), shape
+        return services.embedder.begin(embed_request, at_once), shape
 
     begun: tuple[Pending, _AnswerShape] | None = None
     if len(json_body) <= MAX_INLINE_BYTES:
@@ -147,7 +155,7 @@ async def _answer(
 
 
 def _parse_embed(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, _AnswerShape]:
-    """Parse the body of a text-embeddings-inference request.
+    """Parse the body of a text-embeddings-inference request. Return `(texts and how to encode them, how to answer)`.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
 
@@ -161,32 +169,24 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
     choice = services.embedder.parse_model(body.model or query.get("model"))
     engine = choice.engine
     long_text = body.choose_long_text(engine.spec.long_text)
-    wanted = EmbedRequest(
+    embed_request = EmbedRequest(
         texts,
         engine,
         EncodeOptions(_choose_prompt(body, engine), long_text, body.truncation_direction, body.normalize),
         body.chain or query.get("chain") or choice.chain,
         choice.choose_dimensions(body.dimensions),
-        body.side,
+        body.resolved_input_type,
         body.output_dtype,
     )
-    return wanted, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
+    return embed_request, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
 
 
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
-    """Return the name of the prompt for a body's texts, or None for the encoder's default.
+    """Return the name of the prompt that is put before a body's texts, or None for the encoder's default.
 
     It is the one that the body names, else that of its `input_type`, see `EncoderInfo.choose_prompt`.
     """
     return body.prompt_name if engine.info is None else engine.info.choose_prompt(body.prompt_name, body.input_type)
-
-
-def _build_embed_response(answer: Answer, shape: _AnswerShape) -> Response:
-    return build_json_response(encode_answer(answer, shape.encoding_format), answer.build_headers())
-
-
-def _build_npy_response(answer: Answer, _shape: _AnswerShape) -> Response:
-    return build_npy_response(answer)
 
 
 @router.post(
@@ -196,7 +196,7 @@ def _build_npy_response(answer: Answer, _shape: _AnswerShape) -> Response:
     summary="Compare sentences (text-embeddings-inference's shape)",
 )
 async def similarity(request: Request, services: ServicesDep) -> Response:
-    """Return the cosine of each sentence to the source sentence."""
+    """Return a list with the cosine similarity of each sentence to the source sentence."""
     read = await read_json(request, services.settings, any_content_type=True)
     body = validate_json(read, SimilarityBody)
     fields = body.parameters.model_dump() | {"model": body.model, "chain": body.chain}
@@ -206,6 +206,7 @@ async def similarity(request: Request, services: ServicesDep) -> Response:
 
 
 def _build_similarity_response(answer: Answer, _shape: _AnswerShape) -> Response:
+    """Return a JSON response with the cosine of each vector but the first to the first."""
     floats = answer.target.encode(answer.vectors, as_codes=False)
     lengths = np.maximum(np.linalg.norm(floats, axis=1), np.finfo(np.float32).tiny)  # a zero vector has the cosine 0
     cosines = floats[1:] @ floats[0] / lengths[1:] / lengths[0]
@@ -230,7 +231,7 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
 
 
 def _parse_embeddings(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, _AnswerShape]:
-    """Parse the body of an OpenAI embeddings request.
+    """Parse the body of an OpenAI embeddings request. Return `(texts and how to encode them, how to answer)`.
 
     Raises:
         ServiceError: as `validate_json` does, and for unknown models.
@@ -239,20 +240,21 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
     texts = list_texts(body.input, services.settings.max_texts, "input")
     ignored = list_ignored_parameters(request, (), OpenAIBody.known)
     choice = services.embedder.parse_model(body.model)
-    wanted = EmbedRequest(
+    embed_request = EmbedRequest(
         texts,
         choice.engine,
         EncodeOptions(_choose_prompt(body, choice.engine), body.long_text),
         choice.chain,
         choice.choose_dimensions(body.dimensions),
-        body.side,
+        body.resolved_input_type,
         body.output_dtype,
     )
     model = body.model or choice.engine.spec.name
-    return wanted, _AnswerShape(body.encoding_format, model, [*body.ignored, *ignored])
+    return embed_request, _AnswerShape(body.encoding_format, model, [*body.ignored, *ignored])
 
 
 def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
+    """Return the vectors as a JSON response in the shape of OpenAI's `/v1/embeddings`."""
     rows = encode_answer(answer, shape.encoding_format)
     content = {
         "object": "list",
@@ -265,7 +267,8 @@ def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
 
 @models_router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
 async def list_models(services: ServicesDep) -> Response:
-    """List the values of `model`: encoders, encoders with a live chain, and both with a size that they serve.
+    """Return the values of `model`: encoders, encoders with a live chain, and both with a number of dimensions that
+    they serve.
 
     Of the sizes that a nested chain can be cut to, only halves are listed; requests may name any.
     """
@@ -275,7 +278,7 @@ async def list_models(services: ServicesDep) -> Response:
 
 @models_router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
 async def show_model(name: ModelName, services: ServicesDep) -> Response:
-    """Show the encoder, chain and size that a value of `model` names."""
+    """Return one value of `model` in OpenAI's shape. Answer 404 unless its encoder, chain and dimensions are served."""
     if not name:
         return await list_models(services)
     try:
@@ -289,4 +292,5 @@ async def show_model(name: ModelName, services: ServicesDep) -> Response:
 
 
 def _describe_model(name: str) -> dict[str, Any]:
+    """Return a value of `model` in the shape of OpenAI's `/v1/models`."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "lathe"}

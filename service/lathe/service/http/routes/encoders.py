@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.names import require_number
+from lathe.service.chains.names import parse_parameter_number
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.encoders.engine.engine import SERVING, Engine
@@ -24,20 +24,22 @@ from lathe.service.http.schemas import EncoderPromoteBody, SizeRouteBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.spec import ReindexRequest
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
-from lathe.training.finetuning.requests import require_encoder_gates
+from lathe.training.finetuning.requests import check_encoder_gates
 
 router = APIRouter(route_class=StrictRoute, prefix="/encoders", tags=["encoders"], responses=ERRORS)
 
 
 @router.get("", dependencies=USE)
 async def list_encoders(services: ServicesDep) -> Response:
-    """List the served encoders, with their state and size routes."""
+    """Return the served encoders, each with its state and its size routes (which chain answers requests for a number of
+    dimensions).
+    """
     return await answer_json(await run_in_threadpool(services.describe_encoders))
 
 
 @router.put("/{name}", dependencies=ADMIN, status_code=202, responses={200: {"description": "The encoder is ready."}})
 async def add_encoder(name: EncoderName, services: ServicesDep) -> Response:
-    """Serve an encoder that the settings or the state folder name.
+    """Serve an encoder that the settings or the state folder name, and return its name and state.
 
     Answers 202 while it loads, 200 once it is ready.
     """
@@ -49,7 +51,7 @@ async def add_encoder(name: EncoderName, services: ServicesDep) -> Response:
 
 @router.delete("/{name}", dependencies=ADMIN)
 async def remove_encoder(name: EncoderName, services: ServicesDep) -> Response:
-    """Stop serving an encoder until it is added again or the server restarts.
+    """Stop serving an encoder until it is added again or the server restarts. Return its name and state.
 
     Requests that were accepted are finished.
     """
@@ -58,9 +60,8 @@ async def remove_encoder(name: EncoderName, services: ServicesDep) -> Response:
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
-    """Start serving the encoder `name`, and return its engine, which still loads the model.
-
-    The engine of an encoder that is served already is returned unchanged.
+    """Start serving the encoder `name`, and return its engine, which may still load the model. One that is served
+    already is returned as it is.
     """
     try:
         spec = services.settings.find_encoder_spec(name)
@@ -77,6 +78,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
     if "@" in spec.name:  # a version of a trained encoder
         return services.trained_serving.request(spec)
     with services.trained_serving.changing:
+        # Looked up again under the lock: another request may have started it.
         if name not in services.embedder.engines:
             services.embedder.add(services.make_engine(spec))
             services.residency.start()
@@ -84,6 +86,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
+    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and return its engine."""
     with services.trained_serving.changing:
         engine = services.embedder.remove(name)
     services.trained_serving.forget(engine.spec.name)
@@ -95,7 +98,9 @@ def _stop_encoder(name: str, services: Services) -> Engine:
 async def set_size_route(
     name: EncoderName, dimensions: SizeRouteDimensions, request: Request, services: ServicesDep
 ) -> Response:
-    """Set the chain that answers requests for this number of dimensions of the encoder's vectors."""
+    """Set the chain that answers requests for this number of dimensions of the encoder's vectors, and return the new
+    setting.
+    """
     services.require_writable()
     route = await run_in_threadpool(
         _assign_size_route, name, dimensions, services, await read_json(request, services.settings)
@@ -103,9 +108,10 @@ async def set_size_route(
     return await answer_json(route)
 
 
-def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
+def _assign_size_route(name: str, route: str, services: Services, json_body: bytes) -> dict[str, Any]:
+    """Set the chain in a JSON body as the one that answers requests for a number of dimensions. Return what was set."""
     body = validate_json(json_body, SizeRouteBody)
-    dimensions = require_number(value, "dimensions")
+    dimensions = parse_parameter_number(route, "dimensions")
     engine = services.embedder.find_engine(name)
     encoder = engine.get_ready_info()
     services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
@@ -119,16 +125,20 @@ READY_SECONDS = 120.0
 
 @router.get("/{name}/versions", dependencies=USE)
 async def list_versions(name: EncoderName, services: ServicesDep) -> Response:
-    """Show a trained encoder: its versions, which one is live, and the certificate of each."""
+    """Return the versions of a trained encoder, which of them is live, and the certificate (measured quality)
+    of each.
+    """
     return await answer_json(await run_in_threadpool(services.trained.describe, name))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(EncoderPromoteBody))
 async def promote(name: EncoderName, request: Request, services: ServicesDep) -> Response:
-    """Make a version of a trained encoder live, if it passes the gates of its training and of this request.
+    """Make a version of a trained encoder live if it passes its gates (thresholds on measures). Return it, and the
+    indexes of other versions.
 
-    The server starts it, and answers the name by the last version until the new one is ready. `indexes` lists the
-    indexes of other versions, with the request that re-encodes each; with `reindex` these are sent.
+    The gates are those of its training and of this request. The server starts the version, and answers the name by the
+    last version until the new one is ready. `indexes` lists the indexes of other versions, with the request that
+    re-encodes each; with `reindex` these are sent.
     """
     services.require_writable()
     answer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
@@ -137,7 +147,7 @@ async def promote(name: EncoderName, request: Request, services: ServicesDep) ->
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
 async def rollback(name: EncoderName, services: ServicesDep) -> Response:
-    """Make the version live that was live before."""
+    """Make the version of a trained encoder live that was live before. Return it, and the indexes of other versions."""
     services.require_writable()
     roll_back = services.trained.rollback
     return await answer_json(await run_in_threadpool(lambda: _apply_pointer(name, roll_back(name), services)))
@@ -145,45 +155,49 @@ async def rollback(name: EncoderName, services: ServicesDep) -> Response:
 
 @router.delete("/{name}/versions/{version}", dependencies=ADMIN)
 async def delete(name: EncoderName, version: VersionNumber, services: ServicesDep, force: Force = False) -> Response:
-    """Delete a version permanently.
+    """Delete a version of a trained encoder permanently. Return `{"deleted": "name@1"}`.
 
     A version that an index uses is deleted only with `force`.
     """
     services.require_writable()
-    number = require_number(version, "version")
+    number = parse_parameter_number(version, "version")
     await run_in_threadpool(_delete, name, number, services, force)
     return await answer_json({"deleted": f"{name}@{number}"})
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
+    """Make the version in a JSON body live if it passes its gates. Return it with the indexes of other versions, as a
+    dict.
+
+    With `reindex`, the reindexing of these indexes is queued.
+    """
     body = validate_json(json_body, EncoderPromoteBody)
     pointer = promote_with_gates(
-        services.trained, name, body.version, body.gates, body.force, require_known_gates=require_encoder_gates
+        services.trained, name, body.version, body.gates, body.force, require_known_gates=check_encoder_gates
     )
     answer = _apply_pointer(name, pointer, services)
     if body.reindex:
-        _reindex(f"{name}@{pointer.live}", answer["indexes"], services)
+        _reindex_with(f"{name}@{pointer.live}", answer["indexes"], services)
     return answer
 
 
 def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str, Any]:
-    """Start the version that is live now, and describe the pointer, the engine and the indexes of other versions."""
+    """Start the engine of the version that is live now. Return the live version, the engine's state and the indexes of
+    other versions.
+    """
     ref = f"{name}@{pointer.live}"
     services.trained_serving.stopped.discard(ref)
     services.trained_serving.update()
     engine = services.embedder.engines.get(ref)
-    return {
-        "name": name,
-        "live": pointer.live,
-        "earlier": list(pointer.earlier),
-        "forced": list(pointer.overridden_gates),
-        "state": engine.state if engine else None,
-        "indexes": _list_other_indexes(name, ref, services),
-    }
+    state = engine.state if engine else None
+    indexes = _list_other_indexes(name, ref, services)
+    return {"name": name} | pointer.to_json() | {"state": state, "indexes": indexes}
 
 
 def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[str, Any]]:
-    """List the indexes whose vectors are of another version of an encoder, or of its base, with a request each."""
+    """List the indexes whose vectors are of another version of an encoder, or of its base, each with the request that
+    reindexes it.
+    """
     base = services.trained.manifest(name, int(ref.partition("@")[2])).get("base") or {}
     others = []
     for index in services.indexes.describe():
@@ -195,8 +209,10 @@ def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[st
     return others
 
 
-def _reindex(ref: str, others: list[dict[str, Any]], services: Services) -> None:
-    """Queue the reindexing of each listed index, and note its job, or why there is none, in its entry."""
+def _reindex_with(ref: str, others: list[dict[str, Any]], services: Services) -> None:
+    """Queue the reindexing of each listed index by a version of an encoder. Add the job's id, or the error, to its
+    entry.
+    """
     deadline = time.monotonic() + READY_SECONDS
     engine = services.embedder.engines.get(ref)
     while others and engine is not None and engine.state not in SERVING and time.monotonic() < deadline:
@@ -209,6 +225,7 @@ def _reindex(ref: str, others: list[dict[str, Any]], services: Services) -> None
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
+    """Delete a version of a trained encoder. Unless `force` is true, raise `ConflictError` if an index uses it."""
     ref = f"{name}@{version}"
     users = [index["name"] for index in services.indexes.describe() if index.get("encoder") == ref]
     if users and not force:

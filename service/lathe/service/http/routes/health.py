@@ -31,7 +31,7 @@ MEASURING = Lock()
 @router.get("/health/live")
 @router.head("/health/live", include_in_schema=False)
 async def live() -> Response:
-    """Answer 200 while the process runs."""
+    """Answer 200 with `{"status": "live"}` while the process runs."""
     return build_json_response({"status": "live"}, {})
 
 
@@ -40,10 +40,11 @@ async def live() -> Response:
 @router.get("/health", responses=ERRORS)
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
-    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503.
+    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503. The answer has all
+    warnings.
 
-    The response lists all warnings. An encoder that was unloaded because nobody used it counts as ready. One behind an
-    embeddings API that does not answer is a warning: the server answers for its stored texts, and for other encoders.
+    An encoder that was unloaded because nobody used it counts as ready. One behind an embeddings API that does not
+    answer is a warning: the server answers for its stored texts, and for other encoders.
     """
     engines = services.embedder.engines
 
@@ -63,7 +64,7 @@ async def ready(services: ServicesDep) -> Response:
 
 @router.get("/info", responses=ERRORS)
 async def info(services: ServicesDep) -> Response:
-    """Describe the server: text-embeddings-inference's fields, and the encoders and chains."""
+    """Return a description of the server: text-embeddings-inference's fields, and the encoders and chains."""
     return await answer_json(await run_in_threadpool(_describe_server, services))
 
 
@@ -74,7 +75,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 
 def _collect_metrics(services: Services) -> bytes:
-    """Update the gauges of encoders, indexes, drift and jobs, and return all metrics in Prometheus's format."""
+    """Update the gauges of encoders, indexes, drift and jobs. Return all metrics in Prometheus's text format."""
     with MEASURING:
         for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
             gauge.clear()  # encoders and states that are no more
@@ -95,7 +96,7 @@ def _collect_metrics(services: Services) -> bytes:
 
 
 def _describe_server(services: Services) -> dict[str, Any]:
-    """Return the content of `/info`: default encoder, limits, encoders, chains, and the state of workers.
+    """Return the content of `/info`: default encoder, limits, encoders, chains, and numbers of workers.
 
     The default encoder and the limits are in text-embeddings-inference's fields.
     """

@@ -19,16 +19,10 @@ from lathe.service.chains.names import require_name
 from lathe.service.codec import require_rows
 from lathe.service.errors import BadValueError, NotSupportedError, UnavailableError, WrongShapeError, convert_error
 from lathe.service.http.answers import answer_job, answer_json, stream_file
-from lathe.service.http.encoding import (
-    encode_body_texts,
-    get_space_id,
-    parse_body_vectors,
-    require_space,
-    require_space_id,
-)
+from lathe.service.http.encoding import encode_body_texts, parse_body_vectors, read_space_id, require_space
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, IndexName, describe_body
-from lathe.service.http.queueing import build_specs, queue_reindex
+from lathe.service.http.queueing import build_spec_resolver, queue_reindex
 from lathe.service.http.request_body import stream_body
 from lathe.service.http.schemas import DeleteBody, GetBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
@@ -58,13 +52,14 @@ Metadata = list[dict[str, Any] | None]
 
 @router.get("", dependencies=USE)
 async def list_indexes(services: ServicesDep) -> Response:
-    """List all indexes."""
+    """Return all indexes, each with its settings and number of items."""
     return await answer_json(await run_in_threadpool(services.indexes.describe))
 
 
 @router.get("/{name}", dependencies=USE)
 async def show_index(name: IndexName, services: ServicesDep) -> Response:
-    """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age.
+    """Return the description of an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its
+    snapshot's age.
 
     In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
     mapped files, which the system may drop from memory. `prompts` names the encoder's prompts for texts of items and
@@ -76,10 +71,7 @@ async def show_index(name: IndexName, services: ServicesDep) -> Response:
 
 @router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexRequest))
 async def create_index(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Create an index.
-
-    If it exists with these settings, nothing is changed.
-    """
+    """Create an index and return its description. If it exists with these settings, nothing is changed."""
     services.require_indexes_writable()
     index = await run_in_threadpool(_create_index, name, services, await read_json(request, services.settings))
     return await answer_json(await run_in_threadpool(_describe_index, index, services))
@@ -87,7 +79,7 @@ async def create_index(name: IndexName, request: Request, services: ServicesDep)
 
 @router.delete("/{name}", dependencies=ADMIN)
 async def delete_index(name: IndexName, services: ServicesDep) -> Response:
-    """Delete an index and its items, and cancel its reindexing."""
+    """Delete an index and its items, cancel its reindexing, and return `{"deleted": name}`."""
     services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
     # First the jobs: they write to the index's folder.
@@ -99,18 +91,16 @@ async def delete_index(name: IndexName, services: ServicesDep) -> Response:
 
 @router.post("/{name}/upsert", dependencies=WRITE, openapi_extra=describe_body(UpsertBody))
 async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Insert items, replacing those with the same ids.
+    """Insert items, replacing those with the same ids. Return their number and the sequence number of the change.
 
     Either all of them are written or none.
     """
     services.require_indexes_writable()
     body, index = await run_in_threadpool(_check_upsert, name, services, await read_json(request, services.settings))
-    space_id = get_space_id(body, request)
+    space_id = read_space_id(body, request)
     for _ in range(MAX_MOVES):
         spec = index.spec
-        if body.vectors is not None:
-            require_space_id(space_id, spec)
-        require_space(space_id, spec, originals_only=body.vectors is not None)
+        require_space(space_id, body, spec, originals_only=body.vectors is not None)
         if body.texts is not None:
             vectors = await encode_body_texts(request, body, spec, services, "document")
         else:
@@ -120,16 +110,18 @@ async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Re
             writing = index.upsert(body.ids, vectors, metadata, spec.raw_space_id)
             change: Change = await asyncio.wrap_future(writing)
         except SpaceMovedError:
+            # The index moved to another encoder meanwhile, which encodes the texts. Vectors are refused by their space.
             if body.vectors is not None:
-                require_space(spec.raw_space_id, index.spec, originals_only=True)
-            continue  # the index moved to another encoder meanwhile: the texts are encoded by that
+                space_id = spec.raw_space_id
+            continue
         return await answer_json({"upserted": len(body.ids), "sequence": change.sequence})
     raise UnavailableError(f"the index moved to another encoder {MAX_MOVES} times during this request; try again")
 
 
 @router.post("/{name}/delete", dependencies=WRITE, openapi_extra=describe_body(DeleteBody))
 async def delete(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Delete items by their ids, or all that satisfy a filter.
+    """Delete items by their ids, or all that satisfy a filter. Return how many were deleted, and the sequence number of
+    the change.
 
     Ids that do not exist are ignored.
     """
@@ -141,10 +133,7 @@ async def delete(name: IndexName, request: Request, services: ServicesDep) -> Re
 
 @router.post("/{name}/get", dependencies=USE, openapi_extra=describe_body(GetBody))
 async def get(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Return items by their ids, in that order.
-
-    An id that does not exist gives null.
-    """
+    """Return items by their ids, in that order, with null for an id that does not exist."""
     items = await run_in_threadpool(
         _get_items, name, services, await read_json(request, services.settings, any_content_type=True)
     )
@@ -162,7 +151,8 @@ async def list_items(
         str | None, Query(description="`next_cursor` of the page before; without it, the first.", examples=["50"])
     ] = None,
 ) -> Response:
-    """List the items of an index, `{id, metadata}` each, page by page in the order in which they were written.
+    """Return a page of an index's items, `{id, metadata}` each, in the order in which they were written, and the cursor
+    of the next page.
 
     `next_cursor` gives the next page; it is null after the last item. An item that is replaced between two pages comes
     again at the end. Milvus lists items in the order of their ids.
@@ -172,9 +162,10 @@ async def list_items(
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexRequest), status_code=202)
 async def reindex(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone.
+    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone. Answer 202 with the
+    job's id and URL.
 
-    The index is served meanwhile. Answers 202 with the URL of the job.
+    The index is served meanwhile.
     """
     services.require_writable()
     json_body = await read_json(request, services.settings)
@@ -183,7 +174,7 @@ async def reindex(name: IndexName, request: Request, services: ServicesDep) -> R
 
 
 def _create_index(name: str, services: Services, json_body: bytes) -> SearchIndex:
-    """Create the index that a JSON body describes and return it. Return an existing one if its settings agree.
+    """Create the index that a JSON body describes and return it. Return an existing index if its settings agree.
 
     Raises:
         ConflictError: if it has others; a chain without a version stands for whichever version the index has.
@@ -192,7 +183,7 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
     body = validate_json(json_body, IndexRequest)
     require_name(name, "an index")
     if name not in services.indexes.names():
-        services.indexes.create(name, *build_specs(services).resolve_new(body))
+        services.indexes.create(name, *build_spec_resolver(services).resolve_new(body))
 
     index = services.indexes.get(name)
     spec = index.spec
@@ -206,10 +197,7 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
 
 
 def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
-    """Parse and check the JSON body of an upsert, and return the body and the index that it is for.
-
-    The ids and the numbers of items are checked.
-    """
+    """Parse the JSON body of an upsert and check its ids and counts. Return the body and the index that it is for."""
     body = validate_json(json_body, UpsertBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -219,7 +207,7 @@ def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[Upse
 
 
 def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
-    """Queue the deletion of the items that the JSON body selects. Return the future of the change.
+    """Queue the deletion of the items that the JSON body selects. Return the future of the change to the index.
 
     The number of ids is checked first; repeated ids count once.
     """
@@ -232,6 +220,7 @@ def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Cha
 
 
 def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str, Any] | None]:
+    """Return the items whose ids are in a JSON body, in that order, with None for an id that does not exist."""
     body = validate_json(json_body, GetBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -241,6 +230,7 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
 
 
 def _list_items(name: str, cursor: str | None, limit: int, services: Services) -> dict[str, Any]:
+    """Return one page of an index's items and the cursor of the next, as the content of a response."""
     payloads, next_cursor = services.indexes.get(name).read_page(cursor, limit)
     items = [
         {"id": item, "metadata": None if metadata is None else parse_metadata(item, metadata)}
@@ -251,7 +241,7 @@ def _list_items(name: str, cursor: str | None, limit: int, services: Services) -
 
 
 def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
-    """Return an index's description (settings, counts, state) with the names of its encoder's prompts.
+    """Return an index's description (settings, counts and state), with the names of its encoder's prompts.
 
     `prompts` is None if the index's encoder is not ready here.
     """
@@ -262,6 +252,7 @@ def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
 
 
 def _require_equal_counts(body: UpsertBody) -> None:
+    """Raise `WrongShapeError` unless there are as many ids as texts or vectors, and as metadata if it was sent."""
     items = [body.texts] if isinstance(body.texts, str) else body.texts or body.vectors or []
     counts = {"ids": len(body.ids)} | ({"texts or vectors": len(items)} if items else {})  # none is another error
     if body.metadata is not None:
@@ -272,6 +263,7 @@ def _require_equal_counts(body: UpsertBody) -> None:
 
 
 def _list_metadata(body: UpsertBody, spec: IndexSpec) -> Metadata:
+    """Return the metadata of each item of an upsert, with the item's text added if the index stores texts."""
     metadata: Metadata = list(body.metadata) if body.metadata is not None else [None] * len(body.ids)
     if spec.text_field is not None and body.texts is not None:
         texts = [body.texts] if isinstance(body.texts, str) else body.texts
@@ -294,32 +286,30 @@ async def back_up(name: IndexName, services: ServicesDep) -> Response:
     is sent. Indexes in Milvus or PostgreSQL are backed up by those.
     """
     services.require_indexes_writable()  # the copy is written there
-    file = await run_in_threadpool(open_copy, _find_folder(services) / name)
+    file = await run_in_threadpool(open_copy, _find_indexes_folder(services) / name)
     return stream_file(ResultFile.from_file(file), BYTES, {"content-disposition": f'attachment; filename="{name}.db"'})
 
 
 @router.put("/{name}/backup", dependencies=ADMIN, openapi_extra=BACKUP_BODY)
 async def restore(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Create an index from the backup in the body.
+    """Create an index from the backup in the body. Return its name and the number of its items.
 
     Every row is read first, and what no index can have written is refused. An index of that name must not exist. A body
     may be larger than `LATHE_MAX_BODY_BYTES`, but must arrive within `LATHE_BODY_SECONDS`.
     """
     services.require_indexes_writable()
-    restoration = await run_in_threadpool(Restoration, _find_folder(services), name)
+    restoration = await run_in_threadpool(Restoration, _find_indexes_folder(services), name)
     try:
         await _write_body(request, restoration.file)
-        count = await run_in_threadpool(_finish, restoration)
+        count = await run_in_threadpool(_finish_restoration, restoration)
     finally:
         await run_in_threadpool(restoration.close)
     return await answer_json({"restored": name, "count": count})
 
 
-def _find_folder(services: Services) -> Path:
-    """Return the folder of the indexes.
-
-    Raises:
-        NotSupportedError: if the indexes are in a backend that another tool backs up.
+def _find_indexes_folder(services: Services) -> Path:
+    """Return the folder of the indexes. Raise `NotSupportedError` if they are in a backend that another tool
+    backs up.
     """
     backend = services.indexes.capabilities
     if backend.backup_tool is not None:
@@ -328,7 +318,7 @@ def _find_folder(services: Services) -> Path:
 
 
 async def _write_body(request: Request, file: BinaryIO) -> None:
-    """Write the body of a request to a file in pieces, in threads.
+    """Write the body of a request to a file, piece by piece, in threads.
 
     Raises:
         ServiceError: 499 if the client disconnects before its end, or the error of a body that cannot be decompressed.
@@ -343,8 +333,10 @@ async def _write_body(request: Request, file: BinaryIO) -> None:
     await run_in_threadpool(file.write, piece)
 
 
-def _finish(restoration: Restoration) -> int:
-    """Finish a restoration, and return the number of its items. A body that is no sound record is a client's error."""
+def _finish_restoration(restoration: Restoration) -> int:
+    """Finish a restoration, and return the number of items. Raise `BadValueError` if the body is no backup that can be
+    restored.
+    """
     try:
         return restoration.finish()
     except (UnavailableError, ArtifactError, sqlite3.DatabaseError) as error:

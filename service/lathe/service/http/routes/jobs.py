@@ -29,24 +29,21 @@ REPORT_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'uns
 
 @router.get("", dependencies=USE)
 async def list_jobs(services: ServicesDep) -> Response:
-    """List all jobs, newest first."""
+    """Return all jobs, newest first."""
     jobs = await run_in_threadpool(services.jobs.list)
     return await answer_json([job.to_json() for job in jobs])
 
 
 @router.get("/{job_id}", dependencies=USE)
 async def show_job(job_id: JobId, services: ServicesDep) -> Response:
-    """Show a job, `{id, kind, state, progress, message, error, result, created_at, finished_at}`."""
+    """Return a job, `{id, kind, state, progress, message, error, result, created_at, finished_at}`."""
     job = await run_in_threadpool(services.jobs.get, job_id)
     return await answer_json(job.to_json())
 
 
 @router.delete("/{job_id}", dependencies=ADMIN)
 async def cancel_job(job_id: JobId, services: ServicesDep) -> Response:
-    """Cancel a job.
-
-    A job that has ended stays as it is.
-    """
+    """Cancel a job and return it. A job that has ended stays as it is."""
     services.require_writable()
     job = await run_in_threadpool(services.cancel_job, job_id)
     return await answer_json(job.to_json())
@@ -54,7 +51,7 @@ async def cancel_job(job_id: JobId, services: ServicesDep) -> Response:
 
 @router.get("/{job_id}/events", dependencies=USE)
 async def job_events(job_id: JobId, services: ServicesDep) -> Response:
-    """Send the job each time it changes, as server-sent events, until it has ended."""
+    """Stream the job each time it changes, as server-sent events, until it has ended."""
     await run_in_threadpool(services.jobs.get, job_id)  # 404 now, not inside the stream
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(_stream_events(services, job_id), media_type="text/event-stream", headers=headers)
@@ -94,7 +91,7 @@ async def job_log(job_id: JobId, services: ServicesDep) -> Response:
 
 
 async def _stream_events(services: Services, job_id: str) -> AsyncIterator[bytes]:
-    """Yield a server-sent event with a job's state each time it changes, until the job has ended.
+    """Yield a server-sent event with a job's state each time the state changes, until the job has ended.
 
     It also ends when the job is deleted or the server stops. A comment is sent now and then between events. While Redis
     cannot be reached, the stream stays open.

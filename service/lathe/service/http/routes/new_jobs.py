@@ -13,9 +13,9 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.training import require_free_name, require_trainable
 from lathe.service.errors import BadValueError, ConflictError, NotSupportedError, UnknownNameError
 from lathe.service.http.answers import answer_job
-from lathe.service.http.json_body import parse_object, read_json, validate_json, validate_object
+from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.queueing import PAIR_FILES, require_pairs, store_pairs
+from lathe.service.http.queueing import PAIR_FILES, store_pairs
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.job import (
     FILE_OF_QUERIES,
@@ -27,8 +27,7 @@ from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, TrainJob
 from lathe.service.jobs.sources import (
     JobSource,
     locate_data_sets,
-    receive,
-    require_distinct,
+    receive_source,
     resolve_allowed_folder,
     resolve_allowed_path,
 )
@@ -44,7 +43,7 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 
 async def _queue(create_job: Callable[[Services, bytes], Job], request: Request, services: Services) -> Response:
-    """Let a function make a job of the request's body, and answer 202 with the URL of the job."""
+    """Create a job from the request's body by `create_job`, and return a 202 response with the URL of the job."""
     services.require_writable()
     job = await run_in_threadpool(create_job, services, await read_json(request, services.settings))
     return await answer_job(job.id)
@@ -52,10 +51,7 @@ async def _queue(create_job: Callable[[Services, bytes], Job], request: Request,
 
 @router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit), status_code=202)
 async def fit_transform(request: Request, services: ServicesDep) -> Response:
-    """Queue the fit of a chain.
-
-    Answers 202 with the URL of the job.
-    """
+    """Queue the fit of a chain of transforms as a job. Answer 202 with the job's id and URL."""
     return await _queue(_create_fit_job, request, services)
 
 
@@ -64,14 +60,14 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
 
     Vectors for which the request names no encoder are fitted without one.
     """
-    request = validate_object(parse_object(json_body), NewFit)
+    request = validate_json(json_body, NewFit)
     require_name(request.name)
     chain = request.check()
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source = receive(request.source, services.settings.data_root)
+    source = receive_source(request.source, services.settings.data_root)
     spec = engine.spec if source.texts or request.encoder is not None else None  # vectors may have no encoder
     dimensions = _count_dimensions(source, spec, engine)
-    require_distinct(source, "a fit")
+    source.check_distinct("a fit")
     if dimensions is not None:
         chain.signature(dimensions)
 
@@ -80,7 +76,7 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
         target = services.embedder.find_engine(request.target_encoder, param="target_encoder").spec
     queries = _store_queries(request.queries, dimensions, source.files, services)
     targets = _store_targets(request.targets, source.files, services)
-    return _submit(request, spec, target, queries | targets, source, services)
+    return _submit_fit(request, spec, target, queries | targets, source, services)
 
 
 def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
@@ -90,18 +86,18 @@ def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engin
         ConflictError: if vectors that were sent do not have those of their encoder.
     """
     if spec is None:
-        return source.width
+        return source.dimensions
     dimensions = engine.info.dimensions if engine.info else None
-    if None not in (dimensions, source.width) and dimensions != source.width:
+    if None not in (dimensions, source.dimensions) and dimensions != source.dimensions:
         raise ConflictError(
-            f"the source's vectors have {source.width} dimensions, those of {engine.spec.name} have {dimensions}",
+            f"the source's vectors have {source.dimensions} dimensions, those of {engine.spec.name} have {dimensions}",
             param="source.vectors",
             code="space_mismatch",
         )
     return dimensions
 
 
-def _submit(
+def _submit_fit(
     request: NewFit,
     spec: EncoderSpec | None,
     target: EncoderSpec | None,
@@ -109,7 +105,8 @@ def _submit(
     source: JobSource,
     services: Services,
 ) -> Job:
-    """Resolve the paths of all inputs of a fit, add the pairs to the job's files, queue the job and return it.
+    """Resolve the paths of all inputs of a fit, add pairs in the request to the job's files, queue the job and return
+    it.
 
     Args:
         request: the fit.
@@ -120,10 +117,10 @@ def _submit(
         services: the services.
     """
     data_root = services.settings.data_root
-    _require_usable_pairs(request)
     for field, pairs in (("pairs", request.pairs), ("test_pairs", request.test_pairs)):
         if pairs is not None:
             paths[field] = store_pairs(field, pairs, source.files, data_root)
+    _require_usable_pairs(request)
     corpora = {
         name: resolve_allowed_path(path, data_root, f"out_of_domain.{name}")
         for name, path in request.out_of_domain.items()
@@ -134,13 +131,11 @@ def _submit(
 
 
 def _require_usable_pairs(request: NewFit) -> None:
-    """Raise unless the pairs that were sent can be divided into some to fit on and some to certify with.
+    """Raise `FitError` if pairs in the request are too few to divide into some to fit on and some to certify with, or
+    overlap.
 
-    Raises:
-        BadValueError: for an empty list.
-        FitError: for too few queries, or if queries to certify with are among those to fit on.
+    Pairs in files are not read here.
     """
-    require_pairs(request.pairs, request.test_pairs)
     if isinstance(request.pairs, str) or isinstance(request.test_pairs, str):
         return  # files are read by the job
     fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (request.pairs, request.test_pairs))
@@ -151,17 +146,18 @@ def _require_usable_pairs(request: NewFit) -> None:
 def _store_queries(
     queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], services: Services
 ) -> dict[str, str]:
-    """Return `{"queries": path}` for the job, or {} without queries. Queries sent are added to `files`.
+    """Return the path from which the job reads queries, as `{"queries": path}`, or {} without queries. Queries in the
+    request are added to `files`.
 
     Raises:
         BadValueError: if they do not have the dimensions of the rows to fit on.
     """
     if queries is None:
         return {}
-    received = receive(queries, services.settings.data_root)
-    if None not in (dimensions, received.width) and dimensions != received.width:
+    received = receive_source(queries, services.settings.data_root)
+    if None not in (dimensions, received.dimensions) and dimensions != received.dimensions:
         raise BadValueError(
-            f"the queries have {received.width} dimensions, the fitted vectors {dimensions}", param="queries"
+            f"the queries have {received.dimensions} dimensions, the fitted vectors {dimensions}", param="queries"
         )
     if not received.files:
         return {"queries": received.path}
@@ -171,7 +167,8 @@ def _store_queries(
 
 
 def _store_targets(targets: RowSource | None, files: dict[str, bytes], services: Services) -> dict[str, str]:
-    """Return `{"targets": path}` for the job, or {} without targets. Targets sent are added to `files`.
+    """Return the path from which the job reads target vectors, as `{"targets": path}`, or {} without targets. Vectors
+    in the request are added to `files`.
 
     Raises:
         BadValueError: if they are texts.
@@ -189,10 +186,7 @@ def _store_targets(targets: RowSource | None, files: dict[str, bytes], services:
 
 @router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviceRequest), status_code=202)
 async def advise(request: Request, services: ServicesDep) -> Response:
-    """Queue a decision in what form to store vectors, as a job.
-
-    Answers 202 with the URL of the job.
-    """
+    """Queue a job that decides in what form to store vectors. Answer 202 with the job's id and URL."""
     return await _queue(_create_advice_job, request, services)
 
 
@@ -212,8 +206,8 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
     if request.fit is not None:
         require_name(request.fit, param="fit")
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source = receive(request.source, services.settings.data_root)
-    require_distinct(source, "advice")
+    source = receive_source(request.source, services.settings.data_root)
+    source.check_distinct("advice")
 
     if not source.texts and request.encoder is not None and request.fit is None:
         raise BadValueError(
@@ -226,15 +220,15 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
 
 @router.post("/train", dependencies=ADMIN, openapi_extra=describe_body(NewTraining), status_code=202)
 async def train(request: Request, services: ServicesDep) -> Response:
-    """Queue the training of an encoder, whose result is the next version of a name.
+    """Queue the training of an encoder as a job. Answer 202 with the job's id and URL.
 
-    Answers 202 with the URL of the job.
+    The result is the next version of the encoder that the request names.
     """
     return await _queue(_create_train_job, request, services)
 
 
 def _create_train_job(services: Services, json_body: bytes) -> Job:
-    """Check the request for a training as far as possible, queue its job, and return the job."""
+    """Check the JSON body of a training as far as possible, queue its job, and return the job."""
     request = validate_json(json_body, NewTraining)
     require_free_name(request.name, services.settings)
     job = request.check()
@@ -249,7 +243,7 @@ def _create_train_job(services: Services, json_body: bytes) -> Job:
 
 
 def _find_encoder(services: Services, name: str | None, field: str) -> EncoderSpec:
-    """Return the spec of an encoder that the server knows. No folder or hub id is taken from a request."""
+    """Return the spec of an encoder that the server knows by name, or of the default encoder if `name` is None."""
     if name is None:
         return services.embedder.default.spec
     spec = services.settings.find_encoder_spec(name)
@@ -261,27 +255,27 @@ def _find_encoder(services: Services, name: str | None, field: str) -> EncoderSp
 
 @router.post("/adapt", dependencies=ADMIN, openapi_extra=describe_body(AdaptRequest), status_code=202)
 async def adapt(request: Request, services: ServicesDep) -> Response:
-    """Queue the trial of what judged searches can improve, from a map of queries to a trained encoder.
+    """Queue a job that tries what judged searches can improve, from a map of queries to a trained encoder. Answer 202
+    with the job's id and URL.
 
-    Answers 202 with the URL of the job, which recommends one change, and publishes it if the request has a name.
+    The job recommends one change, and publishes it if the request has a name.
     """
     return await _queue(_create_adapt_job, request, services)
 
 
 def _create_adapt_job(services: Services, json_body: bytes) -> Job:
-    """Check the JSON body of an adaptation, queue its job with the data sent, and return the job."""
+    """Check the JSON body of an adaptation to judged searches, queue its job with the data sent, and return the job."""
     request = validate_json(json_body, AdaptRequest)
     request.check()
     if request.name is not None:
         require_name(request.name)
         if request.train:
             require_free_name(request.name, services.settings)
-    require_pairs(request.pairs, request.test_pairs)
 
     data_root = services.settings.data_root
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source = receive(request.source, data_root)
-    require_distinct(source, "an adaptation")
+    source = receive_source(request.source, data_root)
+    source.check_distinct("an adaptation")
     paths = {"source": source.path}
     for field in PAIR_FILES:
         if (pairs := getattr(request, field)) is not None:

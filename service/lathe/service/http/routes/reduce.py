@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.names import require_number
+from lathe.service.chains.names import parse_parameter_number
 from lathe.service.chains.resolve import InputType, OutputDtype
 from lathe.service.codec import NPY, Body, as_vectors, parse_npy
 from lathe.service.encoders.embedder import Answer
@@ -54,9 +54,8 @@ QUERY_PARAMETERS = [
     summary="Transform vectors by a chain",
 )
 async def reduce(request: Request, services: ServicesDep) -> Response:
-    """Transform the vectors of a JSON or .npy body by a chain.
-
-    The response is JSON, or a .npy file if `Accept` asks for it.
+    """Transform the vectors of a JSON or .npy body by a chain. Return them as JSON, or as a .npy file if `Accept` asks
+    for it.
     """
     # All in one change of threads, which costs more than a small product.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY:
@@ -66,6 +65,7 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
 
 
 def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
+    """Transform the vectors of a JSON body by the chain that it names, and return the response."""
     body = validate_json(json_body, ReduceBody)
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
     answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
@@ -82,7 +82,7 @@ def _reduce_npy(request: Request, services: Services, body: Body) -> Response:
     if not chain:
         raise BadValueError("name the chain of a npy body in the query: /reduce?chain=NAME", param="chain")
     value = request.query_params.get("dimensions")
-    dimensions = None if value is None else require_number(value, "dimensions")
+    dimensions = None if value is None else parse_parameter_number(value, "dimensions")
     if dimensions == 0:
         raise BadValueError("dimensions must be at least 1", param="dimensions")
     vectors = parse_npy(body, services.settings.max_vectors)
@@ -92,6 +92,7 @@ def _reduce_npy(request: Request, services: Services, body: Body) -> Response:
 
 
 def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
+    """Return a query parameter, or None if it was not sent. Raise `BadValueError` if it is not one of `choices`."""
     value = request.query_params.get(name)
     if value is not None and value not in choices:
         raise BadValueError(f"{name} must be one of {', '.join(choices)}, not {value[:40]!r}", param=name)
@@ -99,7 +100,7 @@ def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
 
 
 def _respond(request: Request, answer: Answer) -> Response:
-    """Return the vectors as a .npy response if the request wants one, else as JSON."""
+    """Return transformed vectors as a .npy response if the request wants one, else as JSON."""
     if wants_npy(request):
         return build_npy_response(answer)
     content = {

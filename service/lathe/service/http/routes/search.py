@@ -13,13 +13,7 @@ from starlette.responses import Response
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError
 from lathe.service.http.answers import build_json_response
-from lathe.service.http.encoding import (
-    encode_body_texts,
-    get_space_id,
-    parse_body_vectors,
-    require_space,
-    require_space_id,
-)
+from lathe.service.http.encoding import encode_body_texts, parse_body_vectors, read_space_id, require_space
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, IndexName, describe_body
 from lathe.service.http.schemas import SearchBody
@@ -47,7 +41,7 @@ class _SearchRequest:
 
     Attributes:
         serving: state of the index that is searched, even if the index changes meanwhile.
-        bridge: maps queries of another encoder to the space of the index; None for queries of its own encoder.
+        bridge: maps queries of another encoder to the index's embedding space; None for queries of its own encoder.
         reduced: whether the queries are reduced by the index's chain already.
     """
 
@@ -59,7 +53,9 @@ class _SearchRequest:
 
     @property
     def query_spec(self) -> IndexSpec:
-        """Settings whose encoder and space the queries are of: the bridge's, else the index's."""
+        """Settings with the encoder and the embedding space of the queries: those of the bridge, else those of the
+        index.
+        """
         return self.serving.spec if self.bridge is None else self.bridge.spec
 
 
@@ -70,7 +66,7 @@ class _SearchRequest:
     responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
 )
 async def search(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Return the nearest items to each query, best first."""
+    """Return the nearest items of the index to each query, best first."""
     json_body = await read_json(request, services.settings, any_content_type=True)
     answer = await run_in_threadpool(_check_and_search_vectors, name, request, services, json_body)
     if isinstance(answer, Response):
@@ -82,10 +78,13 @@ async def search(name: IndexName, request: Request, services: ServicesDep) -> Re
 def _check_and_search_vectors(
     name: str, request: Request, services: Services, json_body: bytes
 ) -> _SearchRequest | Response:
-    """Check a search, and answer it if its queries are vectors. Return the checked request if they are texts."""
+    """Check a search. If its queries are vectors, search and return the response. If they are texts, return the checked
+    request.
+    """
     checked = _check_search(name, request, services, json_body)
     if checked.body.texts is not None:
         return checked
+    # Nothing is left to wait for, so the search follows in the same thread.
     queries = parse_body_vectors(checked.body, checked.query_spec, services, checked.reduced)
     return _search_and_respond(checked, queries)
 
@@ -96,9 +95,6 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
     Its queries must belong to the vectors of the index. Queries may be texts, vectors of the index's encoder, vectors
     reduced by its chain or, while the index moves to another encoder, vectors of that one. Reduced ones cannot be
     rescored.
-
-    Returns:
-        The request with the index's state to search.
     """
     body = validate_json(json_body, SearchBody)
     if body.ef is not None and body.ef < body.k:
@@ -106,16 +102,15 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
     item_filter = parse_filter(body.filter) if body.filter is not None else None
 
     index = services.indexes.get(name)
+    # Taken once: the search uses this state even if the index is cut over to another meanwhile.
     serving = index.get_serving()
     bridge = _find_bridge(body.encoder, index, serving.spec)
     if bridge is None and body.encoder is not None:
         _require_own_encoder(body.encoder, name, serving.spec, services)
 
     spec = serving.spec if bridge is None else bridge.spec
-    space_id = get_space_id(body, request)
-    if body.vectors is not None:
-        require_space_id(space_id, spec)
-    require_space(space_id, spec, originals_only=bridge is not None and body.texts is None)
+    space_id = read_space_id(body, request)
+    require_space(space_id, body, spec, originals_only=bridge is not None and body.texts is None)
     reduced = body.texts is None and space_id == spec.space_id != spec.raw_space_id
     if reduced and body.rescore is not None:
         raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
@@ -123,9 +118,9 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
 
 
 def _search_and_respond(checked: _SearchRequest, queries: Vectors) -> Response:
-    """Search the index for the queries `(q, d)` of a checked request and return the response.
+    """Search the index for the queries `(q, d)` of a checked request, and return the response.
 
-    Queries of another encoder are first mapped to the index's space by its bridge (a linear map).
+    Queries of another encoder are first mapped to the index's embedding space by the bridge (a linear map).
     """
     body, bridge, spec = checked.body, checked.bridge, checked.serving.spec
     if len(queries) * body.k * (body.rescore or 1) > MAX_RESULTS:
@@ -141,10 +136,9 @@ def _search_and_respond(checked: _SearchRequest, queries: Vectors) -> Response:
 
 
 def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Bridge | None:
-    """Return the map from a new encoder's queries to the index's space, or None if there is none.
+    """Return the linear map from a new encoder's queries to the index's embedding space, or None if there is none.
 
-    There is one while the index moves to this encoder, once the map is fitted. None if the index is not moving to this
-    encoder, or has moved already.
+    There is one while the index moves to this encoder, once the map is fitted.
     """
     bridge = index.bridge
     if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == spec.generation:
@@ -153,7 +147,7 @@ def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Br
 
 
 def _require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
-    """Raise `ConflictError` if `encoder` is not the one that the index's vectors are from."""
+    """Raise `ConflictError` if `encoder` is not the encoder that the index's vectors come from."""
     engine = services.embedder.find_engine(encoder, param="encoder")
     if engine.get_ready_info().fingerprint != spec.encoder_fingerprint:
         moving = any(encoder == request.spec.encoder for request in services.list_reindex_jobs(name).values())

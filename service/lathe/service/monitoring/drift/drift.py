@@ -2,7 +2,7 @@
 
 request ─► Drift.observe ─► some of its rows wait in a Window, one for each encoder and version
 thread of LiveVectors ─► Drift.evaluate ─► sums (Tally), no rows
-others ─► Drift.report, .warnings, .is_stale, .evaluate_all: figures of those sums
+others ─► Drift.report, .warnings, .is_stale, .evaluate_all: measures of drift, from those sums
 """
 
 import threading
@@ -44,7 +44,7 @@ GAUGES = (ROWS, OUT_OF_DOMAIN, MEAN_COSINE, MEAN_NORM, OUTSIDE, ODD_NORMS, CLIPP
 
 
 class Drift:
-    """The drift windows of all encoders and versions.
+    """The windows of live rows by which drift is measured, one for each encoder and version of a chain.
 
     Args:
         window: minimum rows of a full window, which holds up to twice as many of the latest rows.
@@ -87,7 +87,8 @@ class Drift:
             DROPPED.inc(len(observed.raw))
 
     def begin_window(self, observed: ObservedVectors) -> None:
-        """Create the window of a request's encoder and chain version, and queue the request's rows in it.
+        """Create the window of a request's encoder and chain version, if there is none, and queue the request's rows in
+        it.
 
         A full block of rows is evaluated. The least recently used window over `max_windows` is dropped. A version
         without a readable fit distribution gets no window, and is skipped from then on.
@@ -108,12 +109,12 @@ class Drift:
             self.evaluate(window)
 
     def evaluate(self, window: Window) -> None:
-        """Evaluate the rows queued in a window."""
+        """Compute the sums over a window from the rows queued in it, in one thread at a time."""
         with self.evaluating:
             window.evaluate()
 
     def exceeds_threshold(self, tally: Tally) -> bool:
-        """Return whether live rows are significantly further from the fitted ones than the threshold allows.
+        """Return whether live rows are significantly further from the fitted rows than the threshold allows.
 
         That is so if `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors. The
         result is False with fewer than `MIN_ROWS` rows, or rows of a single request.
@@ -123,7 +124,8 @@ class Drift:
         return has_enough_rows and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
 
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
-        """Evaluate the queued rows of all windows, and yield each window with its sums.
+        """Evaluate the queued rows of all windows, and yield `(window, sums over its rows)`. Empty windows are left
+        out.
 
         Windows of deleted versions are dropped.
         """
@@ -136,10 +138,11 @@ class Drift:
         yield from evaluated
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
-        """Return how far live vectors are from those a chain was fitted on, as the JSON of `/chains/{name}/drift`.
+        """Return how far live vectors are from the rows that a chain was fitted on, as the JSON of
+        `/chains/{name}/drift`.
 
-        All queued rows are evaluated first. The report has the figures for each encoder, whether the chain is stale for
-        any (None without rows), and in `unknown` why drift is not known.
+        All queued rows are evaluated first. The report has the measures of drift for each encoder, whether the chain is
+        stale for any (None without rows), and in `unknown` why drift is not known.
         """
         reference = loaded.fit_distribution
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
@@ -156,20 +159,24 @@ class Drift:
         }
 
     def _describe_window(self, window: Window, tally: Tally) -> dict[str, Any]:
+        """Return the drift measures of one encoder's rows as JSON, with the time of the first row and whether the chain
+        is stale.
+        """
         since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
-        figures = tally.to_json(window.reference)
-        return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
+        measures = tally.to_json(window.reference)
+        return {"encoder": window.encoder, "since": since} | measures | {"stale": self.exceeds_threshold(tally)}
 
     def is_stale(self, ref: str) -> bool | None:
-        """Return whether a version's traffic had drifted too far at the last evaluation. None if there was none.
-
-        It is so if the rows of any encoder had.
+        """Return whether the traffic of a version had drifted too far, for any encoder, at the last evaluation. None if
+        there was none.
         """
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each live version whose traffic had drifted too far at the last evaluation."""
+        """Return a sentence for each live version of a chain whose traffic had drifted too far at the last
+        evaluation.
+        """
         return [
             f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
             f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
@@ -182,27 +189,28 @@ class Drift:
 
 
 def _build_key(observed: ObservedVectors) -> Key:
+    """Return the key of a request's window: encoder, chain version, and digest of the version's tensors."""
     return observed.encoder, observed.loaded.ref, observed.loaded.digest
 
 
 def update_drift_gauges(drift: Drift) -> None:
     """Evaluate all queued rows, and set the Prometheus gauges of drift for each encoder and chain version.
 
-    Unknown figures and dropped windows have no gauge.
+    Measures that are unknown, and windows that were dropped, have no gauge.
     """
     for gauge in GAUGES:
         gauge.clear()
     for window, tally in drift.evaluate_all():
-        figures = tally.to_json(window.reference)
-        norm = figures["mean_norm"]
+        measures = tally.to_json(window.reference)
+        norm = measures["mean_norm"]
         values = {
             ROWS: tally.rows,
             OUT_OF_DOMAIN: tally.out_of_domain,
-            MEAN_COSINE: figures["mean_cosine"],
+            MEAN_COSINE: measures["mean_cosine"],
             MEAN_NORM: norm["live"] / norm["fitted"] if norm["live"] is not None and norm["fitted"] else None,
-            OUTSIDE: figures["outside"]["live"],
-            ODD_NORMS: figures["odd_norms"],
-            CLIPPED: figures["clipped"],
+            OUTSIDE: measures["outside"]["live"],
+            ODD_NORMS: measures["odd_norms"],
+            CLIPPED: measures["clipped"],
             STALE: int(drift.exceeds_threshold(tally)),
         }
         for gauge, value in values.items():

@@ -29,7 +29,7 @@ FAR = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Sums over some rows of live traffic.
+    """Sums over some rows of live traffic, by which they are compared with the rows that a chain was fitted on.
 
     In them z is a row minus the fitted mean, divided by the fitted σ.
 
@@ -63,17 +63,18 @@ class Tally:
     def from_requests(
         cls,
         reference: FitDistribution,
-        kept: Subspace | None,
+        subspace: Subspace | None,
         requests: Sequence[NDArray[np.float32]],
         measure_clipped: Callable[[NDArray[np.float32]], float | None] = lambda _: None,
     ) -> "Tally":
-        """Sum up the rows of requests relative to the rows that the chain was fitted on. Return the sums.
+        """Return the sums over the rows of requests, relative to the distribution of the rows that the chain was fitted
+        on.
 
         Rows with norms beyond `FAR` times the fitted ones are counted, but left out of `shift`, `energy` and `outside`.
 
         Args:
             reference: distribution of the rows the chain was fitted on.
-            kept: subspace that the chain retains; None if it is unknown, which gives `outside` 0.
+            subspace: subspace that the chain retains; None if it is unknown, which gives `outside` 0.
             requests: rows `(n, d)` of each request, at least one each.
             measure_clipped: returns the share of the values of rows `(n, d)` beyond the range of the chain's codes,
                 None if there is no such range.
@@ -96,7 +97,7 @@ class Tally:
             len(summed),
             summed.sum(axis=0, dtype=np.float64),
             float(np.vecdot(summed, summed).sum(dtype=np.float64)),
-            0.0 if kept is None else float(kept.energy_outside(summed).sum()),
+            0.0 if subspace is None else float(subspace.energy_outside(summed).sum()),
             int(reference.outlier_norms(norms).sum()),
             np.nan if clipped is None else clipped * len(rows),
             float(ranks.sum()),
@@ -109,9 +110,8 @@ class Tally:
 
     @property
     def out_of_domain(self) -> float:
-        """Mean percentile of the rows' scores among held-out rows.
-
-        0.5 is as fitted, 1 is farther than all.
+        """Mean percentile of the rows' scores among held-out rows: 0.5 as fitted, 1 if all are farther than any
+        held-out row.
         """
         return self.ranks / self.rows
 
@@ -127,9 +127,8 @@ class Tally:
         return float(np.sqrt(spread * self.requests / (self.requests - 1))) / self.rows
 
     def to_json(self, reference: FitDistribution) -> dict[str, Any]:
-        """Return the drift figures that follow from these sums, as JSON for `/chains/{name}/drift`.
-
-        docs/drift.md explains them.
+        """Return the drift measures that follow from these sums, as JSON for `/chains/{name}/drift`. docs/drift.md
+        explains them.
         """
         outside = self.outside / self.energy if reference.outside is not None and self.energy else None
         return {
@@ -145,17 +144,19 @@ class Tally:
         }
 
     def _compare_means(self, reference: FitDistribution) -> dict[str, Any]:
-        """Compare the mean of live rows with that of fitted rows. Return cosine, norms and standard error.
+        """Compare the mean of live rows with that of fitted rows, and return cosine, norms and standard error.
 
         The keys are `mean_cosine`, `mean_norm` (`fitted` and `live`) and `mean_noise`, the standard error of the mean
-        of so many rows. The figures are None if all rows were too far to be summed.
+        of so many rows. All but the fitted norm are None if all rows were too far to be summed.
         """
         gaussian = reference.gaussian
         if not self.summed:
             norms = {"fitted": gaussian.mean_norm, "live": None}
             return {"mean_cosine": None, "mean_norm": norms, "mean_noise": None}
         shift = self.shift / self.summed
+        # With z = (x − μ) / σ, the mean of the rows x is μ + σ Σ z / n, `(d,)`.
         live = gaussian.mean + float(gaussian.spread) * shift
+        # Variance of z, summed over dimensions: Σ ‖z‖² / n − ‖Σ z / n‖². Rounding may take it below 0.
         norm, variance = float(np.linalg.norm(live)), max(self.energy / self.summed - float(shift @ shift), 0.0)
         norm_product = norm * gaussian.mean_norm
         return {
@@ -239,13 +240,10 @@ class Window:
         self.allowed = float(size)
 
     def queue_sample(self, rows: Rows) -> bool:
-        """Queue a sample of a request's rows `(n, d)`. Return whether it is time to call `evaluate`.
+        """Queue a sample of a request's rows `(n, d)`, and return whether it is time to call `evaluate`.
 
         Rows of other dimensions and rows over the pace are ignored. If the queue is full, the rows are counted as
         dropped. Takes microseconds and no lock: several requests may call it at once.
-
-        Returns:
-            Whether it is time to call `evaluate`.
         """
         if rows.shape[1] != self.reference.gaussian.dimensions:
             return False
@@ -271,7 +269,7 @@ class Window:
         return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
 
     def evaluate(self) -> Tally | None:
-        """Move the queued rows into the window, and return the sums over it, or None if the window is empty.
+        """Move the queued rows into the window. Return the sums over all its rows, or None if the window is empty.
 
         The sums are also stored in `tally`. Concurrent calls are not allowed.
         """
@@ -298,17 +296,13 @@ class Window:
 
     @property
     def since(self) -> float:
-        """Time of the window's first row in seconds since 1970.
-
-        The current time if there is no row.
-        """
+        """Time of the window's first row in seconds since 1970, or the current time if there is no row."""
         return self.generations[0].since if self.generations else time.time()
 
 
 def _sample_rows(rows: Rows) -> Rows:
-    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start.
-
-    All rows are returned if there are fewer.
+    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start. All if there are
+    fewer.
     """
     if len(rows) <= ROWS_PER_REQUEST:
         return rows

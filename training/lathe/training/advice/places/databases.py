@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -30,6 +30,12 @@ PAGE = 8192 - 24 - 8
 """Bytes of a page of PostgreSQL for the tuples of an HNSW index: without its header and pgvector's opaque data."""
 CODE_BYTES = (24, 32, 48, 64, 96, 128)
 """Bytes of the codes of Lathe that are tried."""
+FOR_SIGNS, FOR_ONE_SCALE = "itq:aligned=true", "itq"
+"""Steps of the rotations that are tried before a place's own quantizer: of signs, or of one scale for all coordinates.
+
+They lose nothing of what is stored, and less is lost by the quantizer: research/conditioning.md. Quantizers that centre
+or scale each coordinate themselves, such as RaBitQ, gain nothing by them.
+"""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "snippets"),
     undefined=StrictUndefined,
@@ -50,6 +56,8 @@ def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(full, None, column)
     yield Candidate(half, full, f"an index of halfvec({dimensions})", column)
     yield Candidate(bits, full, f"an index of bit({dimensions})", column)
+    turned = StoredForm("bit", dimensions, rotation=FOR_SIGNS)
+    yield Candidate(turned, full, f"bit({dimensions}) of rotated vectors", column)
     for size, steps in list_reductions(dimensions):
         yield Candidate(StoredForm("float16", size, steps), full, f"halfvec({size})", column)
 
@@ -69,10 +77,27 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
     entry = _align(72 + stored) + 4 + _align(neighbours) + 4
     pages = math.ceil(rows / max(PAGE // entry, 1)) if entry <= PAGE else rows * 2
     # An index over an expression has no column of its own.
-    column = 0 if candidate.beside is not None and not candidate.form.steps else stored * rows
+    column = 0 if candidate.beside is not None and not candidate.form.chain_steps else stored * rows
     beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows
 
     return PlaceCost(column, 8192 * pages, beside)
+
+
+def _list_vectorchord(dimensions: int) -> Iterator[Candidate]:
+    """Yield what VectorChord can search of vectors of so many dimensions, the full vectors first."""
+    full, column = StoredForm("float32", dimensions), f"vector({dimensions})"
+    yield Candidate(full, None, column)
+    yield Candidate(StoredForm("float16", dimensions), full, f"a column of halfvec({dimensions})", column, "halfvec")
+    for bits in (8, 4):
+        form, words = StoredForm("turbo_both", dimensions, bits=bits), f"a column of rabitq{bits}({dimensions})"
+        yield Candidate(form, full, words, column, f"rabitq{bits}", added=8)
+
+
+def _measure_vectorchord(candidate: Candidate, rows: int) -> PlaceCost:
+    """Compute the bytes of a candidate in a column, and once more with a code of a bit a dimension in its index."""
+    stored = candidate.form.bytes + candidate.added + 8
+    beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows
+    return PlaceCost(stored * rows, (stored + math.ceil(candidate.form.dimensions / 8) + 16) * rows, beside)
 
 
 def _align(size: int) -> int:
@@ -84,7 +109,9 @@ def _align(size: int) -> int:
 
 def _measure_graph(candidate: Candidate, rows: int) -> PlaceCost:
     beside = 0 if candidate.beside is None else candidate.beside.bytes * rows
-    return PlaceCost(candidate.form.bytes * rows, GRAPH_LINK_BYTES * rows, beside)
+    # Lists of an inverted file hold the ids of their vectors, a graph its links.
+    links = 8 if "ivf" in candidate.setting.lower() else GRAPH_LINK_BYTES
+    return PlaceCost((candidate.form.bytes + candidate.added) * rows, links * rows, beside)
 
 
 def _measure_refined(candidate: Candidate, rows: int) -> PlaceCost:
@@ -101,7 +128,8 @@ def _measure_flat(candidate: Candidate, rows: int) -> PlaceCost:
 
 def _list_reduced(dimensions: int, element: Element, beside: StoredForm, words: str) -> Iterator[Candidate]:
     """Yield one candidate for each reduced number of dimensions, largest first.
-    A chain reduces the vectors, and the place stores them in its own element type.
+    A chain of transforms reduces the vectors, and the place stores them in its own element type. Before one scale for
+    all coordinates, the chain rotates them too, because principal axes differ in scale.
 
     Args:
         dimensions: dimensions of the full vectors.
@@ -110,6 +138,7 @@ def _list_reduced(dimensions: int, element: Element, beside: StoredForm, words: 
         words: name of the form, with `{size}` for the dimensions.
     """
     for size, steps in list_reductions(dimensions):
+        steps = f"{steps},{FOR_ONE_SCALE}" if element in ("int8", "range7") else steps
         yield Candidate(StoredForm(element, size, steps), beside, words.format(size=size), "full vectors")
 
 
@@ -117,22 +146,75 @@ def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
     """Yield what Qdrant can store of vectors of so many dimensions, the full vectors first."""
     full, disk = StoredForm("float32", dimensions), "float32 on disk"
     yield Candidate(full, None, "float32 in memory")
-    yield Candidate(StoredForm("float16", dimensions), None, "float16 in memory", setting="float16")
-    yield Candidate(StoredForm("int8", dimensions), full, "scalar quantization", disk, "scalar")
-    yield Candidate(StoredForm("bit", dimensions), full, "binary quantization", disk, "binary")
+    yield Candidate(StoredForm("float16", dimensions), None, "float16 in memory", setting="FLOAT16")
+    for bits in (8, 4):
+        form = StoredForm("turbo", dimensions, bits=bits)
+        yield Candidate(form, None, f"turbo{bits} in memory", setting=f"TURBO{bits}", added=4)
+    scalar, signs = StoredForm("range7", dimensions), StoredForm("bit", dimensions)
+    yield Candidate(scalar, full, "scalar quantization", disk, "scalar", added=4)
+    rotated = replace(scalar, rotation=FOR_ONE_SCALE)
+    yield Candidate(rotated, full, "scalar quantization of rotated vectors", disk, "scalar", added=4)
+    yield Candidate(signs, full, "binary quantization", disk, "binary")
+    rotated = replace(signs, rotation=FOR_SIGNS)
+    yield Candidate(rotated, full, "binary quantization of rotated vectors", disk, "binary")
+    for bits, name in ((4, "BITS4"), (2, "BITS2"), (1.5, "BITS1_5"), (1, "BITS1")):
+        form, words = StoredForm("turbo_scaled", dimensions, bits=bits), f"TurboQuant of {bits:g} bits"
+        yield Candidate(form, full, words, disk, name, added=8)
     if dimensions % 4 == 0:
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 4)
         yield Candidate(form, full, "product quantization x16", disk, "product")
-    yield from _list_reduced(dimensions, "int8", full, "{size} dimensions in int8")
+    yield from _list_reduced(dimensions, "range7", full, "{size} dimensions in int8")
 
 
 def _list_elasticsearch(dimensions: int) -> Iterator[Candidate]:
     """Yield what Elasticsearch can store of vectors of so many dimensions, the full vectors first."""
     full, disk = StoredForm("float32", dimensions), "float32 on disk"
     yield Candidate(full, None, "hnsw of floats", setting="hnsw")
-    yield Candidate(StoredForm("int8", dimensions), full, "int8_hnsw", disk, "int8_hnsw")
-    yield Candidate(StoredForm("rabitq", dimensions), full, "bbq_hnsw", disk, "bbq_hnsw")
+    elements: tuple[Element, ...] = ("int8", "int4")
+    for element in elements:
+        form, words = StoredForm(element, dimensions), f"{element}_hnsw"
+        yield Candidate(form, full, words, disk, words, added=4)
+        yield Candidate(
+            replace(form, rotation=FOR_ONE_SCALE), full, f"{words} of rotated vectors", disk, words, added=4
+        )
+    yield Candidate(StoredForm("rabitq", dimensions), full, "bbq_hnsw", disk, "bbq_hnsw", added=14)
     yield from _list_reduced(dimensions, "int8", full, "int8_hnsw of {size} dimensions")
+
+
+def _list_opensearch(dimensions: int) -> Iterator[Candidate]:
+    """Yield what OpenSearch can store of vectors of so many dimensions, the full vectors first."""
+    full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
+    yield Candidate(full, None, "floats in memory", setting='"mode": "in_memory"')
+    yield Candidate(half, None, "a compression of 2x", setting='"compression_level": "2x"')
+    signs, setting = StoredForm("bit_centred", dimensions), '"mode": "on_disk", "compression_level": "32x"'
+    yield Candidate(signs, full, "a compression of 32x", "float32 on disk", setting)
+
+
+def _list_weaviate(dimensions: int) -> Iterator[Candidate]:
+    """Yield what Weaviate can store of vectors of so many dimensions, the full vectors first."""
+    full, disk = StoredForm("float32", dimensions), "float32 on disk"
+    yield Candidate(full, None, "floats in memory", setting="none()")
+    for bits in (8, 1):
+        form = StoredForm("turbo", dimensions, bits=bits)
+        yield Candidate(form, full, f"rotational quantization of {bits} bits", disk, f"rq(bits={bits})", added=16)
+    scalar, signs = StoredForm("range8", dimensions), StoredForm("bit", dimensions)
+    yield Candidate(scalar, full, "scalar quantization", disk, "sq()")
+    yield Candidate(signs, full, "binary quantization", disk, "bq()")
+    yield Candidate(replace(signs, rotation=FOR_SIGNS), full, "binary quantization of rotated vectors", disk, "bq()")
+
+
+def _list_redis(dimensions: int) -> Iterator[Candidate]:
+    """Yield what Redis can index of vectors of so many dimensions, the full vectors first. Its hashes, in memory as
+    well, hold the vectors once more in the type of the index.
+    """
+    full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
+    yield Candidate(full, None, "HNSW of FLOAT32", setting="HNSW FLOAT32", added=full.bytes)
+    yield Candidate(half, None, "HNSW of FLOAT16", setting="HNSW FLOAT16", added=half.bytes)
+    scalar, setting = StoredForm("range8", dimensions), "SVS-VAMANA FLOAT16"
+    yield Candidate(scalar, None, "SVS-VAMANA of 8 bits beside FLOAT16", setting=setting, added=half.bytes)
+    rotated = replace(scalar, rotation=FOR_ONE_SCALE)
+    words = "SVS-VAMANA of 8 bits, of rotated vectors beside FLOAT16"
+    yield Candidate(rotated, None, words, setting=setting, added=half.bytes)
 
 
 def _list_milvus(dimensions: int) -> Iterator[Candidate]:
@@ -142,7 +224,7 @@ def _list_milvus(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(full, None, "HNSW of floats", setting=f'index_type="HNSW", params={graph}}}')
     fp16 = f'index_type="HNSW_SQ", params={graph}, "sq_type": "FP16"}}'
     yield Candidate(half, None, "HNSW_SQ with FP16", setting=fp16)
-    sq8, bits = StoredForm("sq8", dimensions), StoredForm("rabitq", dimensions)
+    sq8, bits = StoredForm("sq8", dimensions), StoredForm("rabitq", dimensions, lists=1024)
     scalar = f'index_type="HNSW_SQ", params={graph}, "sq_type": "SQ8"'
     yield Candidate(sq8, None, "HNSW_SQ with SQ8", setting=f"{scalar}}}")
     yield Candidate(sq8, half, "HNSW_SQ with SQ8", "FP16", f'{scalar}, "refine": True, "refine_type": "FP16"}}')
@@ -156,6 +238,9 @@ def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
     full = StoredForm("float32", dimensions)
     yield Candidate(full, None, "vectors without an index")
     yield Candidate(StoredForm("sq8", dimensions), full, "HnswSq", "the column", "HnswSq")
+    for bits in (4, 1):
+        form = StoredForm("rabitq", dimensions, bits=bits)
+        yield Candidate(form, full, f"IvfRq of {bits} bits", "the column", "IvfRq", added=8)
     if dimensions % 16 == 0:
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 16)
         yield Candidate(form, full, "IvfPq", "the column", "IvfPq")
@@ -170,6 +255,11 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
     sq8 = StoredForm("sq8", dimensions)
     yield Candidate(sq8, None, "HNSW16,SQ8", setting="HNSW16,SQ8")
     yield Candidate(sq8, half, "HNSW16,SQ8", "float16", "HNSW16,SQ8,Refine(SQfp16)")
+    for bits in (4, 1):  # compares by Euclidean distances alone
+        form = StoredForm("rabitq", dimensions, bits=bits, lists=256)
+        words = f"IVF256,RaBitQ{bits if bits > 1 else ''}"
+        setting = f"RR{dimensions},{words},Refine(SQfp16)"
+        yield Candidate(form, half, words, "float16", setting, ("cosine", "l2"), added=8 if bits == 1 else 20)
     if dimensions % 8 == 0:
         form, pq = StoredForm("pq", dimensions, code_bytes=dimensions // 8), f"HNSW16,PQ{dimensions // 8}"
         # Its graph over product codes compares by Euclidean distances, whatever metric it is given.
@@ -206,10 +296,14 @@ PLACES = {
     for place in (
         Place("lathe", "an index of Lathe", "memory", _list_lathe, _measure_graph),
         Place("pgvector", "pgvector", "total", _list_pgvector, _measure_pgvector),
+        Place("vectorchord", "VectorChord", "total", _list_vectorchord, _measure_vectorchord, computed=True),
         Place("qdrant", "Qdrant", "memory", _list_qdrant, _measure_graph),
-        Place("elasticsearch", "Elasticsearch", "memory", _list_elasticsearch, _measure_graph),
+        Place("elasticsearch", "Elasticsearch", "memory", _list_elasticsearch, _measure_graph, computed=True),
+        Place("opensearch", "OpenSearch", "memory", _list_opensearch, _measure_graph, computed=True),
         Place("milvus", "Milvus", "memory", _list_milvus, _measure_refined),
         Place("lancedb", "LanceDB", "memory", _list_lancedb, _measure_graph),
+        Place("weaviate", "Weaviate", "memory", _list_weaviate, _measure_graph, computed=True),
+        Place("redis", "Redis", "memory", _list_redis, _measure_graph, computed=True),
         Place("faiss", "FAISS", "memory", _list_faiss, _measure_refined),
         Place("memory", "arrays in memory", "memory", _list_memory, _measure_flat),
     )
@@ -252,8 +346,9 @@ def write_commands(
         "form": candidate.form,
         "setting": candidate.setting,
         "chain": bool(candidate.form.chain_steps),
+        "rotated": bool(candidate.form.rotation),
         # Such as pca192 or codes96: another decision must not search through this one's chain.
-        "name": source.chain or re.sub(r"\W", "", candidate.form.chain_steps.partition(",")[0]),
+        "name": source.chain or re.sub(r",center=none|\W", "", candidate.form.chain_steps),
         "fitted": source.chain is not None,
         "multiple": multiple,
         "count": K * multiple,
@@ -265,5 +360,5 @@ def write_commands(
         # A source of vectors in another form than .npy has to be written as one first.
         "vectors": source.name if source.name.endswith(".npy") and not source.texts else "vectors.npy",
     }
-    templates = [f"{place}.j2"] if place == "pgvector" else ["prepare.j2", f"{place}.j2"]
+    templates = [f"{place}.j2"] if place in ("pgvector", "vectorchord") else ["prepare.j2", f"{place}.j2"]
     return tuple(line for name in templates for line in TEMPLATES.get_template(name).render(values).splitlines())

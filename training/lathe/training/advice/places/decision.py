@@ -1,10 +1,13 @@
 """Choice of a form to store in a place, and the sentence that says it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+import numpy as np
+
 from lathe.training.advice.places.databases import NamedSource, write_commands
+from lathe.training.advice.places.engines import StoredOption, find_engine, search_in_engine
 from lathe.training.advice.places.forms import Candidate, FormSearch, Place, PlaceCost, StoredForm
 from lathe.training.advice.places.recall import (
     CANDIDATES,
@@ -22,7 +25,6 @@ from lathe.training.errors import AdviceError
 from lathe.training.reporting.text import format_bytes
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress
-from lathe.transforms.vectors import FloatArray
 
 MIN_ROWS = 1000
 """Minimum number of sampled rows for a decision."""
@@ -48,6 +50,7 @@ class PlaceGoal:
         metric: how vectors are compared.
         recall: share of the ten nearest rows that a search must find.
         source: the vectors or texts, as the commands name them.
+        verify: whether the engine of the place stores what is chosen, from the sample, and is searched.
     """
 
     place: Place
@@ -55,6 +58,7 @@ class PlaceGoal:
     metric: Metric = "cosine"
     recall: float = DEFAULT_RECALL
     source: NamedSource = NamedSource()
+    verify: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,27 @@ class Option:
 
 
 @dataclass(frozen=True)
+class EngineCheck:
+    """What an option found in the engine of the place itself, among the sampled rows.
+
+    Attributes:
+        words: the option.
+        engine: package and version of the engine.
+        rows: number of sampled rows.
+        recall: share of the ten nearest sampled rows that were found.
+        computed: the same share as it was computed without the engine.
+        bytes: bytes of the searched vectors with their graph or lists, for each row.
+    """
+
+    words: str
+    engine: str
+    rows: int
+    recall: float
+    computed: float
+    bytes: float
+
+
+@dataclass(frozen=True)
 class PlaceDecision:
     """What to store in a place.
 
@@ -105,6 +130,7 @@ class PlaceDecision:
         sampled_rows: number of rows that were searched to measure.
         queries: number of rows that searched them.
         notes: what was not measured, and why, as sentences.
+        checks: what the chosen option, and the simpler one, found in the engine itself; empty unless it was asked for.
     """
 
     place: str
@@ -120,6 +146,7 @@ class PlaceDecision:
     sampled_rows: int = 0
     queries: int = 0
     notes: list[str] = field(default_factory=list)
+    checks: list[EngineCheck] = field(default_factory=list)
 
 
 def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0) -> PlaceDecision:
@@ -143,7 +170,8 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
         )
         return PlaceDecision(goal.place.name, rows, goal.metric, goal.recall, sentence)
 
-    options, notes = _measure_options(goal, rows, base, queries, on_progress, seed)
+    search = FormSearch(base, queries, goal.metric)
+    options, notes = _measure_options(goal, rows, search, on_progress, seed)
     before, other_options = options[0], sorted(options[1:], key=lambda option: option.counted)
     chosen, simpler = _choose(before, other_options)
     if chosen is not None and chosen.takes_chain and before.counted < CHAIN_BYTES:
@@ -152,6 +180,12 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
             "is not worth a chain to fit and keep."
         )
         chosen, simpler = simpler, None
+    checks = [_check_option(goal, search, option) for option in (chosen, simpler) if option is not None and goal.verify]
+    notes += [
+        f"Verified in {check.engine}: {check.words} found {check.recall:.3f} of the {K} nearest among the "
+        f"{check.rows:,} sampled rows, {check.computed:.3f} were expected of it."
+        for check in checks
+    ]
 
     return PlaceDecision(
         place=goal.place.name,
@@ -167,23 +201,49 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
         sampled_rows=len(base),
         queries=len(queries),
         notes=notes,
+        checks=checks,
     )
 
 
+def _check_option(goal: PlaceGoal, search: FormSearch, option: Option) -> EngineCheck:
+    """Store the sampled rows as an option says in the engine of the place, search them, and return what was found."""
+    form = option.candidate.form
+    exact = search.score(StoredForm("float32", search.rows.shape[1]))
+    nearest = find_nearest(exact)
+    rows, queries = search.transform(form.steps or form.rotation)
+    # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
+    stored = StoredOption(option.candidate, option.multiple)
+    if form.steps:
+        stored = StoredOption(option.candidate, 1, K * option.multiple)
+    measured = search_in_engine(goal.place.name, stored, rows, queries, goal.metric)
+    found = measured.found
+    if form.steps and option.multiple > 1:
+        scores = np.where(found >= 0, np.take_along_axis(exact, np.maximum(found, 0), axis=1), -np.inf)
+        found = np.take_along_axis(found, np.argsort(-scores, axis=1)[:, :K], axis=1)
+
+    hits = (found[:, :, None] == nearest[:, None, :]).any(axis=1)
+    engine = find_engine(goal.place.name) or ""
+    recall = float(hits.mean())
+    return EngineCheck(_describe(option), engine, len(rows), recall, option.recall.sampled, measured.bytes / len(rows))
+
+
 def _measure_options(
-    goal: PlaceGoal, rows: int, base: FloatArray, queries: FloatArray, on_progress: Progress, seed: int
+    goal: PlaceGoal, rows: int, search: FormSearch, on_progress: Progress, seed: int
 ) -> tuple[list[Option], list[str]]:
     """Measure the bytes and the expected recall of all forms that a database can hold.
     Return the options in the order of its candidates, and notes on those that could not be measured.
     """
-    search = FormSearch(base, queries, goal.metric)
-    part = len(base) // PART
-    candidates = [one for one in goal.place.list_candidates(base.shape[1]) if goal.metric in one.metrics]
+    sampled, dimensions = search.rows.shape
+    part = sampled // PART
+    candidates = [candidate for candidate in goal.place.list_candidates(dimensions) if goal.metric in candidate.metrics]
     exact = search.score(candidates[0].form)
     # Full vectors give the truth: among all sampled rows, and among a quarter as a check.
     nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
     by_form: dict[StoredForm, list[ExpectedRecall]] = {}
-    options, notes = [], []
+    options: list[Option] = []
+    notes: list[str] = []
+    if goal.place.computed:
+        notes.append(f"{goal.place.title} was never run: its forms are computed as its makers describe them.")
 
     for done, candidate in enumerate(candidates):
         on_progress(done / len(candidates), f"{goal.place.title}: {candidate.words}")
@@ -195,7 +255,7 @@ def _measure_options(
                 notes.append(f"{candidate.words} was not measured: {error}.")
                 continue
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
-            expected = [extrapolate(*both, len(base), rows, seed) for both in counts]
+            expected = [extrapolate(*both, sampled, rows, seed) for both in counts]
             # More candidates that are ranked by the full vectors do not find fewer rows.
             by_form[candidate.form] = list(accumulate(expected, lambda fewer, more: bound_recall(max, more, fewer)))
 
@@ -204,11 +264,13 @@ def _measure_options(
             # Candidates that are ranked by a form are not found more often than that form finds rows by itself.
             ranking = by_form[candidate.beside][0]
             expected = [expected[0], *(bound_recall(min, ranked, ranking) for ranked in expected[1:])]
-        options.append(_build_option(goal, rows, base.shape[1], candidate, expected))
+        option = _build_option(goal, rows, dimensions, candidate, expected)
+        # The first candidate stores the vectors as they are: there is nothing to carry out.
+        options.append(option if options else replace(option, commands=()))
 
-    if rows > SURE_FACTOR * len(base):
+    if rows > SURE_FACTOR * sampled:
         notes.append(
-            f"Recall among {rows:,} rows is extrapolated from {len(base):,} sampled ones, {rows // len(base):,} times "
+            f"Recall among {rows:,} rows is extrapolated from {sampled:,} sampled ones, {rows // sampled:,} times "
             "as many; forecasts were checked to ten times as many. A larger sample makes it surer."
         )
     on_progress(1.0, f"{goal.place.title}: measured")

@@ -5,6 +5,7 @@ A candidate is a form to search and what stands beside it, with their bytes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -15,21 +16,61 @@ from numpy.typing import NDArray
 from lathe.training.advice.request import Metric, PlaceName
 from lathe.training.errors import AdviceError
 from lathe.transforms.chain import Chain, parse_steps
-from lathe.transforms.statistics import unit_rows
+from lathe.transforms.statistics import draw_rotation, unit_rows
 from lathe.transforms.vectors import FloatArray
 
-Element = Literal["float32", "float16", "int8", "sq8", "bit", "rabitq", "pq", "codes"]
+Element = Literal[
+    "float32",
+    "float16",
+    "int8",
+    "int4",
+    "range8",
+    "range7",
+    "sq8",
+    "bit",
+    "bit_centred",
+    "rabitq",
+    "turbo",
+    "turbo_scaled",
+    "turbo_both",
+    "pq",
+    "codes",
+]
 """What is stored for a vector.
 
-Numbers have 4 or 2 bytes, or 1 byte: on one scale, or on one for each dimension. The others are signs and the codes of
-RaBitQ, of a product quantizer, or of Lathe.
+float32, float16  numbers
+int8, int4        whole numbers of 8 or 4 bits, on one scale for all coordinates, between two quantiles of them
+range8            whole numbers of 8 bits, on one scale between the least and the greatest coordinate
+range7            the same of 7 bits in a byte; queries are rounded too
+sq8               whole numbers of 8 bits, on a scale for each coordinate
+bit               signs of vectors, searched by the signs of queries
+bit_centred       the same after the mean of the rows is subtracted from both
+rabitq            codes of RaBitQ, of `bits` bits a coordinate: centred, rotated, with a factor for each vector
+turbo             codes of TurboQuant, of `bits` bits a coordinate: rotated, with a factor for each vector
+turbo_scaled      the same where each rotated coordinate is centred and scaled first
+turbo_both        the same as turbo, and queries are stored in codes too
+pq, codes         codes of a product quantizer, or of Lathe
 """
 
+ELEMENT_BITS: dict[Element, int] = {
+    "float32": 32,
+    "float16": 16,
+    "int8": 8,
+    "int4": 4,
+    "range8": 8,
+    "range7": 8,
+    "sq8": 8,
+    "bit": 1,
+    "bit_centred": 1,
+}
+"""Bits that a place takes for a coordinate in each element with a fixed number of them."""
 PQ_BITS = 8
 """Bits of the code of a part of a vector, of a product quantizer."""
 MIN_PQ_ROWS = 39 * 2**PQ_BITS
 """Minimum number of rows on which a product quantizer is fitted, as FAISS asks for. Fitted on fewer, it stores these
 better than others: the recall among 2,000 rows was up to .1 above that among all."""
+MIN_LIST_ROWS = 39
+"""Minimum number of rows for each list of an inverted file, as FAISS asks for."""
 MAX_FIT_ROWS = 20_000
 """Maximum number of rows on which reductions and codes are fitted."""
 
@@ -43,25 +84,31 @@ class StoredForm:
         dimensions: dimensions that are stored.
         steps: reduction before that, as `lathe fit --steps` takes it; empty to store all dimensions.
         code_bytes: bytes of a code, for `pq` and `codes`.
+        bits: bits of a coordinate, for `rabitq` and `turbo`.
+        lists: lists of an inverted file, whose centroids are subtracted from its vectors, for `rabitq`.
+        rotation: steps of a rotation of all vectors before that, as `lathe fit --steps` takes it. It keeps inner
+            products and cosines, so that the full vectors are stored rotated too. Empty for none.
     """
 
     element: Element
     dimensions: int
     steps: str = ""
     code_bytes: int = 0
+    bits: float = 1
+    lists: int = 1
+    rotation: str = ""
 
     @property
     def chain_steps(self) -> str:
         """Steps of the chain that makes it, for `lathe fit --steps`; empty if the place makes it by itself."""
-        return f"codes:{self.code_bytes}" if self.element == "codes" else self.steps
+        return f"codes:{self.code_bytes}" if self.element == "codes" else self.steps or self.rotation
 
     @property
     def bytes(self) -> int:
         """Bytes of a vector in this form, without what a place adds."""
-        each = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "sq8": 1.0, "bit": 1 / 8, "rabitq": 1 / 8}
-        if self.element in each:
-            return int(np.ceil(each[self.element] * self.dimensions))
-        return self.code_bytes
+        if self.element in ("pq", "codes"):
+            return self.code_bytes
+        return int(np.ceil(ELEMENT_BITS.get(self.element, self.bits) * self.dimensions / 8))
 
 
 def _find_form_problem(form: StoredForm, rows: int) -> str | None:
@@ -85,7 +132,7 @@ class FormSearch:
     def __init__(self, rows: FloatArray, queries: FloatArray, metric: Metric) -> None:
         self.metric = metric
         self.rows, self.queries = (self._prepare(vectors) for vectors in (rows, queries))
-        self._reduced: dict[str, tuple[FloatArray, FloatArray]] = {"": (self.rows, self.queries)}
+        self._transformed: dict[str, tuple[FloatArray, FloatArray]] = {"": (self.rows, self.queries)}
 
     def _prepare(self, vectors: FloatArray) -> FloatArray:
         tensor = torch.from_numpy(np.array(vectors, np.float32))
@@ -103,34 +150,26 @@ class FormSearch:
         if problem := _find_form_problem(form, len(self.rows)):
             raise AdviceError(problem)
 
-        rows, queries = self._reduce(form.steps)
+        rows, queries = self.transform(form.steps or form.rotation)
         if form.element == "codes":
             chain = self._fit(f"codes:{form.code_bytes}", rows)
             return self._compare(chain.floats(rows), chain.transform_queries(queries))
-
-        store: dict[Element, Callable[[FloatArray], FloatArray]] = {
-            "float32": lambda vectors: vectors,
-            "float16": lambda vectors: vectors.astype(np.float16).astype(np.float32),
-            "int8": _round_on_one_scale,
-            "sq8": _round_on_each_scale,
-            "pq": lambda vectors: _encode_by_product_quantizer(vectors, form.code_bytes),
-        }
-        if form.element == "bit":
-            query_signs, row_signs = (np.where(side > 0, np.float32(1), np.float32(-1)) for side in (queries, rows))
-            return np.asarray(query_signs @ row_signs.T, np.float32)
         if form.element == "rabitq":
-            return _score_rabitq(rows, queries)
+            return _score_rabitq(rows, queries, int(form.bits), form.lists)
+        if form.element in ("bit", "bit_centred"):
+            threshold = rows.mean(axis=0) if form.element == "bit_centred" else np.float32(0)
+            signs = [np.where(vectors > threshold, np.float32(1), np.float32(-1)) for vectors in (queries, rows)]
+            return np.asarray(signs[0] @ signs[1].T, np.float32)
+        return self._compare(*_store(form, rows, queries))
 
-        return self._compare(store[form.element](rows), queries)
-
-    def _reduce(self, steps: str) -> tuple[FloatArray, FloatArray]:
-        """Return the rows and the queries after the reduction with these steps.
-        Each reduction is fitted on the rows once and cached.
+    def transform(self, steps: str) -> tuple[FloatArray, FloatArray]:
+        """Return the rows and the queries after a chain of transforms with these steps, which is fitted on the rows.
+        Each is fitted once and cached.
         """
-        if steps not in self._reduced:
+        if steps not in self._transformed:
             chain = self._fit(steps, self.rows)
-            self._reduced[steps] = chain.floats(self.rows), chain.transform_queries(self.queries)
-        return self._reduced[steps]
+            self._transformed[steps] = chain.floats(self.rows), chain.transform_queries(self.queries)
+        return self._transformed[steps]
 
     def _fit(self, steps: str, rows: FloatArray) -> Chain:
         return Chain(parse_steps(steps), normalize=self.metric == "cosine").fit(rows[:MAX_FIT_ROWS])
@@ -143,13 +182,36 @@ class FormSearch:
         return products
 
 
-def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
-    """Round all coordinates to 255 steps on one common scale, and return them as floats `(n, d)`.
+def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the rows as a form holds them, and the queries as they are compared with these, as floats."""
+    match form.element:
+        case "float16":
+            return rows.astype(np.float16).astype(np.float32), queries
+        case "sq8":
+            return _round_on_each_scale(rows), queries
+        case "pq":
+            return _encode_by_product_quantizer(rows, form.code_bytes), queries
+        case "int8" | "int4":
+            # As in Elasticsearch, a share of 1 in d + 1 of the coordinates is clipped, half of it on each side.
+            outside = 0.5 / (rows.shape[1] + 1)
+            low, high = np.quantile(rows, [outside, 1 - outside])
+            return _round_between(rows, low, high, 255 if form.element == "int8" else 15), queries
+        case "range8":
+            return _round_between(rows, rows.min(), rows.max(), 255), queries
+        case "range7":
+            low, high = rows.min(), rows.max()
+            return _round_between(rows, low, high, 127), _round_between(queries, low, high, 127)
+        case "turbo" | "turbo_scaled" | "turbo_both":
+            quantizer = _TurboQuantizer(rows, form.bits, scaled=form.element == "turbo_scaled")
+            searching = quantizer.encode(queries) if form.element == "turbo_both" else quantizer.rotate(queries)
+            return quantizer.encode(rows), searching
+    return rows, queries
 
-    As in Elasticsearch, a share of 1 in d + 1 of the coordinates is clipped.
-    """
-    scale = np.quantile(np.abs(vectors), 1 - 1 / (vectors.shape[1] + 1)) / 127
-    return np.asarray(np.clip(np.round(vectors / scale), -127, 127) * scale, np.float32)
+
+def _round_between(vectors: FloatArray, low: float, high: float, steps: int) -> FloatArray:
+    """Clip coordinates to [`low`, `high`], round them to `steps` equal steps of it, and return them as floats."""
+    scale = (high - low) / steps
+    return np.asarray(np.round((np.clip(vectors, low, high) - low) / scale) * scale + low, np.float32)
 
 
 def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
@@ -171,27 +233,84 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
     return np.asarray(quantizer.decode(quantizer.compute_codes(np.ascontiguousarray(vectors))), np.float32)
 
 
-def _score_rabitq(rows: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
-    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of one bit a dimension.
+def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int) -> NDArray[np.float32]:
+    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of `bits` bits a dimension.
     Return the scores `(q, n)`, higher for nearer rows.
 
-    Vectors are centred and rotated at random first.
+    Vectors are rotated at random, and the centroid of their list is subtracted. A small sample has fewer lists, so that
+    its centroids do not fit its own rows better than they will fit others.
     """
     import faiss
 
-    # RaBitQ assumes vectors around the origin without a preferred direction.
-    mean, dimensions = rows.mean(axis=0), rows.shape[1]
-    rotation: Any = faiss.RandomRotationMatrix(dimensions, dimensions)
-    rotation.init(0)
-    stored, searching = (rotation.apply(np.ascontiguousarray(vectors - mean)) for vectors in (rows, queries))
-    index: Any = faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2)
-    index.train(np.zeros((1, dimensions), np.float32))
-    index.add(stored)
-    distances, ranked_rows = index.search(searching, len(rows))
+    lists = max(1, min(lists, len(rows) // MIN_LIST_ROWS))
+    kind = f"RR{rows.shape[1]},IVF{lists},RaBitQ{bits if bits > 1 else ''}"
+    index: Any = faiss.index_factory(rows.shape[1], kind, faiss.METRIC_L2)
+    index.train(rows)
+    index.add(rows)
+    parameters: Any = faiss.ParameterSpace()
+    parameters.set_index_parameter(index, "nprobe", lists)
+    distances, ranked_rows = index.search(np.ascontiguousarray(queries), len(rows))
     scores = np.full((len(queries), len(rows)), -np.inf, np.float32)
     np.put_along_axis(scores, ranked_rows, -distances, axis=1)
 
     return scores
+
+
+class _TurboQuantizer:
+    """Quantizer of TurboQuant (arXiv:2504.19874, its code for the mean squared error).
+
+    Args:
+        rows: vectors `(n, d)` whose rotated coordinates are centred and scaled, if they are.
+        bits: bits of a coordinate. 1.5 are one bit for each of 1.5·d coordinates, of which zeros are rotated too.
+        scaled: whether each rotated coordinate is centred and scaled to unit variance before it is rounded.
+    """
+
+    def __init__(self, rows: FloatArray, bits: float, scaled: bool) -> None:
+        dimensions = rows.shape[1] * 3 // 2 if bits == 1.5 else rows.shape[1]
+        self._padding = ((0, 0), (0, dimensions - rows.shape[1]))
+        self._rotation = draw_rotation(dimensions, np.random.default_rng(0)).astype(np.float32)
+        self._levels = find_normal_levels(2 ** int(bits))
+        coordinates = self._normalize(rows)[0]
+        self._mean = coordinates.mean(axis=0) if scaled else np.float32(0)
+        self._deviation = np.maximum(coordinates.std(axis=0), np.float32(1e-12)) if scaled else np.float32(1)
+
+    def rotate(self, vectors: FloatArray) -> FloatArray:
+        """Return vectors `(n, d)` in the rotated coordinates."""
+        return np.asarray(np.pad(vectors, self._padding) @ self._rotation, np.float32)
+
+    def _normalize(self, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the rotated vectors, scaled to norm √d, and their norms `(n, 1)`."""
+        lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        # Rotated coordinates of a unit vector are nearly normal, with variance 1/d.
+        return self.rotate(vectors / lengths) * np.sqrt(len(self._rotation), dtype=np.float32), lengths
+
+    def encode(self, vectors: FloatArray) -> FloatArray:
+        """Encode vectors `(n, d)`, and return the decoded ones in the rotated coordinates, at their own lengths."""
+        coordinates, lengths = self._normalize(vectors)
+        edges = (self._levels[1:] + self._levels[:-1]) / 2
+        cells = np.searchsorted(edges, (coordinates - self._mean) / self._deviation)
+        decoded = self._levels[cells].astype(np.float32) * self._deviation + self._mean
+        # The factor of each vector restores its length, which rounding shortens.
+        restored = decoded / np.linalg.norm(decoded, axis=1, keepdims=True) * lengths
+        return np.asarray(restored, np.float32)
+
+
+@cache
+def find_normal_levels(count: int) -> NDArray[np.float64]:
+    """Return the `count` levels `(count,)`, ascending, to which a standard normal variable is rounded with the least
+    mean squared error: the quantizer of Lloyd and Max, by their alternation on 40,000 quantiles.
+    """
+    values = torch.special.ndtri((torch.arange(40_000, dtype=torch.float64) + 0.5) / 40_000).numpy()
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    levels = values[(np.arange(count) * 2 + 1) * len(values) // (2 * count)]
+    for _ in range(2000):
+        edges = np.searchsorted(values, (levels[1:] + levels[:-1]) / 2)
+        edges = np.concatenate([[0], edges, [len(values)]])
+        # A cell without values keeps its level.
+        counts = np.diff(edges)
+        levels = np.where(counts > 0, np.diff(sums[edges]) / np.maximum(counts, 1), levels)
+    # They are symmetric around zero; on quantiles, they are so up to the rounding of edges.
+    return (levels - levels[::-1]) / 2
 
 
 REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
@@ -218,6 +337,7 @@ class Candidate:
         beside_words: the full vectors in the place's own words; empty without them.
         setting: what the place's template in `snippets` sets to get this form.
         metrics: ways to compare vectors for which the place has it.
+        added: bytes that the place adds to each searched vector, such as a factor.
     """
 
     form: StoredForm
@@ -226,6 +346,7 @@ class Candidate:
     beside_words: str = ""
     setting: str = ""
     metrics: tuple[Metric, ...] = get_args(Metric)
+    added: int = 0
 
 
 @dataclass(frozen=True)
@@ -259,6 +380,7 @@ class Place:
         counted: which bytes are compared.
         list_candidates: returns the candidates for a number of dimensions; the first stores the vectors as they are.
         measure: returns the bytes of a candidate for a number of rows.
+        computed: whether its forms are computed as its makers describe them and were never run in the place itself.
     """
 
     name: PlaceName
@@ -266,6 +388,7 @@ class Place:
     counted: Counted
     list_candidates: Callable[[int], Iterator[Candidate]]
     measure: Callable[[Candidate, int], PlaceCost]
+    computed: bool = False
 
 
 def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:

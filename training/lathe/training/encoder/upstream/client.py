@@ -51,7 +51,8 @@ OnUsage = Callable[[Usage, float], None]
 
 
 def count_call_texts(dimensions: int) -> int:
-    """Return the maximum number of texts of a call whose vectors have so many dimensions.
+    """Return the maximum number of texts of a call to an API that answers vectors with so many dimensions. An answer
+    must not exceed `MAX_CALL_BYTES`.
 
     Args:
         dimensions: dimensions of each vector in the answer.
@@ -60,7 +61,7 @@ def count_call_texts(dimensions: int) -> int:
 
 
 class UpstreamClient:
-    """Calls to an embeddings API, made by one event loop.
+    """Client of an embeddings API, with retries, rate limits and a circuit breaker, used by one event loop.
 
     What the API says of its model or of an error has no key in it and is cut, here, before anyone else sees it.
 
@@ -88,8 +89,8 @@ class UpstreamClient:
         self.endpoint = EndpointClient(key, spec.timeout, policy, limiter, spec.concurrency)
 
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> ApiAnswer:
-        """Send one call for texts to the API, and return its answer. A failed call is sent again while that may succeed
-        and the time for retries lasts.
+        """Send one call for texts to the API, and return its answer with a vector for each text. A failed call is sent
+        again while that may succeed and the time for retries lasts.
 
         Args:
             texts: texts of one call.
@@ -106,7 +107,7 @@ class UpstreamClient:
             self.on_usage("calls", 1)
             self.on_usage("retries", min(tries, 1))
             try:
-                return _bound_tokens(await self._embed(texts, options), texts, options)
+                return _drop_implausible_tokens(await self._embed(texts, options), texts, options)
             except CallError:
                 self.on_usage("failures", 1)
                 raise
@@ -133,10 +134,10 @@ class UpstreamClient:
         return answer
 
     async def _embed(self, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
-        """Make one attempt of a call, and return its answer.
+        """Make one attempt of a call, and return its answer with a vector for each text.
 
-        If it fails and none was answered before, the call is made once more without asking for base64. If that
-        succeeds, no later call asks for it.
+        If it fails as with a server that knows no base64, and no call was answered before, the call is made once more
+        without asking for base64. If that succeeds, no later call asks for it.
 
         Raises:
             CallError: if the answer does not hold one vector for each text.
@@ -157,7 +158,7 @@ class UpstreamClient:
         return answer
 
     async def _post(self, texts: Sequence[str], options: CallOptions, base64: bool) -> ApiAnswer:
-        """Post the request for the texts' vectors, and return the answer.
+        """Post the request for the texts' vectors, and return the parsed answer with a vector for each text.
 
         Raises:
             CallError: if the answer does not hold one vector for each text.
@@ -183,11 +184,12 @@ class UpstreamClient:
             message = f": {extract_message(content)}" if isinstance(content, dict) and "error" in content else ""
             raise CallError(OTHER_JSON, redact(f"it answered {error}{message}"), retryable=False) from None
 
-        return replace(answer, stated={name: redact(value) for name, value in answer.stated.items()})
+        return replace(answer, reported={name: redact(value) for name, value in answer.reported.items()})
 
     def _describe_status(self, error: CallError) -> CallError:
-        """Return the error of a request in the words of an error of this API. If the key was refused, the API's message
-        is left out, and so is the target of a redirect.
+        """Return an error of the endpoint with a message about this API and its HTTP status. The API's own message is
+        left out if the key was refused, and the target of a redirect is left out. An error without a status is returned
+        unchanged.
         """
         if not error.status:
             return error
@@ -202,12 +204,10 @@ class UpstreamClient:
         return CallError(error.kind, message, error.retryable, error.status, error.retry_after)
 
     def _require_plausible(self, payload: bytes, texts: int) -> None:
-        """Check that a JSON answer has no more values than the vectors of so many texts need, before it is parsed.
+        """Raise `CallError` if a JSON answer has far more values than the vectors of so many texts need, before it is
+        parsed.
 
         Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
-
-        Raises:
-            CallError: if it has far more.
         """
         containers = payload.count(b"[") + payload.count(b"{")
         values = payload.count(b",")
@@ -216,7 +216,7 @@ class UpstreamClient:
             raise CallError(OTHER_JSON, message, retryable=False)
 
     def _parse_json(self, headers: Mapping[str, str], payload: bytes) -> Any:
-        """Parse the payload of a response as JSON, and return its value.
+        """Parse the payload of a response as JSON, and return the value.
 
         Raises:
             CallError: if it is not JSON, which is retryable: a proxy may answer for a server that restarts.
@@ -228,8 +228,8 @@ class UpstreamClient:
             raise CallError(NOT_JSON, f"not JSON but {kind} came back", retryable=True) from None
 
 
-def _bound_tokens(answer: ApiAnswer, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
-    """Return an answer, without its number of tokens if the texts cannot have so many.
+def _drop_implausible_tokens(answer: ApiAnswer, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
+    """Return an answer unchanged, or without its number of tokens if the texts cannot have so many.
 
     A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.
     """

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
-from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder, require_unicode
+from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
 from lathe.training.encoder.upstream.client import OnUsage, UpstreamClient, Usage, count_call_texts
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions
-from lathe.training.encoder.upstream.space import UpstreamSpace, find_usable, normalize_rows
+from lathe.training.encoder.upstream.space import UpstreamSpace, find_valid_rows, normalize_rows
 from lathe.training.encoder.upstream.store import UpstreamStore
 from lathe.training.encoder.vector_database import StoredVector
 from lathe.training.endpoint import read_key
@@ -54,7 +54,7 @@ class UpstreamEncoder(PromptedEncoder):
         max_length: tokens that it is taken to read of a text.
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
-        fingerprint: hash of provider, model, revision, what the API states of them, dimensions, length and prompts.
+        fingerprint: hash of provider, model, revision, what the API reports of them, dimensions, length and prompts.
         usage: calls, texts, tokens and cost of this process by counter; see `Usage`.
         store: stored vectors; None if vectors are not stored.
         unexpected: exception of the latest call that nothing expects.
@@ -105,7 +105,7 @@ class UpstreamEncoder(PromptedEncoder):
         self._run(self._prepare(key, patience, on_usage))
 
     def _read_key(self) -> str | None:
-        """Read the API's key from the environment variable that the spec names. Returns None if it names none.
+        """Return the API's key from the environment variable that the spec names, or None if the spec names none.
 
         Raises:
             EncoderError: if it is not there.
@@ -117,8 +117,8 @@ class UpstreamEncoder(PromptedEncoder):
             raise EncoderError(str(error)) from None
 
     async def _prepare(self, key: str | None, patience: float, on_usage: OnUsage) -> None:
-        """Create the objects that belong to the event loop, and set them as attributes. They are the client, the limit
-        of its concurrent calls, and the space.
+        """Create the client, the semaphore for concurrent calls, and the `UpstreamSpace`, and set them as attributes.
+        They belong to the event loop, in which this runs.
         """
 
         def count(usage: Usage, amount: float) -> None:
@@ -130,7 +130,9 @@ class UpstreamEncoder(PromptedEncoder):
         self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.client, self.store)
 
     def close(self) -> None:
-        """Cancel the calls, close the connections and the store, and end the thread. A second call does nothing."""
+        """Cancel the calls, close the connections and the store, and end the thread. Further calls of this method do
+        nothing.
+        """
         with self.guard:
             closing, self.closing = self.closing, True
 
@@ -186,13 +188,13 @@ class UpstreamEncoder(PromptedEncoder):
         return self.read_problem or self.write_problem
 
     def describe(self) -> dict[str, Any]:
-        """Return the encoder's settings as a dict for the artifact's metadata. Keys are those of the spec, with
-        `fingerprint`, `dimensions`, `max_length` and `prompts`.
+        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms. Keys are those of
+        the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
 
-        Of the upstream, it has provider, protocol and what the API states of its model, not address and key.
+        `upstream` holds provider, protocol and what the API reports of its model, but no address and key.
         """
         return self.spec.to_json() | {
-            "upstream": self.upstream.describe() | {"stated": self.space.known.stated},
+            "upstream": self.upstream.describe() | {"stated": self.space.known.reported},
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
             "max_length": self.max_length,
@@ -208,8 +210,8 @@ class UpstreamEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` float32, in the order given. The API is called only for texts whose vectors
-        are not stored.
+        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with tokens of each text. The API
+        is called only for texts whose vectors are not stored.
 
         The API truncates long texts. `on_batch` is called once, when all texts are done.
 
@@ -220,7 +222,7 @@ class UpstreamEncoder(PromptedEncoder):
                 `long_text` of "mean".
             UpstreamError: if the API gives no vectors.
         """
-        require_unicode(texts)
+        self._require_unicode(texts)
         prompt = self.prompt(prompt_name)
         outcomes = self.encode_each(
             texts, self.build_options(prompt, long_text or self.spec.long_text, truncation_side)
@@ -239,7 +241,7 @@ class UpstreamEncoder(PromptedEncoder):
         return Encoding(normalize_rows(vectors) if normalize else vectors, tokens, int(tokens.sum()))
 
     def build_options(self, prompt: str | None, long_text: LongText, truncation_side: Side) -> CallOptions:
-        """Return the options of the calls that encode texts in this way.
+        """Return the options of the API calls that encode texts with this prompt and this treatment of long texts.
 
         Args:
             prompt: text of the prompt.
@@ -257,8 +259,8 @@ class UpstreamEncoder(PromptedEncoder):
         return CallOptions(prompt, long_text == "truncate", truncation_side)
 
     def encode_each(self, texts: Sequence[str], options: CallOptions) -> list[StoredVector | Exception]:
-        """Return, for each text, its vector, not normalized, or the error that says why it has none. The error has the
-        text's position in `texts`.
+        """Return, for each text, its vector as the API gave it, not normalized, or the exception that says why it has
+        none. The exception has the text's position in `texts`.
 
         Raises:
             EncoderError: if the API does not cut texts at the end that `options` names.
@@ -275,17 +277,17 @@ class UpstreamEncoder(PromptedEncoder):
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in outcomes}
 
         if missing:
-            outcomes |= self._run(self._ask(missing, options))
+            outcomes |= self._run(self._fetch(missing, options))
 
         each = [outcomes[key] for key in keys]
         return [
-            place_error(outcome, position) if isinstance(outcome, Exception) else outcome
+            add_position(outcome, position) if isinstance(outcome, Exception) else outcome
             for position, outcome in enumerate(each)
         ]
 
     def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in order, and None where there is none. If they cannot be read,
-        `read_problem` is set.
+        """Return the stored vector of each key, in order, or None for a key that is not stored. If the store fails,
+        `read_problem` is set and the error is raised.
 
         Raises:
             UpstreamError: if stored vectors cannot be read.
@@ -303,13 +305,16 @@ class UpstreamEncoder(PromptedEncoder):
         return stored
 
     def _compute_key(self, text: str, options: CallOptions) -> bytes:
+        """Return the key under which a text's vector is stored: a digest of fingerprint, prompt, truncation side and
+        text.
+        """
         context = repr((self.fingerprint, options.prompt, options.truncation_side))
         payload = f"{context}\0{text}".encode("utf-8", "surrogatepass")
         return hashlib.blake2b(payload, digest_size=16).digest()
 
-    async def _ask(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
-        """Request from the API the vectors of texts that are not stored. Returns the vector or the error of each text
-        by its key.
+    async def _fetch(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
+        """Request from the API the vectors of texts that are not stored. Returns the vector or the exception of each
+        text, by its key.
 
         Texts that another call has sent already are not sent again: their results are awaited.
         """
@@ -329,7 +334,7 @@ class UpstreamEncoder(PromptedEncoder):
         batches = [unsent[start : start + size] for start in range(0, len(unsent), size)]
 
         try:
-            await asyncio.gather(*(self._ask_batch({key: texts[key] for key in batch}, options) for batch in batches))
+            await asyncio.gather(*(self._fetch_batch({key: texts[key] for key in batch}, options) for batch in batches))
         finally:
             for key in unsent:
                 future = self.in_flight.pop(key)
@@ -338,8 +343,8 @@ class UpstreamEncoder(PromptedEncoder):
 
         return {key: await future for key, future in waiting.items()}
 
-    async def _ask_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
-        """Call the API for one batch of texts, and store the vectors. Each text's vector or error is set as the result
+    async def _fetch_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
+        """Call the API for one batch of texts, store the vectors, and set each text's vector or exception as the result
         of its future in `in_flight`.
 
         If the API refuses the call because of a text, each half is sent as a call, down to the text itself.
@@ -348,12 +353,12 @@ class UpstreamEncoder(PromptedEncoder):
         try:
             async with self.slots:
                 answer = await self.client.send(list(texts.values()), options, self.max_length)
-            outcomes = self._accept(texts, answer)
+            outcomes = self._check_and_store(texts, answer)
             self.unexpected.message = None
         except CallError as error:
             if len(keys) > 1:
                 for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
-                    await self._ask_batch({key: texts[key] for key in half}, options)
+                    await self._fetch_batch({key: texts[key] for key in half}, options)
                 return
             outcomes = [TextError(f"{self.upstream.provider_name}: {error}")]
         except UpstreamError as error:
@@ -365,22 +370,23 @@ class UpstreamEncoder(PromptedEncoder):
             self.in_flight[key].set_result(outcome)
 
     def _record_unexpected(self, error: Exception) -> UpstreamError:
-        """Record an unexpected exception in `unexpected`, and return the error that its texts get."""
+        """Record an exception that nothing expects in `unexpected`, and return the error that its texts get."""
         self.unexpected.record(error)
         return UpstreamError(
             f"{self.upstream.provider_name}: an unexpected {locate_error(error)}, from a call or its answer"
         )
 
-    def _accept(self, texts: Mapping[bytes, str], answer: ApiAnswer) -> list[StoredVector | Exception]:
-        """Check an answer of the API, store its vectors, and return them in the order of the texts.
+    def _check_and_store(self, texts: Mapping[bytes, str], answer: ApiAnswer) -> list[StoredVector | Exception]:
+        """Check an answer of the API, store its vectors, and return the vector or exception of each text, in the order
+        of the texts.
 
         A row with NaN, inf or only zeros has no direction: it is an error, and not stored.
 
         Raises:
-            SpaceChangedError: if the API states another model than before.
+            SpaceChangedError: if the API reports another model than before.
             UpstreamError: if the vectors have other dimensions than before.
         """
-        self.space.require_stated(answer.stated)
+        self.space.check_reported_model(answer.reported)
         if answer.vectors.shape[1] != self.dimensions:
             raise UpstreamError(
                 f"{self.upstream.provider_name}: it answered vectors of {answer.vectors.shape[1]} dimensions, not of "
@@ -389,7 +395,7 @@ class UpstreamEncoder(PromptedEncoder):
 
         estimates = [estimate_tokens(text, self.max_length) for text in texts.values()]
         tokens = _share_tokens(estimates, answer.tokens)
-        usable = find_usable(answer.vectors)
+        usable = find_valid_rows(answer.vectors)
 
         if self.store is not None:
             keys = [key for key, is_usable in zip(texts, usable, strict=True) if is_usable]
@@ -404,8 +410,8 @@ class UpstreamEncoder(PromptedEncoder):
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors under their keys. If that fails, as on a full disk, it is logged and `write_problem` is set,
-        since the vectors are valid.
+        """Store vectors under their keys. If that fails, as on a full disk, it is logged and `write_problem` is set
+        instead of raising an error, since the vectors are valid.
         """
         assert self.store is not None
         try:
@@ -417,10 +423,8 @@ class UpstreamEncoder(PromptedEncoder):
             self.write_problem = str(error)
 
     def identify(self) -> None:
-        """Find out by the vectors of test texts which model the API runs, and set fingerprint and dimensions. Nothing
-        is done if they are set.
-
-        The API is not asked if a process did so less than `probe_seconds` ago.
+        """Find out which embedding space the API's vectors are of, by the vectors of probe texts, and set fingerprint
+        and dimensions. The API is not asked if this or another process asked it less than `probe_seconds` ago.
 
         If the API cannot be reached, the space is the one that was last confirmed. If its vectors are of another space
         than before, texts that are not stored are refused; see `problem`.
@@ -434,15 +438,16 @@ class UpstreamEncoder(PromptedEncoder):
 
 
 def _strip_frames(error: UpstreamError) -> UpstreamError:
-    """Return an error without traceback and causes, whose frames would keep a whole answer in memory."""
+    """Remove traceback and causes from an error, whose frames would keep a whole answer in memory, and return the
+    error.
+    """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
-def place_error(error: Exception, position: int) -> Exception:
-    """Return a copy of a text's error with the text's position.
-
-    Other errors are returned unchanged.
+def add_position(error: Exception, position: int) -> Exception:
+    """Return a copy of a text's error with the text's position in the input. Errors that are of no single text are
+    returned unchanged.
     """
     return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
 

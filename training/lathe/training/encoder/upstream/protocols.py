@@ -29,7 +29,7 @@ class MalformedAnswerError(Exception):
 
 @dataclass(frozen=True)
 class CallOptions:
-    """How the texts of a call are encoded.
+    """Options of a call: prompt, and how long texts are truncated.
 
     Attributes:
         prompt: text put before each text, or what the protocol has in its place; None for none.
@@ -44,17 +44,18 @@ class CallOptions:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """Vectors of a call's texts.
+    """Answer of an API to a call: the vectors of its texts, their number of tokens, and what the API reports of its
+    model.
 
     Attributes:
         vectors: `(n, d)`, as the API gives them.
         tokens: number of tokens of all texts together; None if the API does not count them.
-        stated: what the answer says of the model, such as its name; a change means other vectors.
+        reported: what the answer says of the model, such as its name, by field; a change means other vectors.
     """
 
     vectors: NDArray[np.float32]
     tokens: int | None
-    stated: Mapping[str, str] = field(default_factory=dict)
+    reported: Mapping[str, str] = field(default_factory=dict)
 
 
 class EmbeddingsProtocol(Protocol):
@@ -73,10 +74,11 @@ class EmbeddingsProtocol(Protocol):
     """Whether texts can be truncated at their beginning."""
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Return the JSON body of a call."""
+        """Build the JSON body of a call that asks for the vectors of texts, as a dict."""
 
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Return the vectors in a JSON answer, in the order of the `count` texts.
+    def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
+        """Read the vectors from a parsed JSON answer, in the order of the `count` texts, with the number of tokens and
+        what the API reports of its model.
 
         Raises:
             MalformedAnswerError: if it does not hold one vector for each text, all of the same dimensions.
@@ -92,19 +94,18 @@ class OpenAIProtocol:
     cuts_left = False
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Build the body of a call, which asks for vectors in base64.
-
-        A number takes four bytes, where JSON has about twelve.
+        """Build the JSON body of a call, as a dict. It asks for vectors in base64: four bytes a number, where JSON has
+        about twelve.
         """
         prompted = [f"{options.prompt or ''}{text}" for text in texts]
         body = {"model": spec.model, "input": prompted, "encoding_format": "base64"}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Read an OpenAI-style answer: its vectors, ordered by their `index`, its tokens, and the model that it states.
-        A vector may be base64 or a list of numbers.
+    def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
+        """Read a parsed answer in OpenAI's format: its vectors, ordered by their `index`, its number of tokens, and the
+        model and Lathe space id that it reports.
         """
-        items = _require_list(_get_field(found, "data"), "data", count)
+        items = _require_list(_get_field(content, "data"), "data", count)
         rows: list[Any] = [None] * count
         for position, item in enumerate(items):
             index = item.get("index", position) if isinstance(item, dict) else position
@@ -112,12 +113,12 @@ class OpenAIProtocol:
                 raise MalformedAnswerError(f"an index of {index!r:.40} in an answer for {count} texts")
             rows[index] = _get_field(item, "embedding")
 
-        usage = found.get("usage")
+        usage = content.get("usage")
         tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        model = found.get("model")
-        stated = {"model": model} if isinstance(model, str) else {}
+        model = content.get("model")
+        reported = {"model": model} if isinstance(model, str) else {}
 
-        return ApiAnswer(_stack_rows(rows, count), _read_count(tokens), stated | read_space(headers))
+        return ApiAnswer(_stack_rows(rows, count), _read_count(tokens), reported | read_space_id(headers))
 
 
 class CohereProtocol:
@@ -134,7 +135,7 @@ class CohereProtocol:
     cuts_left = True
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Return the JSON body of a call to Cohere's API, as a dict. Without a prompt, texts are documents."""
+        """Build the JSON body of a call to Cohere's API, as a dict. Without a prompt, texts are documents."""
         end = "END" if options.truncation_side == "right" else "START"
         body = {
             "model": spec.model,
@@ -145,10 +146,10 @@ class CohereProtocol:
         }
         return body if spec.dimensions is None else body | {"output_dimension": spec.dimensions}
 
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Read an answer of Cohere's API: the vectors in `embeddings.float`, and the billed tokens."""
-        rows = _get_field(_get_field(found, "embeddings"), "float")
-        meta = found.get("meta")
+    def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
+        """Read a parsed answer of Cohere's API: the vectors in `embeddings.float`, and the billed number of tokens."""
+        rows = _get_field(_get_field(content, "embeddings"), "float")
+        meta = content.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
         tokens = billed.get("input_tokens") if isinstance(billed, dict) else None
         return ApiAnswer(_stack_rows(rows, count), _read_count(tokens))
@@ -162,7 +163,7 @@ PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
 
 
 def _get_field(content: Any, name: str) -> Any:
-    """Check that JSON content is an object with a field of this name, and return the field's value.
+    """Return the value of a field of a JSON object.
 
     Raises:
         MalformedAnswerError: if it is no object that has the field.
@@ -173,7 +174,7 @@ def _get_field(content: Any, name: str) -> Any:
 
 
 def _require_list(items: Any, name: str, count: int) -> list[Any]:
-    """Check that a JSON field holds a list of `count` items, and return the list.
+    """Return the content of a JSON field as a list, after a check that it is a list with `count` items.
 
     Args:
         items: content of a JSON field.
@@ -181,7 +182,7 @@ def _require_list(items: Any, name: str, count: int) -> list[Any]:
         count: number of texts, each of which has one item.
 
     Raises:
-        MalformedAnswerError: if it is not.
+        MalformedAnswerError: if it is no list or has another number of items.
     """
     if not isinstance(items, list):
         raise MalformedAnswerError(f"{name} that are no list")
@@ -207,7 +208,7 @@ def _stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
 
 
 def _read_row(row: Any) -> NDArray[np.float32]:
-    """Convert one vector of an answer, a list of numbers or float32 in base64, to an array `(d,)`.
+    """Convert one vector of an answer, a list of numbers or float32 in base64, to an array `(d,)` float32.
 
     Raises:
         MalformedAnswerError: if it is neither.
@@ -227,16 +228,12 @@ def _read_row(row: Any) -> NDArray[np.float32]:
 
 
 def _read_count(value: Any) -> int | None:
-    """Return a number of tokens.
-
-    The result is None if the value is no whole number of at least 0.
-    """
+    """Return a number of tokens unchanged, or None if the value is no whole number of at least 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def read_space(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the space that another Lathe names in its headers.
-
-    The result is empty for other servers.
+def read_space_id(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the space id that another Lathe server sends in its headers, as a dict with the key `space_id`. The dict
+    is empty for other servers.
     """
     return {"space_id": headers[SPACE_HEADER]} if SPACE_HEADER in headers else {}

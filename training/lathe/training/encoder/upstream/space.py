@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class UpstreamSpace:
-    """Space of an API's vectors, compared with the earlier one by the vectors of a few probe texts.
+    """Embedding space of an API's vectors. The vectors of a few probe texts tell whether it is still the same.
 
     All coroutines belong to the event loop of the calls.
 
@@ -56,7 +56,7 @@ class UpstreamSpace:
     ) -> None:
         assert spec.upstream is not None
         self.name, self.upstream, self.max_length = spec.name, spec.upstream, max_length
-        self.asked = digest(
+        self.request_digest = digest(
             self.upstream.identity,
             self.upstream.model,
             spec.revision,
@@ -65,23 +65,23 @@ class UpstreamSpace:
             dict(sorted(prompts.items())),
         )
         """Digest of what is asked for: a part of the fingerprint."""
-        self.address = digest(self.asked, self.upstream.protocol, self.upstream.url)
-        """Digest of that, protocol and URL, between which the stated model may differ."""
+        self.address = digest(self.request_digest, self.upstream.protocol, self.upstream.url)
+        """Digest of that, protocol and URL, between which the reported model may differ."""
         self.prompt = prompt
         self.client, self.store = client, store
-        self.found: StoredSpace | None = None
+        self.identified: StoredSpace | None = None
         self.problem: str | None = None
         self.checking = asyncio.Lock()
 
     @property
     def known(self) -> StoredSpace:
         """Space that `identify` found, which must be called first."""
-        assert self.found is not None
-        return self.found
+        assert self.identified is not None
+        return self.identified
 
     async def identify(self) -> None:
-        """Find out, by the vectors of test texts, which space (vectors of which model) the API answers. Nothing is done
-        if an earlier call did, and concurrent calls wait for each other.
+        """Find out, by the vectors of probe texts, which embedding space the API's vectors are of, and set
+        `identified`. Nothing is done if an earlier call did, and concurrent calls wait for each other.
 
         The API is not asked if a process did so less than `probe_seconds` ago. If it cannot be reached, the space is
         the one that was last confirmed. If its vectors are of another space than before, `problem` says so.
@@ -90,28 +90,31 @@ class UpstreamSpace:
             UpstreamError: if the API gives no valid answer, and no space of it is stored.
         """
         async with self.checking:
-            if self.found is None:
+            if self.identified is None:
                 await self._identify()
 
     async def _identify(self) -> None:
+        """Set `identified` to the stored space if it was checked recently or the API is unavailable, else to the space
+        that the API's answer to the probe texts shows.
+        """
         # A process that asked a short while ago answers for this one: no call is made.
         known = self.store.read_space(self.address) if self.store is not None else None
-        if known is not None and not self._is_due(known):
-            self.found = known
+        if known is not None and not self._is_check_due(known):
+            self.identified = known
             return
 
         try:
-            probed = await self._probe()
+            probed = await self._embed_probe_texts()
         except (UpstreamUnavailableError, UpstreamBusyError):
             if known is None:
                 raise
             log.warning("the encoder %s cannot be reached; its stored vectors are served", self.name)
-            self.found = known
+            self.identified = known
             return
 
         # The API states the same model; only the probe vectors tell whether it is.
         if known is not None and known.fingerprint == probed.fingerprint:
-            self.found = known
+            self.identified = known
             self._confirm_or_refuse(probed)
             return
 
@@ -119,28 +122,26 @@ class UpstreamSpace:
             log.warning("%s states another model; its vectors belong to another space now", self.name)
 
         # Before the space is stored: two models under one fingerprint would mix their vectors.
-        self._require_shared(probed)
-        self.found = probed
+        self._refuse_shared_fingerprint(probed)
+        self.identified = probed
         self._write()
 
-    def _require_shared(self, space: StoredSpace) -> None:
-        """Check that a space has the same vectors as a stored one of another address with the same fingerprint.
+    def _refuse_shared_fingerprint(self, space: StoredSpace) -> None:
+        """Raise `UpstreamError` if the store has a space with the same fingerprint, from another address, whose vectors
+        of the probe texts differ.
 
-        They differ if `provider` gives two addresses one name, and they answer by different models.
-
-        Raises:
-            UpstreamError: if they do.
+        This happens if `provider` gives two addresses one name, and they answer by different models.
         """
-        shared = None if self.store is None else self.store.find_fingerprint(space.fingerprint)
-        if shared is not None and _find_cosine(shared.probes, space.probes) < MIN_COSINE:
+        shared = None if self.store is None else self.store.find_space(space.fingerprint)
+        if shared is not None and _find_minimum_cosine(shared.probes, space.probes) < MIN_COSINE:
             raise UpstreamError(
                 f"{self.upstream.provider_name} answers other vectors at this address than at another one under the "
                 f"name {self.upstream.model}: give the encoder {self.name} another provider, or another revision"
             )
 
     async def check(self) -> None:
-        """Check, every `probe_seconds`, that the API still answers vectors of the same model. The vectors of test texts
-        are compared with earlier ones.
+        """Compare the API's vectors of the probe texts with earlier ones if that was not done for `probe_seconds`.
+        Raise `SpaceChangedError` if the API's model has changed.
 
         Vectors that were stored since the last comparison are deleted if the space has changed: they may be of either.
 
@@ -149,57 +150,56 @@ class UpstreamSpace:
             UpstreamError: if the API does not answer.
         """
         async with self.checking:
-            if self._is_due(self.known):
-                self._confirm_or_refuse(await self._probe())
+            if self._is_check_due(self.known):
+                self._confirm_or_refuse(await self._embed_probe_texts())
             if self.problem is not None:
                 raise SpaceChangedError(self.problem)
 
-    def require_stated(self, stated: Mapping[str, str]) -> None:
-        """Check that an answer states the same model as earlier ones. Otherwise, texts that are not stored are refused
-        from then on.
-
-        Raises:
-            SpaceChangedError: if it does not; texts that are not stored are refused from then on.
+    def check_reported_model(self, reported: Mapping[str, str]) -> None:
+        """Raise `SpaceChangedError` if an answer reports another model than earlier ones. Texts that are not stored are
+        then refused from now on.
         """
-        if change := self._describe_stated(stated):
+        if change := self._describe_model_change(reported):
             self._refuse(change)
             raise SpaceChangedError(change)
 
-    def _is_due(self, space: StoredSpace) -> bool:
+    def _is_check_due(self, space: StoredSpace) -> bool:
+        """Return whether the probe texts were last compared at least `probe_seconds` ago."""
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
     def _confirm_or_refuse(self, answered: StoredSpace) -> None:
-        """Compare the answer to the test texts with the known space. If they agree, store the time of the comparison,
-        else refuse further texts and set `problem`.
+        """Compare the API's answer to the probe texts with the known space. If they agree, the time of the comparison
+        is stored. Otherwise further texts are refused and `problem` is set.
         """
-        if change := self._describe_stated(answered.stated) or self._describe_difference(answered.probes):
+        if change := self._describe_model_change(answered.reported) or self._describe_vector_change(answered.probes):
             self._refuse(change)
             return
         self.problem = None
-        self.found = replace(self.known, checked_at=answered.checked_at)
+        self.identified = replace(self.known, checked_at=answered.checked_at)
         self._write()
 
     def _write(self) -> None:
+        """Write the known space to the store, if there is one."""
         if self.store is not None:
             self.store.write_space(self.known, self.address)
 
     def _refuse(self, change: str) -> None:
-        """Refuse texts that are not stored from now on, for the reason `change`. Stored vectors that may be of another
-        model are deleted. Texts are refused until a comparison finds the known space again.
+        """Refuse texts that are not stored from now on, for the reason `change`, until a comparison finds the known
+        space again. Stored vectors that may be of another model are deleted.
         """
         if self.problem is None:
             log.warning("%s", change)
             if self.store is not None:
                 self.store.delete_unconfirmed(self.known.fingerprint)
         self.problem = change
-        self.found = replace(self.known, checked_at=time.time())
+        self.identified = replace(self.known, checked_at=time.time())
 
-    def _describe_stated(self, stated: Mapping[str, str]) -> str | None:
-        """Return a sentence that says what an answer states otherwise than earlier ones, and what to do. The result is
-        None if nothing is different.
+    def _describe_model_change(self, reported: Mapping[str, str]) -> str | None:
+        """Return a message about the model that an answer reports if earlier answers reported another one. Returns None
+        otherwise.
         """
-        for name, value in stated.items():
-            before = self.known.stated.get(name)
+        for name, value in reported.items():
+            before = self.known.reported.get(name)
             if before is not None and before != value:
                 return (
                     f"{self.upstream.provider_name} states {value} as {name} of {self.upstream.model}, and stated "
@@ -209,12 +209,12 @@ class UpstreamSpace:
 
         return None
 
-    def _describe_difference(self, probes: NDArray[np.float32]) -> str | None:
-        """Return a sentence that says how far the test texts' vectors differ from earlier ones, and what to do. The
-        result is None if they are the same.
+    def _describe_vector_change(self, probes: NDArray[np.float32]) -> str | None:
+        """Return a message that says how far the probe texts' vectors differ from earlier ones, and what to do. Returns
+        None if they are the same.
         """
         before, now = self.known.probes.shape[1], probes.shape[1]
-        cosine = _find_cosine(self.known.probes, probes)
+        cosine = _find_minimum_cosine(self.known.probes, probes)
         if cosine >= MIN_COSINE:
             return None
 
@@ -225,8 +225,8 @@ class UpstreamSpace:
             "indexes again"
         )
 
-    async def _probe(self) -> StoredSpace:
-        """Call the API for the vectors of the test texts, check them, and return them as a space.
+    async def _embed_probe_texts(self) -> StoredSpace:
+        """Call the API for the vectors of the probe texts, check them, and return them as a `StoredSpace`.
 
         Raises:
             UpstreamError: if they do not come, are not finite, or have other dimensions than asked for.
@@ -237,8 +237,8 @@ class UpstreamSpace:
         except CallError as error:
             raise UpstreamError(f"{provider}: {error}") from None
 
-        stated = dict(answer.stated)
-        if not find_usable(answer.vectors).all():
+        reported = dict(answer.reported)
+        if not find_valid_rows(answer.vectors).all():
             raise UpstreamError(f"{provider}: it answers NaN, inf or only zeros for the probe texts")
 
         width = answer.vectors.shape[1]
@@ -248,20 +248,17 @@ class UpstreamSpace:
                 "dimensions out"
             )
 
-        fingerprint = digest(self.asked, dict(sorted(stated.items())), width)[:32]
-        return StoredSpace(fingerprint, stated, answer.vectors, time.time())
+        fingerprint = digest(self.request_digest, dict(sorted(reported.items())), width)[:32]
+        return StoredSpace(fingerprint, reported, answer.vectors, time.time())
 
 
-def find_usable(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return a mask `(n,)` of the rows that are finite and not zero.
-
-    Only those have a direction.
-    """
+def find_valid_rows(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return a mask `(n,)` that is True for vectors that are finite and not all zeros. Only those have a direction."""
     return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
 
 
-def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
-    """Return the lowest cosine between the earlier and the present vector of a text, over all texts. It is -1 if their
+def _find_minimum_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
+    """Return the lowest cosine, over the probe texts, between a text's earlier and present vector. Returns -1 if the
     dimensions differ.
     """
     if before.shape != now.shape:
@@ -270,7 +267,7 @@ def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float
 
 
 def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the rows scaled to unit length, as float32. A row of zeros stays one."""
+    """Return the rows of `(n, d)` scaled to unit length, as float32. A row of zeros stays zero."""
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
     return unit

@@ -25,17 +25,17 @@ CREATE TABLE spaces (
 
 @dataclass(frozen=True)
 class StoredSpace:
-    """Vector space of an API's vectors.
+    """Embedding space of an API's vectors, with the vectors of the probe texts by which it is recognized.
 
     Attributes:
         fingerprint: fingerprint of the space.
-        stated: what the API stated of the model.
+        reported: what the API stated of the model.
         probes: vectors of the probe texts `(n, d)`.
         checked_at: Unix time in seconds when the probe vectors were last compared.
     """
 
     fingerprint: str
-    stated: dict[str, str]
+    reported: dict[str, str]
     probes: NDArray[np.float32]
     checked_at: float
 
@@ -47,22 +47,26 @@ class UpstreamStore(VectorDatabase):
     contents = "the vectors of upstream encoders"
     remedy = "and its vectors are asked for again"
 
-    def read_space(self, asked: str) -> StoredSpace | None:
-        """Return the space that was last compared for `asked`, a digest of address and request, or None.
+    def read_space(self, request_digest: str) -> StoredSpace | None:
+        """Return the embedding space that was last confirmed for an address and request, or None if none is stored.
+        `request_digest` is a digest of both.
 
         Raises:
             UpstreamError: if its row, or the file, is damaged.
         """
-        return self._select_space("asked = ?", asked)
+        return self._select_space("asked = ?", request_digest)
 
-    def find_fingerprint(self, fingerprint: str) -> StoredSpace | None:
-        """Return the space of a fingerprint as it was last compared at any address, or None.
+    def find_space(self, fingerprint: str) -> StoredSpace | None:
+        """Return the embedding space with this fingerprint, as last confirmed at any address, or None if none is
+        stored.
 
-        It raises what `read_space` raises.
+        Raises:
+            UpstreamError: if its row, or the file, is damaged.
         """
         return self._select_space("fingerprint = ?", fingerprint)
 
     def _select_space(self, condition: str, argument: str) -> StoredSpace | None:
+        """Return the most recently checked space that meets an SQL condition with one argument, or None."""
         with self.guard, self._translate_errors():
             row = self.connection.execute(
                 f"SELECT fingerprint, stated, width, probes, checked_at FROM spaces WHERE {condition} "
@@ -76,21 +80,21 @@ class UpstreamStore(VectorDatabase):
             except (ValueError, TypeError, AttributeError) as error:
                 raise sqlite3.DatabaseError(f"a row of spaces: {error}") from None
 
-    def write_space(self, space: StoredSpace, asked: str) -> None:
-        """Store a space with its test vectors. If it is stored already, only the time of its last comparison is
-        updated.
+    def write_space(self, space: StoredSpace, request_digest: str) -> None:
+        """Store a space with its vectors of the probe texts. If it is stored already, only the time of its last
+        comparison is updated.
         """
-        stated, probes = orjson.dumps(space.stated).decode(), np.ascontiguousarray(space.probes, "<f4")
+        reported, probes = orjson.dumps(space.reported).decode(), np.ascontiguousarray(space.probes, "<f4")
         with self.guard, self._translate_errors(), self.connection:
             self.connection.execute(
                 "INSERT INTO spaces VALUES (?,?,?,?,?,?) "
                 "ON CONFLICT (asked, fingerprint) DO UPDATE SET checked_at = excluded.checked_at",
-                (space.fingerprint, asked, stated, probes.shape[1], probes.tobytes(), space.checked_at),
+                (space.fingerprint, request_digest, reported, probes.shape[1], probes.tobytes(), space.checked_at),
             )
 
     def delete_unconfirmed(self, fingerprint: str) -> int:
-        """Delete the vectors of a space that were stored after its test vectors were last compared. Returns the number
-        of deleted vectors.
+        """Delete the vectors of a space that were stored after its probe texts were last compared, and return the
+        number of deleted vectors.
 
         The probes also count as never compared, so that the next process compares them before it asks for a vector.
         """
@@ -104,13 +108,14 @@ class UpstreamStore(VectorDatabase):
             return deleted.rowcount
 
 
-def _parse_space(fingerprint: str, stated: str, width: int, probes: bytes, checked_at: float) -> StoredSpace:
-    """Return the space that the values of a database row describe.
+def _parse_space(fingerprint: str, reported: str, width: int, probes: bytes, checked_at: float) -> StoredSpace:
+    """Return the embedding space (model, vectors of the probe texts, time of the check) stored in one row of the
+    database.
 
     Raises:
         ValueError, TypeError, AttributeError: if it is damaged.
     """
-    described = {str(name): str(value) for name, value in orjson.loads(stated).items()}
+    described = {str(name): str(value) for name, value in orjson.loads(reported).items()}
     vectors = np.frombuffer(probes, "<f4").reshape(-1, width)
     if not vectors.size or not np.isfinite(vectors).all() or not math.isfinite(checked_at):
         raise ValueError("its vectors or its time are no numbers")

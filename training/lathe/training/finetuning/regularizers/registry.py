@@ -16,7 +16,7 @@ NONE = "regularizer.NoRegularizer"
 
 @dataclass(frozen=True)
 class Method:
-    """Training method, which `lathe train` has as a command.
+    """A training method, which `lathe train` has as a command.
 
     Attributes:
         regularizer: file of this folder and class of the regularizer, such as `reze.Reze`.
@@ -53,7 +53,7 @@ REGULARIZED = tuple(name for name, method in METHODS.items() if method.regulariz
 
 
 def create_regularizer(method: str, settings: "RegularizerSettings") -> "Regularizer":
-    """Import the regularizer class of a training method, and return an instance with the job's settings.
+    """Import the regularizer class of a training method, and return an instance with these settings.
 
     Raises:
         KeyError: if there is no such method.

@@ -53,7 +53,7 @@ class RegularizerSettings(StrictSettings):
 
 
 class Regularizer(ABC):
-    """Term added to InfoNCE, prepared once before the training.
+    """Interface of a regularizer: a term that is added to the InfoNCE loss, and is prepared once before the training.
 
     Attributes:
         settings: settings that it uses; None if it has none.
@@ -65,7 +65,8 @@ class Regularizer(ABC):
 
     @abstractmethod
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Compute what the loss needs of model and mixture, or load it from the folder.
+        """Compute what the loss needs of the base model and the mixture and store it in the folder, or load it if it is
+        there.
 
         Args:
             encoder: the model before training.
@@ -80,33 +81,32 @@ class Regularizer(ABC):
 
     @abstractmethod
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor | None:
-        """Return the loss of a batch, a scalar that is multiplied by `weight`.
-
-        None adds nothing.
+        """Return the regularizer's loss of a batch, a scalar that is multiplied by `weight` and added to InfoNCE.
+        Return None to add nothing.
 
         Args:
             anchors: unit vectors by the model that is trained, `(b, d)` float32.
-            positives: likewise, `(b, d)`.
+            positives: unit vectors by the same model, `(b, d)` float32.
             rows: index of each pair in the mixture, `(b,)`.
         """
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return the unit vectors that InfoNCE compares: anchors `(b, d)` and candidates `(b, 1+k, d)`.
+        """Return the unit vectors that InfoNCE compares: anchors `(b, d)` and candidates `(b, 1+k, d)`. They are the
+        given ones unless a regularizer overrides this.
 
-        They are the embeddings themselves unless a regularizer overrides this. The candidates of a pair are its
-        positive and its k hard negatives; missing ones are masked later.
+        The candidates of a pair are its positive and its k hard negatives. Missing ones are masked later.
         """
         return anchors, candidates
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return warnings about the number of sources, before any data is read.
-        There are none unless a regularizer overrides this.
+        """Return warnings about the number of sources, before any data are read. The list is empty unless a regularizer
+        overrides this.
         """
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings about too few sources or pairs, before training.
-        There are none unless a regularizer overrides this.
+        """Return warnings about too few sources or pairs, before the training. The list is empty unless a regularizer
+        overrides this.
 
         Args:
             mixture: the pairs.
@@ -116,14 +116,11 @@ class Regularizer(ABC):
 
     @abstractmethod
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return sentences on the targets that `prepare` computed, for the terminal."""
+        """Return sentences on what `prepare` computed, for the terminal."""
 
 
 class NoRegularizer(Regularizer):
-    """Regularizer that adds nothing to InfoNCE.
-
-    Any settings are ignored.
-    """
+    """Regularizer that adds nothing to InfoNCE. Its arguments are ignored."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -131,8 +128,8 @@ class NoRegularizer(Regularizer):
         """Do nothing."""
 
     def loss(self, *_: Any) -> None:
-        """Return None."""
+        """Return None, which adds nothing to InfoNCE."""
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return a sentence that says that there is no regularizer."""
+        """Return one sentence in a list, which says that there is no regularizer."""
         return ["There is no regulariser: the encoder is free to move."]

@@ -26,7 +26,12 @@ from lathe.training.errors import JobError
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.reference import ReferenceVectors
 from lathe.training.finetuning.regularizers.regularizer import Regularizer, RegularizerSettings
-from lathe.training.finetuning.regularizers.shrinkage import Shrinkage, blocks, fit_shrinkage, source_moments
+from lathe.training.finetuning.regularizers.shrinkage import (
+    Shrinkage,
+    compute_source_moments,
+    fit_shrinkage,
+    split_into_blocks,
+)
 from lathe.transforms.files import replace_synced
 from lathe.transforms.npy import open_npy
 from lathe.transforms.progress import Progress
@@ -38,11 +43,11 @@ MANIFEST, RELATIONS = "manifest.json", "relations.npy"
 def _load_or_compute_relations(
     encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
 ) -> tuple[NDArray[np.float32], bool]:
-    """Load the relations of a mixture's pairs from a folder, or compute and store them there.
-    Return them as a memmap `(n, 2d)`, and whether they were loaded.
+    """Load the base model's relations of all pairs from a folder, or compute and store them there. Return them
+    memory-mapped, `(n, 2d)`, and whether they were loaded. The relation of a pair is the vector of its anchor followed
+    by that of its positive.
 
-    If it did not, the folder is emptied, the texts are encoded, and relations and manifest are written. The
-    relation of a pair is its anchor's and its positive's vector, concatenated.
+    If the folder lacks them, it is emptied first.
 
     Args:
         encoder: the model before training.
@@ -65,7 +70,7 @@ def _load_or_compute_relations(
         "sources": mixture.names,
         "regularizer": settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True),
     }
-    _require_same_manifest(folder, depends)
+    _check_manifest(folder, depends)
     shape = (len(mixture), 2 * encoder.dimensions)
     known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
     if known and (relations := _open_rows(folder / RELATIONS, shape)) is not None:
@@ -82,12 +87,11 @@ def _load_or_compute_relations(
     return relations, False
 
 
-def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
-    """Raise `JobError` if the folder's manifest is damaged or differs from `depends` in encoder, pairs or settings.
-    A folder without a manifest is accepted.
+def _check_manifest(folder: Path, depends: dict[str, object]) -> None:
+    """Check that the manifest of a folder, if it has one, describes the same encoder, pairs and settings as `depends`.
 
     Raises:
-        JobError: if it is not, or is damaged.
+        JobError: if the manifest differs or is damaged.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -113,25 +117,24 @@ def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
 
 
 def _write_rows(
-    path: Path, shape: tuple[int, ...], rows_of: Callable[[slice], NDArray[np.float32]]
+    path: Path, shape: tuple[int, ...], compute_rows: Callable[[slice], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Write float32 rows to a .npy file block by block, and return the file as a read-only memmap.
+    """Write float32 rows to a .npy file block by block, and return the file memory-mapped and read-only.
 
-    The file appears in one step, so a killed run leaves no half-written file.
-
-    Bytes are written instead of a memmap, because a full disk then raises an error instead of killing the process.
+    The file appears in one step, so a killed run leaves no half-written file. Bytes are written instead of a memmap,
+    because a full disk then raises an error instead of killing the process.
 
     Args:
         path: the file.
         shape: shape of all rows.
-        rows_of: returns the rows of a slice.
+        compute_rows: returns the rows of a slice.
     """
     partial = path.with_name(f".{path.name}")
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
     with partial.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        for block in blocks(shape[0]):
-            file.write(np.ascontiguousarray(rows_of(block), np.float32).tobytes())
+        for block in split_into_blocks(shape[0]):
+            file.write(np.ascontiguousarray(compute_rows(block), np.float32).tobytes())
         file.flush()
         os.fsync(file.fileno())
 
@@ -143,7 +146,9 @@ def _write_rows(
 
 
 def _open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Open a .npy file as a read-only memmap. Return None if it is missing, damaged, or not float32 of this shape."""
+    """Return the rows of a .npy file, memory-mapped and read-only. Return None if the file is missing, damaged, or not
+    float32 of this shape.
+    """
     with suppress(OSError, ValueError):
         rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:
@@ -171,14 +176,14 @@ class Distillation(Regularizer):
         self.weight = settings.loss_weight
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Set `targets` to the base model's relations of all pairs (anchor's vector followed by positive's).
-        They are loaded from the folder, or computed and written to it.
+        """Set `targets` to the relations of all pairs by the base model. They are loaded from the folder, or computed
+        and written to it.
         """
         self.targets, _ = _load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
 
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        """Return the regularizer's loss of a batch, the mean of 1 − cosine between relations and targets.
-        A relation is a pair's anchor vector followed by its positive's.
+        """Return the mean of 1 − cosine between each pair's relation and its target, a scalar. The relation is the
+        vector of the anchor followed by that of the positive, `(b, 2d)`.
 
         Args:
             anchors: unit vectors, `(b, d)`.
@@ -190,12 +195,12 @@ class Distillation(Regularizer):
         return (1 - cosine_similarity(torch.cat([anchors, positives], dim=1), targets, dim=1)).mean()
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return a sentence that says what the target is."""
+        """Return one sentence in a list, which says that the targets are the base model's own relations."""
         return ["The target is the reference itself: plain distillation."]
 
 
 def copy_rows(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Return the rows of an array or memmap at these indices, copied to a float32 tensor on the device."""
+    """Return the rows of an array at these indices as a float32 tensor on the device."""
     return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
 
 
@@ -204,8 +209,7 @@ TARGETS = "targets.npy"
 
 
 class Reze(Distillation):
-    """Distillation towards shrunk relations.
-
+    """Distillation towards relations of the base model that are shrunk in the directions that separate the sources.
     With `target: reference`, it is towards the relations themselves.
 
     Attributes:
@@ -223,13 +227,12 @@ class Reze(Distillation):
         self.settings = settings
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Compute the targets of all pairs from the base model's relations (anchor's vector followed by positive's).
-        Sources are shrunk towards their common centre, and `targets` and `shrinkage` are set.
+        """Compute the targets of all pairs: the base model's relations, shrunk in the directions that separate the
+        sources. Sets `targets`, `shrinkage` and `offsets`. Relations and targets that the folder holds are loaded,
+        others are written to it.
 
-        Relations and targets that the folder holds are loaded.
-
-        What is computed is written to the folder. With `target: reference`, the targets are the relations themselves,
-        and the shrinkage is only fitted for the offsets of `contrast: debiased`.
+        With `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for the
+        offsets of `contrast: debiased`.
         """
         settings, self.sources = self.settings, mixture.sources
         relations, stored = _load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
@@ -238,9 +241,9 @@ class Reze(Distillation):
             return
 
         on_progress(1.0, "finding the directions that separate the sources")
-        before = source_moments(relations, mixture.sources, len(mixture.names))
+        source_moments = compute_source_moments(relations, mixture.sources, len(mixture.names))
         # Fitted also without shrunk targets: the offsets of `contrast: debiased` come from it.
-        shrinkage = fit_shrinkage(before, settings)
+        shrinkage = fit_shrinkage(source_moments, settings)
         self.offsets = shrinkage.offsets() if settings.contrast == "debiased" else None
         if settings.target == "reference":
             return
@@ -252,8 +255,8 @@ class Reze(Distillation):
         self.targets, self.shrinkage = targets, shrinkage
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Subtract the offset of each pair's source from its anchor and candidates, and return them as unit vectors.
-        Without `offsets` they are returned unchanged.
+        """Subtract the offset of each pair's source from its anchor and candidates, and return both as unit vectors,
+        `(b, d)` and `(b, 1+k, d)`. Without `offsets` they are returned unchanged.
         """
         if self.offsets is None:
             return anchors, candidates
@@ -262,7 +265,9 @@ class Reze(Distillation):
         return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return a warning if so few sources cannot be shrunk: one source, or two at scale 1 or above."""
+        """Return a warning in a list if nothing can be shrunk because of few sources: one, or two at scale 1 or above.
+        The list is empty otherwise.
+        """
         if self.settings.target == "reference":
             return []
         if sources == 1:
@@ -276,10 +281,8 @@ class Reze(Distillation):
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings that there are too few sources to shrink, or too few pairs.
-        Pairs are too few if they are no more than the 2d dimensions of their relations.
-
-        With `target: reference` there are none.
+        """Return warnings that there are too few sources to shrink, or no more pairs than the 2d dimensions of their
+        relations. The list is empty with `target: reference`.
         """
         warnings = self.list_source_warnings(len(mixture.names))
         if self.settings.target == "reference":
@@ -294,9 +297,8 @@ class Reze(Distillation):
         return warnings
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Summarize the shrinkage in a sentence: numbers of active, separating and shrunk dimensions.
-
-        If nothing was shrunk to make the targets, the sentence says that this is plain distillation.
+        """Return a sentence in a list with the numbers of active, separating and shrunk dimensions. Without shrinkage,
+        it says that this is plain distillation.
         """
         shrinkage = self.shrinkage
         if shrinkage is None:

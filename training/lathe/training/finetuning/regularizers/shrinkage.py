@@ -66,15 +66,14 @@ class Shrinkage:
         return np.flatnonzero(touched)
 
     def offsets(self) -> NDArray[np.float32]:
-        """Return how far each source's mean is from the centre in the dimensions that separate sources, `(S, D)`.
-
-        Offsets are in the coordinates of relations.
+        """Return the offset of each source's mean from the centre of all source means, `(S, D)`, in the coordinates of
+        relations. Dimensions that do not separate the sources count as 0.
         """
         deviation = np.where(self.variant, self.source_means - self.center, 0.0)
         return (deviation @ self.basis.T).astype(np.float32)
 
     def apply(self, relations: NDArray[np.floating], sources: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Shrink relations towards the centre of all sources, and return the targets r̂ `(n, D)` as float32.
+        """Shrink relations towards the centre of all sources, and return the targets r̂, `(n, D)` float32.
 
         The targets are r̂ = W A_s Wᵀ (r − u) + u, plus the source's shift (Eq. 7).
 
@@ -91,8 +90,8 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Fit the shrinkage that draws the means of all sources towards their common centre.
-    Return the directions, and the factor or shift of each source in each of them.
+    """Fit the shrinkage that draws the means of all sources towards their common centre, from the moments of each
+    source's relations. Return its directions, and the factor or shift of each source in each direction.
 
     The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
     have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts
@@ -104,15 +103,15 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
     """
     pooled = merge_moments(sources)
     # Eq. 1: the eigenspace of all sources' relations.
-    eigenvalues, basis = eigenspace(pooled)
+    eigenvalues, basis = _compute_eigenspace(pooled)
     means = np.stack([moments.mean - pooled.mean for moments in sources]) @ basis
     # means and deviation are (S, D). Eq. 2: dispersion of the sources in each direction.
     center = np.median(means, axis=0) if settings.center == "median" else means.mean(axis=0)
     deviation = means - center
     dispersion = (deviation**2).mean(axis=0)
     # Eqs. 3 to 5: active directions, threshold and band.
-    active = active_dimensions(eigenvalues, settings.variance_ratio)
-    threshold = dispersion_threshold(dispersion[:active], settings)
+    active = count_active_dimensions(eigenvalues, settings.variance_ratio)
+    threshold = compute_dispersion_threshold(dispersion[:active], settings)
     band = settings.scale * np.abs(deviation).mean(axis=0)
     beyond = np.abs(deviation) > band * (1 + ROUNDING)  # on the band itself the factor is 1
     variant = (np.arange(len(eigenvalues)) < active) & (dispersion > threshold)
@@ -125,7 +124,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         shift = np.where(chosen, pull, 0.0)
     else:
         chosen &= np.abs(means) > settings.epsilon_denominator  # no factor moves a mean of zero
-        factors = 1 + pull / denominators(means, settings)
+        factors = 1 + pull / compute_denominators(means, settings)
         clipped = int(((factors < 0) | (factors > 1))[chosen].sum()) if settings.clip else 0
         shrink = np.where(chosen, np.clip(factors, 0, 1) if settings.clip else factors, 1.0)
 
@@ -146,8 +145,9 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
     )
 
 
-def eigenspace(pooled: Moments) -> tuple[Array, Array]:
-    """Return the eigenvalues of the covariance, largest first, and the eigenvectors in the columns of a matrix (Eq. 1).
+def _compute_eigenspace(pooled: Moments) -> tuple[Array, Array]:
+    """Return the eigenvalues of the covariance, `(D,)` from the largest, and the eigenvectors in the columns of a
+    matrix, `(D, D)` (Eq. 1).
 
     The covariance has ddof=0.
 
@@ -157,8 +157,10 @@ def eigenspace(pooled: Moments) -> tuple[Array, Array]:
     return np.clip(values[::-1], 0, None), np.ascontiguousarray(vectors[:, ::-1])
 
 
-def active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """Return how many leading dimensions explain the share `ratio` of the variance (Eq. 3), 0 without variance."""
+def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
+    """Return the number of leading dimensions that explain the share `ratio` of the variance (Eq. 3). It is 0 without
+    any variance.
+    """
     total = eigenvalues.sum()
     if total <= 0:
         return 0
@@ -166,9 +168,9 @@ def active_dimensions(eigenvalues: Array, ratio: float) -> int:
     return min(int(np.searchsorted(explained, ratio * (1 - ROUNDING))) + 1, len(eigenvalues))
 
 
-def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
-    """Return the dispersion above which a dimension separates the sources, θ = median + γ (MAD + ε) (Eq. 4).
-    Without active dimensions it is inf.
+def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
+    """Return the dispersion above which a dimension counts as separating the sources, θ = median + γ (MAD + ε) (Eq. 4).
+    Without active dimensions it is infinite.
 
     Args:
         dispersion: dispersion of the sources in each active dimension.
@@ -181,31 +183,30 @@ def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> fl
     return middle + settings.scale * (deviation + settings.epsilon_threshold)
 
 
-def denominators(means: Array, settings: RegularizerSettings) -> Array:
-    """Return the denominators of Eq. 6, `(S, D)`, which are never 0.
-
-    They are |μ| + ε, with the sign of μ if `denominator` is `signed`.
+def compute_denominators(means: Array, settings: RegularizerSettings) -> Array:
+    """Return the denominators of Eq. 6, `(S, D)`, which are never 0: |μ| + ε, with the sign of μ if `denominator` is
+    `signed`.
     """
     lengths = np.maximum(np.abs(means) + settings.epsilon_denominator, np.finfo(np.float64).tiny)
     return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
 
 
 def merge_moments(sources: Sequence[Moments]) -> Moments:
-    """Merge the moments of all sources into new ones."""
+    """Return the moments of all sources' rows together, as a new object."""
     pooled = Moments()
     for moments in sources:
         pooled.merge(moments)
     return pooled
 
 
-def blocks(count: int) -> Iterator[slice]:
-    """Yield slices of at most `BLOCK_PAIRS` rows that together cover `count` rows."""
+def split_into_blocks(count: int) -> Iterator[slice]:
+    """Yield slices of at most `BLOCK_PAIRS` rows, which together cover `count` rows."""
     for start in range(0, count, BLOCK_PAIRS):
         yield slice(start, min(start + BLOCK_PAIRS, count))
 
 
-def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
-    """Compute the moments of each source's relations in one pass over the rows, and return them by source index.
+def compute_source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
+    """Return the moments of each source's relations, in the order of the sources, computed in one pass over the rows.
 
     Args:
         relations: `(n, D)`.
@@ -213,7 +214,7 @@ def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int
         count: number of sources.
     """
     moments = [Moments() for _ in range(count)]
-    for rows in blocks(len(relations)):
+    for rows in split_into_blocks(len(relations)):
         block = np.asarray(relations[rows])
         for source in range(count):
             moments[source].update(block[sources[rows] == source])

@@ -32,8 +32,8 @@ def _mean_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a loss on the cosines of each row to the others, averaged over the rows. Returns the
-    loss and its gradient with respect to the output, for each.
+    """Compute, for each output, a loss on the cosines of each row to the other rows, averaged over the rows. Return a
+    list of (loss, gradient with respect to the output `(m, p)`), one pair for each output.
 
     Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
 
@@ -64,16 +64,15 @@ def _mean_over_anchors(
 
 
 def _standardize_rows(values: Tensor) -> Tensor:
-    """Subtract each row's mean and divide by its L2 norm, `(b, n)`.
-
-    A norm smaller than `_min_length` is replaced by that.
+    """Return rows `(b, n)` with their mean subtracted, divided by their L2 norms. A norm smaller than `_min_length` is
+    replaced by that.
     """
     return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=_min_length(values))
 
 
 def _one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLossAndGradient:
-    """Compute 1 − the Pearson correlation of each row of `values` with its target. Returns it, `(b,)`, and its gradient
-    with respect to `values`, `(b, n)`.
+    """Compute 1 − the Pearson correlation of each row of `values` with its target. Return the losses `(b,)`, and their
+    gradient with respect to `values`, `(b, n)`.
 
     Targets are rows that `_standardize_rows` returned.
     """
@@ -87,8 +86,8 @@ def _one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLo
 
 
 def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
-    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`. The order of the columns is
-    changed.
+    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`. The columns are not in the order
+    of the rows.
 
     The last column of the `(b, m)` cosines moves to the place of each row's cosine with itself.
     """
@@ -100,10 +99,8 @@ def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
 
 
 def _expand_to_all_columns(gradient: Tensor, rows: slice) -> Tensor:
-    """Expand a gradient with respect to the result of `_cosines_to_others`, `(b, m−1)`, to all m rows, `(b, m)`. The
-    gradient of a row with itself is 0.
-
-    The order of the m columns is that of the rows.
+    """Return a gradient `(b, m−1)` with respect to the result of `_cosines_to_others` as one with respect to the
+    cosines with all m rows, `(b, m)`, in their order. The gradient of a row with itself is 0.
     """
     itself = torch.arange(rows.start, rows.stop, device=gradient.device).unsqueeze(1)
     expanded = torch.nn.functional.pad(gradient, (0, 1))
@@ -112,18 +109,17 @@ def _expand_to_all_columns(gradient: Tensor, rows: slice) -> Tensor:
 
 
 def _min_length(values: Tensor) -> float:
-    """Return the L2 norm below which a centred row of `values` `(b, n)` counts as rounding error, 8·eps·√n."""
+    """Return the L2 norm below which a centred row of `values` `(b, n)` counts as rounding error: 8·eps·√n."""
     return MIN_SPREAD * torch.finfo(values.dtype).eps * math.sqrt(values.shape[1])
 
 
-def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
+def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
     """Compute, for each output, the mean squared difference between the cosines of two rows in the output and in `x`.
-    Returns the loss and its gradient with respect to the output, for each.
+    Return a list of (loss, gradient with respect to the output `(m, p)`), one pair for each output.
 
-    GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`,
-    L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² + ‖XᵀX‖²)/(m(m−1)) and
-    ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ): no m × m matrix is needed, only a few products of size
-    d × p. Rows must have unit length.
+    GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`, L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² +
+    ‖XᵀX‖²)/(m(m−1)) and ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ): no m × m matrix is needed, only a few products of size d ×
+    p. Rows must have unit length.
     """
     pairs = x.shape[0] * (x.shape[0] - 1)
     among_x = (x.T @ x).double().square().sum()
@@ -139,15 +135,14 @@ def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
 
 
 def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Compute soft ranks (a differentiable version of ranks) of the values in each row, centred at 0. Returns the ranks
-    `(b, n)`, and a function that backpropagates a gradient through them.
+    """Compute the soft ranks of the values in each row, a differentiable version of their ranks, centred at 0. Return
+    the ranks `(b, n)`, and a function that backpropagates a gradient through them.
 
     The ranks are the projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
-    Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows
-    at once. Where sorted neighbours differ by more than `strength`, soft ranks equal centred ascending ranks, ties
-    averaged. Where neighbours differ by less, their ranks are partly averaged. If all differ by less, soft ranks
-    are an affine function of the values. Ranks are centred, because a float32 cosine added to ranks of thousands
-    would lose digits.
+    Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows at once. Where sorted
+    neighbours differ by more than `strength`, soft ranks equal centred ascending ranks, ties averaged. Where neighbours
+    differ by less, their ranks are partly averaged. If all differ by less, soft ranks are an affine function of the
+    values. Ranks are centred, because a float32 cosine added to ranks of thousands would lose digits.
 
     Args:
         values: `(b, n)`.
@@ -175,12 +170,12 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
 
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a non-increasing sequence to each row by least squares. Returns the group of each entry and its fitted value,
-    the mean of the group.
+    """Fit a non-increasing sequence to each row by least squares (isotonic regression). Return the group of each entry
+    `(b, n)` and the mean of its group `(b, n)`, which is the fitted value.
 
-    Isotonic regression by pooling adjacent violators, for all rows at once. Neighbouring groups whose means increase
-    end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if
-    every entry increases; slightly smoothed ranks of cosines take about a hundred rounds, n/2 at worst.
+    Adjacent violators are pooled, for all rows at once. Neighbouring groups whose means increase
+    end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if every
+    entry increases; slightly smoothed ranks of cosines take about a hundred rounds, n/2 at worst.
 
     Args:
         values: `(b, n)`.
@@ -201,8 +196,8 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _group_means(values: Tensor, groups: Tensor) -> Tensor:
-    """Return, for each entry, the mean of its group within its row, `(b, n)`. It is summed in float64 and returned in
-    the input dtype.
+    """Return, for each entry of `values` `(b, n)`, the mean of the entries of its row with the same number in `groups`,
+    `(b, n)`. Sums are taken in float64.
     """
     sums = torch.zeros_like(values, dtype=torch.float64).scatter_add_(1, groups, values.double())
     counts = torch.zeros_like(sums).scatter_add_(1, groups, torch.ones_like(sums))
@@ -210,12 +205,12 @@ def _group_means(values: Tensor, groups: Tensor) -> Tensor:
     return (sums / counts.clamp_(min=1)).gather(1, groups).to(values.dtype)
 
 
-def spearman(
+def spearman_loss(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, how badly it keeps the ranks of cosines: 1 − their soft Spearman correlation. The
-    cosines of a row to the other rows are compared with those in `x`, and the mean over rows is taken. Returns the loss
-    and its gradient for each output.
+    """Compute, for each output, 1 − the soft Spearman correlation between the cosines of a row to the other rows in the
+    output and in `x`, averaged over the rows. Return a list of (loss, gradient with respect to the output `(m, p)`),
+    one pair for each output.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
     and in the output. At the published strength of 1 soft ranks are an affine function of the cosines, and the loss is
@@ -245,22 +240,23 @@ TEMPERATURE = 0.05
 """Softmax temperature of `neighbour_divergence`: a cosine smaller by this much has 1/e of the probability."""
 
 SHARES = (0.1, 0.7, 0.2)
-"""Weights of the angular, correlation and neighbour losses in `blend`; `GeoPres` lists results of other weights."""
+"""Weights of the angular, correlation and neighbour losses in `blended_loss`. `GeoPres` lists results of others."""
 
 
-def blend(
+def blended_loss(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses of the cosines between rows, and its gradient. Each loss
-    is divided by its value at the start.
+    """Compute, for each output, a weighted sum of three losses that compare the cosines between its rows with those in
+    `x`. Each of the three is divided by its value in `starts`. Return a list of (loss, gradient with respect to the
+    output `(m, p)`), one pair for each output.
 
-    The losses are `angular`, `_one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure the
-    size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
+    The losses are `angular_loss`, `_one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure
+    the size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
 
     Args:
         x: batch of rows, `(m, d)`.
         outputs: outputs of the batch, `(m, p)` each.
-        starts: starting values of the three losses for each output, from `blend_starts`.
+        starts: starting values of the three losses for each output, from `compute_starting_losses`.
         block_entries: maximum number of cosines in memory at a time.
     """
     weights = [[share / max(loss, 1e-12) for share, loss in zip(SHARES, start, strict=True)] for start in starts]
@@ -279,7 +275,7 @@ def blend(
         return anchor_loss
 
     # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
-    of_pairs, of_anchors = angular(x, outputs), _mean_over_anchors(x, outputs, prepare, block_entries)
+    of_pairs, of_anchors = angular_loss(x, outputs), _mean_over_anchors(x, outputs, prepare, block_entries)
     return [
         (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)
         for weight, (pair_loss, pair_gradient), (anchor_loss, anchor_gradient) in zip(
@@ -288,9 +284,13 @@ def blend(
     ]
 
 
-def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
-    """Return, for each output, the values of the three losses that `blend` adds up. They are the angular, 1 − Pearson
-    and neighbour loss, by which `blend` divides.
+def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
+    """Compute, for each output, the three losses that `blended_loss` adds up: angular, 1 − Pearson and neighbour loss,
+    in this order. Return a list of three floats for each output, which `blended_loss` takes as `starts`.
+
+    Args:
+        x: batch of rows of unit length, `(m, d)`.
+        outputs: outputs of the batch with the starting weight, `(m, p)` each, rows of unit length.
     """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
@@ -302,7 +302,7 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
         return lambda _index, cosines: neighbour_divergence(probabilities, cosines)
 
     results = [
-        angular(x, outputs),
+        angular_loss(x, outputs),
         _mean_over_anchors(x, outputs, correlation),
         _mean_over_anchors(x, outputs, neighbours),
     ]
@@ -310,8 +310,8 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
 
 
 def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> AnchorLossAndGradient:
-    """Compute, for each row, the divergence KL(p‖q) from the target probabilities p to q, the softmax of the cosines.
-    Returns it, `(b,)`, and its gradient with respect to the cosines, `(b, n)`.
+    """Compute, for each row, the divergence KL(p‖q) from target probabilities p to the softmax q of the cosines. Return
+    the divergences `(b,)`, and their gradient with respect to the cosines `(b, n)`.
 
     q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and
     Roweis, 2002), p is the softmax of the cosines in the original space: which rows are near matters, how far the far

@@ -1,0 +1,201 @@
+"""Searches in the stores themselves, for the three whose engine runs in this process: Qdrant, LanceDB and FAISS.
+
+What `forms` computes is checked by them: `lathe advise --verify`, and benchmarks/places.py.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.advice.places.forms import Candidate
+from lathe.training.advice.places.recall import K
+from lathe.training.advice.request import Metric, PlaceName
+from lathe.training.errors import AdviceError
+from lathe.transforms.vectors import FloatArray
+
+EF = 400
+"""Candidates of a graph's search: so many that it finds nearly what a search of all rows would."""
+ENGINES: dict[PlaceName, str] = {"qdrant": "qdrant-edge-py", "lancedb": "lancedb", "faiss": "faiss-cpu"}
+"""Packages of the places whose engine runs in this process."""
+BATCH_ROWS = 2000
+"""Rows of a call that inserts."""
+
+
+@dataclass(frozen=True)
+class StoredOption:
+    """A form that a store holds, and how it is searched.
+
+    Attributes:
+        candidate: the form.
+        multiple: number of candidates that the store ranks by its full vectors, as a multiple of `limit`; 1 ranks none.
+        limit: number of rows that a search returns.
+    """
+
+    candidate: Candidate
+    multiple: int
+    limit: int = K
+
+
+@dataclass(frozen=True)
+class EngineSearch:
+    """What searches in a store found, and the bytes that its searched vectors take.
+
+    Attributes:
+        found: positions of the best rows of each query, `(q, limit)`; −1 where it found fewer.
+        bytes: bytes of the searched vectors with their graph or lists.
+    """
+
+    found: NDArray[np.int64]
+    bytes: int
+
+
+def find_engine(place: PlaceName) -> str | None:
+    """Return the package and version of a place's engine, such as "lancedb 0.40.0". None if none is installed."""
+    package = ENGINES.get(place)
+    if package is None or find_spec(package.removesuffix("-py").removesuffix("-cpu").replace("-", "_")) is None:
+        return None
+    return f"{package} {version(package)}"
+
+
+def require_engine(place: PlaceName) -> None:
+    """Raise `AdviceError` if no engine of the place is installed that runs in this process."""
+    if place not in ENGINES:
+        raise AdviceError(f"--verify runs the engine of {' or '.join(ENGINES)} here; that of {place} is a server")
+    if find_engine(place) is None:
+        raise AdviceError(f"--verify needs {ENGINES[place]}: pip install {ENGINES[place]}")
+
+
+def search_in_engine(
+    place: PlaceName, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric
+) -> EngineSearch:
+    """Store rows as a candidate says in the engine of a place, in a temporary folder, and search them by the queries.
+    Return what was found, and the bytes it takes.
+
+    Args:
+        place: a place for which `find_engine` returns an engine.
+        option: form that is stored, and the search; the form's chain was applied to rows and queries.
+        rows: vectors to store, `(n, d)`.
+        queries: vectors that search, `(q, d)`.
+        metric: how vectors are compared.
+    """
+    search = {"qdrant": _search_qdrant, "lancedb": _search_lancedb, "faiss": _search_faiss}[place]
+    with tempfile.TemporaryDirectory() as folder:
+        found, size = search(Path(folder), option, rows, queries, metric)
+    positions = np.full((len(queries), option.limit), -1, np.int64)
+    for position, ids in enumerate(found):
+        positions[position, : len(ids)] = ids
+    return EngineSearch(positions, size)
+
+
+_Found = tuple[list[list[int]], int]
+
+
+def _count_bytes(folder: Path, is_counted: Callable[[str], bool]) -> int:
+    """Count the bytes that files take on the disk, without the holes of preallocated ones."""
+    paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+    return sum(path.stat().st_blocks * 512 for path in paths if is_counted(str(path.relative_to(folder))))
+
+
+def _iterate_batches(rows: FloatArray) -> Iterator[tuple[int, FloatArray]]:
+    for start in range(0, len(rows), BATCH_ROWS):
+        yield start, rows[start : start + BATCH_ROWS]
+
+
+def _search_qdrant(folder: Path, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric) -> _Found:
+    import qdrant_edge as qdrant
+
+    setting = "scalar" if option.candidate.form.steps else option.candidate.setting
+    quantization: Any = None
+    if setting == "scalar":
+        quantization = qdrant.ScalarQuantizationConfig(type=qdrant.ScalarType.Int8)
+    elif setting == "binary":
+        quantization = qdrant.BinaryQuantizationConfig()
+    elif setting == "product":
+        quantization = qdrant.ProductQuantizationConfig(compression=qdrant.CompressionRatio.X16)
+    elif setting.startswith("BITS"):
+        bits = getattr(qdrant.TurboQuantBitSize, setting.capitalize())
+        quantization = qdrant.TurboQuantQuantizationConfig(bits=bits)
+    datatype = setting.capitalize() if setting in ("FLOAT16", "TURBO4", "TURBO8") else "Float32"
+    vectors = qdrant.EdgeVectorParams(
+        size=rows.shape[1],
+        distance=getattr(qdrant.Distance, {"cosine": "Cosine", "ip": "Dot", "l2": "Euclid"}[metric]),
+        datatype=getattr(qdrant.VectorStorageDatatype, datatype),
+        quantization_config=quantization,
+    )
+    # One segment, and a graph from its first row on.
+    optimizers = qdrant.EdgeOptimizersConfig(indexing_threshold=1, default_segment_number=1)
+    shard = qdrant.EdgeShard.create(
+        str(folder), qdrant.EdgeConfig(vectors=vectors, optimizers=optimizers, wal_enabled=False)
+    )
+    for start, batch in _iterate_batches(rows):
+        points = [qdrant.Point(start + n, row) for n, row in enumerate(batch.tolist())]
+        shard.update(qdrant.UpdateOperation.upsert_points(points))
+    shard.optimize()
+
+    parameters = qdrant.SearchParams(
+        hnsw_ef=EF,
+        quantization=qdrant.QuantizationSearchParams(rescore=option.multiple > 1, oversampling=float(option.multiple)),
+    )
+    requests = [
+        qdrant.SearchRequest(query=qdrant.Query.Nearest(query), limit=option.limit, params=parameters)
+        for query in queries.tolist()
+    ]
+    found = [[point.id for point in shard.search(request)] for request in requests]
+    shard.close()
+    searched = "quantized" if quantization is not None else "vector_storage"
+    return found, _count_bytes(folder, lambda path: searched in path or "vector_index" in path)
+
+
+def _search_lancedb(
+    folder: Path, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric
+) -> _Found:
+    import lancedb
+    import lancedb.index as indexes
+    import pyarrow
+
+    distance: Any = {"cosine": "cosine", "ip": "dot", "l2": "l2"}[metric]
+    column = pyarrow.FixedSizeListArray.from_arrays(np.ascontiguousarray(rows, np.float32).ravel(), rows.shape[1])
+    data = pyarrow.table({"id": np.arange(len(rows)), "full": column})
+    table = lancedb.connect(folder).create_table("items", data)
+    kind = "HnswSq" if option.candidate.form.steps else option.candidate.setting
+    index: Any = {
+        "HnswSq": lambda: indexes.HnswSq(distance_type=distance, num_partitions=1),
+        "IvfRq": lambda: indexes.IvfRq(distance_type=distance, num_bits=int(option.candidate.form.bits)),
+        "IvfPq": lambda: indexes.IvfPq(distance_type=distance, num_sub_vectors=option.candidate.form.code_bytes),
+    }[kind]()
+    table.create_index("full", config=index)
+    found = []
+    for query in queries:
+        search = (
+            table.search(query, vector_column_name="full").distance_type(distance).limit(option.limit).select(["id"])
+        )
+        search = search.ef(EF) if kind == "HnswSq" else search.nprobes(64)
+        found.append(
+            (search.refine_factor(option.multiple) if option.multiple > 1 else search).to_arrow()["id"].to_pylist()
+        )
+    return found, _count_bytes(folder, lambda path: "_indices" in path)
+
+
+def _search_faiss(folder: Path, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric) -> _Found:
+    import faiss
+
+    kind = option.candidate.setting or "HNSW16,SQ8"
+    faiss_metric = faiss.METRIC_INNER_PRODUCT if metric == "ip" else faiss.METRIC_L2
+    index: Any = faiss.index_factory(rows.shape[1], kind, faiss_metric)
+    index.train(rows)
+    index.add(rows)
+    parameters: Any = faiss.ParameterSpace()
+    parameters.set_index_parameter(index, *(("nprobe", 64) if "IVF" in kind else ("efSearch", EF)))
+    if "Refine" in kind:
+        parameters.set_index_parameter(index, "k_factor_rf", option.multiple)
+    _, found = index.search(queries, option.limit)
+    searched = faiss.downcast_index(index.base_index) if "Refine" in kind else index
+    return found.tolist(), len(faiss.serialize_index(searched))
