@@ -101,7 +101,7 @@ def test_the_published_chain_is_the_one_that_was_measured(context, request_of, e
     request = request_of(name="mine", train=False, bytes=bytes_)
     adaptation = run_adaptation(request, encoder, context, no_progress)
     chain = context.registry.load("mine").chain
-    searches = adaptation.ladder.searches
+    searches = adaptation.result.searches
     documents = chain.floats(encoder.encode(searches.documents).vectors)
     scores = []
     for query, answers in searches.reported.items():
@@ -109,7 +109,7 @@ def test_the_published_chain_is_the_one_that_was_measured(context, request_of, e
         best = np.argsort(-(mapped @ documents.T)[0], kind="stable")[:10]
         gains = [1 / np.log2(rank + 2) for rank, row in enumerate(best) if searches.documents[row] in answers]
         scores.append(sum(gains) / sum(1 / np.log2(rank + 2) for rank in range(min(len(answers), 10))))
-    printed = adaptation.ladder.recommended.describe(adaptation.ladder.baseline.relevance)["report"]["ndcg_at_10"]
+    printed = adaptation.result.recommended.describe(adaptation.result.baseline.relevance)["report"]["ndcg_at_10"]
     assert np.mean(scores) == pytest.approx(printed, abs=1e-6)
     certificate = adaptation.published["chain"]["certificate"]
     assert certificate["relevance"]["ndcg_at_10"]["after"] == pytest.approx(printed, abs=1e-6)
@@ -120,7 +120,7 @@ def test_the_published_chain_is_the_one_that_was_measured(context, request_of, e
 def test_a_gain_that_may_be_chance_goes_live_only_on_request(context, request_of, encoder, monkeypatch, promote, live):
     recommend(monkeypatch, "debias", coded=False)
     adaptation = run_adaptation(request_of(name="mine", train=False, promote=promote), encoder, context, no_progress)
-    reported = [trial.relevance.report for trial in (adaptation.ladder.recommended, adaptation.ladder.baseline)]
+    reported = [trial.relevance.report for trial in (adaptation.result.recommended, adaptation.result.baseline)]
     assert compare(*reported).sign <= 0
     assert adaptation.to_json()["sentence"].startswith(
         "Nothing is certain to help; the likeliest is to debias: nDCG@10"

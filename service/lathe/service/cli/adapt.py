@@ -58,10 +58,10 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
         typer.echo(json.dumps(adaptation.to_json(), indent=1))
         return
 
-    typer.echo(format_adaptation(adaptation.ladder))
+    typer.echo(format_adaptation(adaptation.result))
     if published := adaptation.published.get("encoder"):
         typer.echo(f"\n{published['encoder']} is {'live' if published['promoted'] else 'published, and not live'}")
     if published := adaptation.published.get("chain"):
         typer.echo("\n" + format_fit_result(published))
-    if request.name is None and adaptation.ladder.recommended is not adaptation.ladder.baseline:
+    if request.name is None and adaptation.result.recommended is not adaptation.result.baseline:
         typer.echo("\nThe same command with --name NAME publishes it, and repeats no training.")

@@ -58,16 +58,16 @@ class Adaptation:
     """Result of an adaptation: the candidate changes that were tried, and what was published of the recommended one.
 
     Attributes:
-        ladder: the trials and the recommendation.
+        result: the candidate changes that were tried, and the recommended one.
         published: `encoder` and `chain` with the result of each publication; only what was published is in it.
     """
 
-    ladder: AdaptationResult
+    result: AdaptationResult
     published: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object of the recommendation, the trials of candidate changes, and what was published."""
-        return to_json(self.ladder) | self.published
+        return to_json(self.result) | self.published
 
 
 def run_adaptation(
@@ -103,53 +103,53 @@ def run_adaptation(
         settings.device,
         settings.vector_stores,
         on_work_folder=context.on_work_folder,
-    ) as ladder:
+    ) as result:
         if request.name is None:
-            return Adaptation(ladder, {})
-        return Adaptation(ladder, _publish(ladder, request.name, context, part_of(on_progress, TRIALS_SHARE, 1.0)))
+            return Adaptation(result, {})
+        return Adaptation(result, _publish(result, request.name, context, part_of(on_progress, TRIALS_SHARE, 1.0)))
 
 
-def _publish(ladder: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress) -> dict[str, Any]:
+def _publish(result: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress) -> dict[str, Any]:
     """Publish the recommended change: the trained encoder, if there is one, then the chain of transforms. Return the
     results under `encoder` and `chain`.
 
     The chain is the one that was measured on that encoder, or on the base encoder.
     """
     published: dict[str, Any] = {}
-    encoder = ladder.encoder
-    if ladder.recommended.candidate.training is not None:
-        published["encoder"], encoder = _publish_encoder(ladder, name, context, on_progress)
+    encoder = result.encoder
+    if result.recommended.candidate.training is not None:
+        published["encoder"], encoder = _publish_encoder(result, name, context, on_progress)
 
-    fitted = certify_recommended(ladder, encoder, context.command, on_progress)
+    fitted = certify_recommended(result, encoder, context.command, on_progress)
     if fitted is not None:
-        promote = _decide_promotion(ladder)
+        promote = _decide_promotion(result)
         published["chain"] = publish_fitted_chain(fitted, name, promote, context.registry, on_progress, context.job)
     return published
 
 
-def _decide_promotion(ladder: AdaptationResult) -> bool | None:
+def _decide_promotion(result: AdaptationResult) -> bool | None:
     """Return whether what is published becomes the live version: as the request says, or else False if its gain may be
     chance.
 
     None makes it live if no version is live.
     """
-    if ladder.request.promote is not None or ladder.is_certain:
-        return ladder.request.promote
+    if result.request.promote is not None or result.is_certain:
+        return result.request.promote
     return False
 
 
 def _publish_encoder(
-    ladder: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress
+    result: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress
 ) -> tuple[dict[str, Any], TextEncoder]:
     """Publish the trained encoder of the recommended change. Return the result of that as a dict, and the opened
     encoder.
     """
-    request, settings = ladder.request, context.settings
-    trained_spec = ladder.trained[ladder.recommended.candidate.name]
+    request, settings = result.request, context.settings
+    trained_spec = result.trained[result.recommended.candidate.name]
     trained = open_encoder(trained_spec, settings.device, settings.vector_stores)
-    searches = ladder.searches
+    searches = result.searches
     judged = JudgedTexts.from_answers(searches.reported, searches.documents)
-    certificate = certify_encoder(ladder.encoder, trained, {JUDGED: judged}, context.home.vectors, on_progress)
+    certificate = certify_encoder(result.encoder, trained, {JUDGED: judged}, context.home.vectors, on_progress)
     provenance = {
         "command": context.command,
         "job": request.model_dump(mode="json", exclude={"pairs", "test_pairs", "source"}, exclude_defaults=True),
@@ -158,12 +158,12 @@ def _publish_encoder(
         "libraries": {"lathe-training": version_of("lathe-training"), "torch": version_of("torch")},
         "date": datetime.now(UTC).date().isoformat(),
     }
-    manifest = build_manifest(ladder.recommended.candidate.name, ladder.encoder, trained, certificate, provenance)
+    manifest = build_manifest(result.recommended.candidate.name, result.encoder, trained, certificate, provenance)
     encoders = context.trained
     add_version = partial(
-        encoders.publish, name, Path(trained_spec.model), manifest, _decide_promotion(ladder), context.job
+        encoders.publish, name, Path(trained_spec.model), manifest, _decide_promotion(result), context.job
     )
     version, live = wait_for_redis(add_version, on_progress)
-    result = {"encoder": f"{name}@{version}", "promoted": live, "certificate": certificate}
+    outcome = {"encoder": f"{name}@{version}", "promoted": live, "certificate": certificate}
     spec = encoders.build_spec(name, version, settings.dtype)
-    return result, open_encoder(spec, settings.device, settings.vector_stores)
+    return outcome, open_encoder(spec, settings.device, settings.vector_stores)
