@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lathe.training.errors import JobError
-from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import HeldOutSettings
 from lathe.training.synthesis.near_duplicates import NearDuplicates, jaccard, shingles, words
@@ -20,7 +20,7 @@ def real_texts():
     files = [Path(module.__file__) for module in (argparse, pathlib, statistics)]
     return [
         text
-        for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
+        for text in extract_paragraphs(text for file in files for text in read_docstrings(file))
         if len(words(text)) > 12
     ]
 

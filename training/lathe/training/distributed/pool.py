@@ -349,13 +349,13 @@ class ShardTasks:
             here = list(folders)
             # All shards of a remote file are one task, so that it is downloaded once.
             for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
-                if self.run.source.name_of(file) not in self.damaged:
+                if self.run.source.format_file_name(file) not in self.damaged:
                     yield self._build_task(file, together)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
         location = str(Path(file).absolute()) if is_path(file) else file
         shards = [replace(self.shards[folder][0], file=location) for folder in folders]
-        name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
+        name = f"{self.run.source.format_file_name(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
     def report_progress(self, tasks: Iterable[Task], report: Report) -> None:
