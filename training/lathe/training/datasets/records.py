@@ -205,11 +205,12 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
     path = find_required_file(folder, stem)
     records = []
     for record in read_file_records(path):
-        for name, field_type in fields.items():
-            record.require(name)
-            if not field_type.accepts(record[name]):
-                value = shorten_value(record[name])
-                raise DataSetError(f"{record.place}: {name!r} must be {field_type.name}, not {value}")
+        record.require(*fields)
+        for field_name, field_type in fields.items():
+            value = record[field_name]
+            if not field_type.accepts(value):
+                message = f"{field_name!r} must be {field_type.name}, not {shorten_value(value)}"
+                raise DataSetError(f"{record.place}: {message}")
         records.append(record)
 
     if not records:
