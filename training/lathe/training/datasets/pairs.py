@@ -222,6 +222,7 @@ def merge_duplicate_pairs(pairs: list[Pair]) -> list[Pair]:
     """Return the distinct pairs of anchor and positive, in order of first occurrence. Each has the negatives of all its
     duplicates.
     """
+    # Duplicates differ in their negatives at most, which are merged so that none is lost.
     distinct: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
         known = distinct.setdefault((pair.anchor, pair.positive), pair)

@@ -205,8 +205,8 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
     path = find_required_file(folder, stem)
     records = []
     for record in read_file_records(path):
-        record.require(*fields)
         for field_name, field_type in fields.items():
+            record.require(field_name)
             value = record[field_name]
             if not field_type.accepts(value):
                 message = f"{field_name!r} must be {field_type.name}, not {shorten_value(value)}"
@@ -264,6 +264,7 @@ def index_by_id(records: Iterable[Record], name: str, warnings: Warnings) -> dic
     by_id: dict[str, Record] = {}
     for record in records:
         key = str(record[name])
+        # The same row twice is harmless, but two contents under one id leave unclear which one was judged.
         if key not in by_id:
             by_id[key] = record
         elif by_id[key].fields == record.fields:

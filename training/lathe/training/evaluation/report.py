@@ -182,6 +182,7 @@ def build_raw_score_table(results: Results) -> Table:
     encoder. Only tasks that all encoders completed count.
     """
     grid = Grid(results)
+    # Means over different tasks could not be compared.
     tasks = [task for task in grid.tasks if all((name, CONTROL, task) in grid.values for name in grid.encoders)]
     if not tasks:
         return Table.from_records(())

@@ -82,6 +82,7 @@ class _FlatVectors:
         self.count, self.dimensions = int(index.ntotal), int(index.d)
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
+        """Return the vectors `(count, d)` from position `start` on."""
         rows: NDArray[np.float32] = self.index.reconstruct_n(start, count)
         return rows
 
@@ -105,6 +106,7 @@ class _ListedVectors:
             if size:
                 self.ids = np.concatenate([self.ids, faiss.rev_swig_ptr(lists.get_ids(number), size)])
 
+        # Row i of the result is row `positions[i]` of table `lists[i]`; stable, since ids may repeat.
         self.count = len(self.ids)
         order = np.argsort(self.ids, kind="stable")
         self.ids = self.ids[order]
@@ -112,8 +114,10 @@ class _ListedVectors:
         self.positions = np.concatenate([np.arange(size) for size in sizes])[order]
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
+        """Return the vectors `(count, d)` from position `start` on, in the order of their ids."""
         rows = np.empty((count, self.dimensions), np.float32)
         lists, positions = self.lists[start : start + count], self.positions[start : start + count]
+        # One gather for each list, not for each row.
         for number in np.unique(lists):
             rows[lists == number] = self.tables[number][positions[lists == number]]
         return rows

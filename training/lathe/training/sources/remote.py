@@ -217,6 +217,7 @@ def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) 
         SourceError: if the file is missing.
         AccessError: if credentials are missing or refused, or the last retry failed.
     """
+    # None marks the last attempt, after which the error is raised instead of waiting.
     for wait in (*waits, None):
         try:
             return call()

@@ -131,6 +131,7 @@ def split_bounded_batches(
     Raises:
         SourceError: if the items of a list take more than `MAX_BATCH_BYTES`, as highly compressible rows can.
     """
+    # Checked item by item: a batch beyond the limit must be refused before all of it is in memory.
     batch: list[T] = []
     size = 0.0
     for item, item_bytes in sized:
@@ -293,6 +294,7 @@ def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
     Raises:
         SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
     """
+    # A float64 beyond float32 becomes inf here, which the check then finds.
     with np.errstate(over="ignore"):
         rows = vectors.astype(np.float32)
     finite = np.isfinite(rows).all(axis=1)

@@ -99,6 +99,7 @@ class UpstreamStore(VectorDatabase):
         The probes also count as never compared, so that the next process compares them before it asks for a vector.
         """
         with self.guard, self._translate_errors(), self.connection:
+            # Vectors stored after the last comparison may be of either model; older ones were confirmed by it.
             deleted = self.connection.execute(
                 "DELETE FROM vectors WHERE space = ?1 AND stored_at >= "
                 "(SELECT max(checked_at) FROM spaces WHERE fingerprint = ?1)",
