@@ -162,6 +162,9 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
 
 
 def _is_static_embedding(module: Any) -> bool:
+    """Return whether a module is sentence-transformers' `StaticEmbedding`, imported here because that takes a
+    second.
+    """
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     return isinstance(module, StaticEmbedding)

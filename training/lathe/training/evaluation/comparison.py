@@ -88,7 +88,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method, as one side of a comparison. `label` is the method's name, `control` for raw vectors."""
+    """Encoder with a method, which is compared with another one. `label` is the method's name, `control` for raw
+    vectors.
+    """
 
     encoder: str
     label: str = CONTROL

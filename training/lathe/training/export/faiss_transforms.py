@@ -124,7 +124,7 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write the transforms and an empty index of float vectors behind them, and check its output on probe vectors.
-    Returns the largest difference from the chain's vectors, and README.md's text on usage.
+    Returns the largest difference from the vectors of the chain of transforms, and README.md's text on usage.
 
     The index is chain.index, an IndexFlatIP.
 
@@ -147,7 +147,7 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write the transforms and an empty index of byte codes behind them, and check codes and scores on probe vectors.
-    Returns the largest difference from the chain's scores, and README.md's text on usage.
+    Returns the largest difference from the scores of the chain of transforms, and README.md's text on usage.
 
     If documents and queries are mapped alike, this is chain.index, else documents.index, with both maps as files and
     the NumPy codec. `transforms` may be extended in place.
@@ -182,8 +182,8 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
 
 
 def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex) -> float:
-    """Return the largest difference between the scores of FAISS and of the chain on probe vectors. Raise `ExportError`
-    if it exceeds `TOLERANCE`, or if codes differ by more than rounding.
+    """Return the largest difference between the scores of FAISS and of the chain of transforms on probe vectors. Raise
+    `ExportError` if it exceeds `TOLERANCE`, or if codes differ by more than rounding.
 
     The codes of the probes stay in the index.
 

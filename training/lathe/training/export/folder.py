@@ -45,7 +45,8 @@ PROBE_TEXTS = [
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export: the folder, its files, and the largest difference from the chain's output.
+    """Result of an export: the folder, its files, and the largest difference from the output of the chain of
+    transforms.
 
     Attributes:
         folder: exported folder.
@@ -167,8 +168,8 @@ def import_shipped(path: Path) -> Any:
 
 
 def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """Return the largest difference between an export's outputs and the chain's, relative to the largest output if that
-    is above 1. Raise `ExportError` if it exceeds `TOLERANCE`.
+    """Return the largest difference between the outputs of an export and of its chain of transforms, relative to the
+    largest output if that is above 1. Raise `ExportError` if it exceeds `TOLERANCE`.
 
     Args:
         outputs: outputs of the export, `(n, k)`.
@@ -193,8 +194,8 @@ def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str,
 
 
 def compare_codes(outputs: NDArray[Any], expected: NDArray[Any], what: str) -> None:
-    """Raise `ExportError` if an export's byte codes have another shape or dtype than the chain's, or if more than 1 %
-    of them differ.
+    """Raise `ExportError` if an export's byte codes have another shape or dtype than those of its chain of transforms,
+    or if more than 1 % of them differ.
 
     Codes may differ where a float lies between two codes and rounding goes the other way.
     """

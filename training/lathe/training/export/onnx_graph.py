@@ -187,7 +187,7 @@ class _TokensToOutputs(torch.nn.Module):
         self.chain = chain
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Return the outputs of the chain for token tensors `(n, t)`, given in the order of `names`."""
+        """Return the outputs of the chain of transforms for token tensors `(n, t)`, given in the order of `names`."""
         features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
         for step in self.steps:
             features = step(features)

@@ -188,6 +188,7 @@ def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str
 
 
 def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
+    """Write the entries of an exported model's modules to its modules.json."""
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 

@@ -171,7 +171,9 @@ class UpstreamEncoder(PromptedEncoder):
 
     @property
     def device(self) -> str:
-        """Name of the torch device on which chains of the encoder's vectors are fitted: the best available one."""
+        """Name of the torch device on which chains of transforms are fitted to the encoder's vectors: the best
+        available one.
+        """
         from lathe.training.encoder.devices import best_device
 
         return best_device()

@@ -94,7 +94,7 @@ class OpenAIProtocol:
     cuts_left = False
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Build the JSON body of a call, as a dict. It asks for vectors in base64: four bytes a number, where JSON has
+        """Build the JSON body of a call, as a dict. It asks for vectors in base64, about 5 bytes a number, where JSON has
         about twelve.
         """
         prompted = [f"{options.prompt or ''}{text}" for text in texts]

@@ -180,13 +180,13 @@ class UpstreamSpace:
         self._write()
 
     def _write(self) -> None:
-        """Write the known space to the store, if there is one."""
+        """Write the known embedding space to the store, if there is one."""
         if self.store is not None:
             self.store.write_space(self.known, self.address)
 
     def _refuse(self, change: str) -> None:
-        """Refuse texts that are not stored from now on, for the reason `change`, until a comparison finds the known
-        space again. Stored vectors that may be of another model are deleted.
+        """Refuse texts that are not stored from now on, for the reason `change`, until the API's vectors of the probe
+        texts agree with the known embedding space again. Stored vectors that may be of another model are deleted.
         """
         if self.problem is None:
             log.warning("%s", change)

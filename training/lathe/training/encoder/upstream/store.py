@@ -66,7 +66,9 @@ class UpstreamStore(VectorDatabase):
         return self._select_space("fingerprint = ?", fingerprint)
 
     def _select_space(self, condition: str, argument: str) -> StoredSpace | None:
-        """Return the most recently checked space that meets an SQL condition with one argument, or None."""
+        """Return the most recently checked embedding space that meets an SQL condition with one argument, or None if
+        there is none.
+        """
         with self.guard, self._translate_errors():
             row = self.connection.execute(
                 f"SELECT fingerprint, stated, width, probes, checked_at FROM spaces WHERE {condition} "
