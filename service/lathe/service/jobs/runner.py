@@ -22,7 +22,7 @@ from lathe.service.jobs.queue import JobQueue
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
 from lathe.service.settings import Settings, read_settings
-from lathe.training.encoder.devices import require_device
+from lathe.training.encoder.devices import check_device
 from lathe.training.thread_problem import ThreadProblem
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> No
     from lathe.service.jobs.redis_queue import RedisQueue, require_redis
 
     require_redis(settings)
-    require_device(settings.device)
+    check_device(settings.device)
     Home(settings.home).require_writable()
     queue = RedisQueue.open(settings)
     with closing(create_process_starter(settings.device)) as processes, closing(queue.connection):

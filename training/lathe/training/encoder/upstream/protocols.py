@@ -94,8 +94,8 @@ class OpenAIProtocol:
     cuts_left = False
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Build the JSON body of a call, as a dict. It asks for vectors in base64, about 5 bytes a number, where JSON has
-        about twelve.
+        """Build the JSON body of a call, as a dict. It asks for vectors in base64, with 5 to 6 bytes a number, where
+        JSON has about 12.
         """
         prompted = [f"{options.prompt or ''}{text}" for text in texts]
         body = {"model": spec.model, "input": prompted, "encoding_format": "base64"}
