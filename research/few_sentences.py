@@ -8,7 +8,7 @@ import numpy as np
 
 from lathe.training.comparison import Array, Interval
 from lathe.training.errors import EvaluationError
-from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_intervals
+from lathe.training.reporting.figures import create_panels, draw_figures, plot_intervals, use_plain_tick_labels
 from lathe.training.reporting.text import format_points
 from lathe.transforms import Chain
 from lathe.transforms.vectors import FloatArray
@@ -164,12 +164,12 @@ def draw_estimation(rows: Sequence[EstimationRow]) -> dict[str, str]:
 def _plot_errors(rows: Sequence[EstimationRow]) -> Any:
     if not rows:
         return None
-    figure, (axis,) = new_panels(1)
+    figure, (axis,) = create_panels(1)
     counts = [row.sentences for row in rows]
     plot_intervals(axis, counts, [row.r1_error for row in rows], label="R1", fmt="o-")
     plot_intervals(axis, counts, [row.r2_error for row in rows], label="R2", fmt="o-")
     axis.set_xscale("log")
-    label_plainly(axis.xaxis)
+    use_plain_tick_labels(axis.xaxis)
     axis.set_xlabel("sentences the mean is estimated from")
     axis.set_ylabel("points from the score with all")
     axis.legend(fontsize=8)

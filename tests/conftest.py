@@ -57,14 +57,14 @@ def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     There are 100 texts where a fit takes a thousand, which would be encoded for each new encoder of the tests.
     """
     from lathe.training.fitting.out_of_domain import cached_texts_path
-    from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
+    from lathe.training.sources.readers import extract_paragraphs, read_docstrings
     from lathe.training.sources.source import open_source
 
     root = tmp_path_factory.getbasetemp()
     folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "vectors" / "out_of_domain"
     folder.mkdir(parents=True, exist_ok=True)
     library = Path(sysconfig.get_paths()["stdlib"])
-    texts = distinct_paragraphs(
+    texts = extract_paragraphs(
         text for name in ("inspect", "tarfile", "doctest") for text in read_docstrings(library / f"{name}.py")
     )
     path = cached_texts_path(open_source("pydoc:"), folder)

@@ -5,7 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from lathe.training.reporting.figures import STYLE, new_panels, to_svg
+from lathe.training.reporting.figures import STYLE, create_panels, to_svg
 
 SHOWN = {
     "codes, learned codebooks": ("product_codes", "C0", "-"),
@@ -27,7 +27,7 @@ def write_plot(out: Path, panels: dict[str, list[dict[str, Any]]]) -> Path:
         panels: by title, the best method of every family at every budget.
     """
     with plt.rc_context(STYLE):
-        figure, axes = new_panels(len(panels), columns=2, size=(4, 3), sharey=True)
+        figure, axes = create_panels(len(panels), columns=2, size=(4, 3), sharey=True)
         for axis, (title, rows) in zip(axes, panels.items(), strict=True):
             for method, (label, color, line) in SHOWN.items():
                 points = sorted((row["budget"], row["recall_at_10"]) for row in rows if row["family"] == method)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.reporting.figures import draw_figures, new_panels
+from lathe.training.reporting.figures import create_panels, draw_figures
 from research.domains.comparison import Comparison
 from research.domains.similarity import Cosines
 from research.domains.variance import RESIDUAL
@@ -37,7 +37,7 @@ def plot_rankings(comparison: Comparison) -> Any:
     some = [one for one in comparison.rankings if one.encoders]
     if not some:
         return None
-    figure, axes = new_panels(len(some), COLUMNS, (3.6, 3.2))
+    figure, axes = create_panels(len(some), COLUMNS, (3.6, 3.2))
     looks = {
         encoder: {"color": f"C{place % 10}", "marker": MARKERS[place // 10 % len(MARKERS)]}
         for place, encoder in enumerate(comparison.encoders)
@@ -63,7 +63,7 @@ def plot_shares(comparison: Comparison) -> Any:
     some = [one for one in comparison.two_ways if one.sources]
     if not some:
         return None
-    figure, (axis,) = new_panels(1, size=(7, 1 + 0.4 * len(some)))
+    figure, (axis,) = create_panels(1, size=(7, 1 + 0.4 * len(some)))
     left = np.zeros(len(some))
     for place, source in enumerate(some[0].sources):
         widths = np.array([100 * one.sources[place].share for one in some])
@@ -87,7 +87,7 @@ def plot_similarity(comparison: Comparison) -> Any:
         return None
     maps = {"as they are": found.raw} | ({"without the common direction": found.centred} if found.centred else {})
     size = 2.5 + 0.2 * len(found.names)
-    figure, axes = new_panels(len(maps), len(maps), (size, size), sharey=True)
+    figure, axes = create_panels(len(maps), len(maps), (size, size), sharey=True)
     for axis, (name, cosines) in zip(axes, maps.items(), strict=True):
         _plot_heat_map(figure, axis, name, cosines, found.suites.count(0))
         if len(found.names) <= MAX_NAMED:

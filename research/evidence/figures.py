@@ -5,7 +5,7 @@ from typing import Any
 
 from lathe.training.comparison import Interval
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
+from lathe.training.reporting.figures import create_panels, draw_figures, plot_intervals
 from research.paper_findings.statistics import DECISIVE_T
 
 Figures = Mapping[str, Any]
@@ -27,7 +27,7 @@ def draw_norms(runs: Mapping[str, Figures]) -> str:
 
 def plot_norms(runs: Mapping[str, Figures]) -> Any:
     """Plot R2's t and σ_cell in classification (Figures 1 and 5), and points of R1 and R2 (Figure 4), against ‖μ‖."""
-    figure, axes = new_panels(4, 2, (5, 3.5))
+    figure, axes = create_panels(4, 2, (5, 3.5))
     for run, marker in zip(runs, MARKERS, strict=False):
         cells = {(cell["encoder"], cell["label"]): cell for cell in runs[run]["findings"]["cells"]}
         norms = runs[run]["mean_norms"]
@@ -59,7 +59,7 @@ def draw_differences(figures: Figures) -> str:
 def plot_differences(figures: Figures) -> Any:
     """Plot half violins of differences to raw vectors in points, R1 to the left, R2 to the right, by falling ‖μ‖."""
     encoders = sorted(figures["mean_norms"], key=lambda encoder: -figures["mean_norms"][encoder])
-    figure, (axis,) = new_panels(1, size=(1.5 + 1.4 * len(encoders), 4))
+    figure, (axis,) = create_panels(1, size=(1.5 + 1.4 * len(encoders), 4))
     for side, (method, color) in zip(("low", "high"), COLORS.items(), strict=True):
         rows = [_list_differences(figures["scores"][encoder], method) for encoder in encoders]
         drawn = axis.violinplot(rows, range(len(rows)), widths=0.8, showextrema=False, showmedians=True, side=side)

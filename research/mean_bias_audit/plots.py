@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.reporting.figures import draw_figures, new_panels
+from lathe.training.reporting.figures import create_panels, draw_figures
 from research.mean_bias_audit.findings import AuditFindings
 
 
@@ -23,7 +23,7 @@ def plot_mean_growth(findings: AuditFindings) -> Any:
     some = {name: audit.corpus.growth for name, audit in findings.encoders.items() if audit.corpus}
     if not some:
         return None
-    figure, (axis,) = new_panels(1, size=(8, 4))
+    figure, (axis,) = create_panels(1, size=(8, 4))
     for name, growth in some.items():
         counts = [point.n for point in growth]
         expected = np.sqrt([point.expected_square for point in growth])
@@ -53,7 +53,7 @@ def plot_language_means(findings: AuditFindings) -> Any:
     if not some:
         return None
     languages = [one.language for one in max(some.values(), key=len)]
-    figure, (axis,) = new_panels(1, size=(4.5 + 0.6 * len(languages), 3.2))
+    figure, (axis,) = create_panels(1, size=(4.5 + 0.6 * len(languages), 3.2))
     for name, means in some.items():
         places = [languages.index(one.language) for one in means]
         (line,) = axis.plot(places, [one.running_norm for one in means], "-", linewidth=1, label=name)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lathe.training.reporting.figures import draw_figures, new_panels, plot_curves, plot_intervals
+from lathe.training.reporting.figures import create_panels, draw_figures, plot_curves, plot_intervals
 from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings.findings import Findings
 from research.paper_findings.grid import Grid
@@ -27,7 +27,7 @@ def plot_gain_by_norm(results: FittedResults, findings: Findings) -> Any:
     cells = [c for c in findings.cells if c.label == "R2" and grid.encoders[c.encoder].mean_norm is not None]
     if len(cells) < 3:
         return None
-    figure, (axis,) = new_panels(1)
+    figure, (axis,) = create_panels(1)
     for family in dict.fromkeys(grid.encoders[cell.encoder].member.family for cell in cells):
         some = [cell for cell in cells if grid.encoders[cell.encoder].member.family == family]
         x = [grid.encoders[cell.encoder].mean_norm for cell in some]
@@ -47,7 +47,7 @@ def plot_geometry_and_scores(results: FittedResults, findings: Findings) -> Any:
     grid = Grid(results)
     if not findings.intrinsic:
         return None
-    figure, (axis,) = new_panels(1)
+    figure, (axis,) = create_panels(1)
     for encoder, result in grid.encoders.items():
         names = list(result.intrinsic)
         tasks = grid.complete_tasks(encoder, [result.methods[name] for name in names])
@@ -69,7 +69,7 @@ def plot_retention(retentions: Sequence[Retention]) -> Any:
         return None
 
     kinds = ["all tasks", *dict.fromkeys(kind for retention in retentions for kind in retention.types)]
-    figure, axes = new_panels(len(kinds), 3, (4, 3))
+    figure, axes = create_panels(len(kinds), 3, (4, 3))
     for axis, kind in zip(axes, kinds, strict=True):
         by_kind = ({"all tasks": retention.mean, **retention.types} for retention in retentions)
         pairs = zip(retentions, by_kind, strict=True)

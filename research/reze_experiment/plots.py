@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from lathe.training.finetuning.regularizers.registry import METHODS, REGULARIZED
-from lathe.training.reporting.figures import STYLE, label_plainly, new_panels
+from lathe.training.reporting.figures import STYLE, create_panels, use_plain_tick_labels
 from research.reze_experiment.findings import Findings
 from research.reze_experiment.run import Experiment
 from research.reze_experiment.tables import format_stage, name_method
@@ -42,7 +42,7 @@ def plot_all(experiment: Experiment, findings: Findings) -> dict[str, tuple[str,
 def plot_averages(experiment: Experiment, findings: Findings) -> Any:
     """Draw the average scores by number of fine-tuning rows, with intervals, a panel for each learning rate."""
     rates = sorted({a.learning_rate for a in findings.averages})
-    figure, axes = new_panels(len(rates), len(rates), (5, 3.6))
+    figure, axes = create_panels(len(rates), len(rates), (5, 3.6))
     for axis, rate in zip(axes, rates, strict=True):
         some = [a for a in findings.averages if a.learning_rate == rate and a.measure == "score"]
         sizes = sorted({a.rows for a in some})
@@ -73,7 +73,7 @@ def plot_weights(experiment: Experiment, findings: Findings) -> Any:
     if len(weights) < 2:
         return None
     weights |= {condition.method: 0.0 for condition in experiment.conditions if condition.method == "pft"}
-    figure, (axis,) = new_panels(1, size=(5.5, 3.6))
+    figure, (axis,) = create_panels(1, size=(5.5, 3.6))
     for rate in sorted({a.learning_rate for a in findings.averages}):
         for rows in sorted({a.rows for a in findings.averages}):
             some = [
@@ -85,7 +85,7 @@ def plot_weights(experiment: Experiment, findings: Findings) -> Any:
                 axis.plot(*zip(*sorted(some), strict=True), marker="o", ms=4, label=f"{format_stage(rows)}, {rate:g}")
     axis.set_xscale("symlog", linthresh=0.1)
     axis.set_xticks(sorted(weights.values()))
-    label_plainly(axis.xaxis)
+    use_plain_tick_labels(axis.xaxis)
     axis.set_xlabel("weight of the regulariser (α of Eq. 10)")
     axis.set_ylabel("score × 100")
     axis.legend(fontsize=7)
@@ -101,7 +101,7 @@ def plot_isotropy(experiment: Experiment, findings: Findings) -> Any:
         return None
     rates = sorted({shift.learning_rate for shift in findings.shifts})
     methods = list(dict.fromkeys(shift.method for shift in findings.shifts))
-    figure, axes = new_panels(2, 2, (4.5, 3.4))
+    figure, axes = create_panels(2, 2, (4.5, 3.4))
     width = 0.8 / len(rates)
     for axis, name, measure in zip(axes, ("IsoScore", "drift, 1 − cos"), ("isoscore", "drift"), strict=True):
         for number, rate in enumerate(rates):

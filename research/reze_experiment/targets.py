@@ -7,7 +7,7 @@ import numpy as np
 
 from lathe.training.datasets.data_set import collect_test_queries, collect_test_texts, find_pairs, normalize_text
 from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.datasets.pairs import Pair, distinct_pairs
+from lathe.training.datasets.pairs import Pair, merge_duplicate_pairs
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.job import SourceSettings, TargetSettings
 from lathe.training.finetuning.opening import open_data_sets, open_target
@@ -73,7 +73,7 @@ class Target:
         tested = collect_test_texts(self.data) if queries is None else queries
         parts = [pair.parts if queries is None else (pair.anchor,) for pair in found]
         known = [any(normalize_text(text) in tested for text in texts) for texts in parts]
-        return distinct_pairs([pair for pair, is_known in zip(found, known, strict=True) if not is_known])
+        return merge_duplicate_pairs([pair for pair, is_known in zip(found, known, strict=True) if not is_known])
 
 
 def shuffle_pairs(pairs: Sequence[Pair], seed: int) -> list[Pair]:

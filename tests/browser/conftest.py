@@ -15,7 +15,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from benchmarks.server import Server
 from lathe.training.encoder.spec import DEFAULT_MODEL
-from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 
 KEY = "use-key"
 PATIENCE_MS = 30_000
@@ -28,7 +28,7 @@ def texts():
     source = Path(sysconfig.get_paths()["stdlib"]) / "turtle.py"
     return list(
         dict.fromkeys(
-            text for text in distinct_paragraphs(read_docstrings(source)) if len(text) < 100 and "\n" not in text
+            text for text in extract_paragraphs(read_docstrings(source)) if len(text) < 100 and "\n" not in text
         )
     )
 

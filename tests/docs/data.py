@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 from tests.docs.workshop import Workshop
 
 MODULES = """
@@ -36,7 +36,7 @@ def texts_of(module: str) -> tuple[str, ...]:
     """Return short paragraphs of one module's docstrings."""
     path = Path(sysconfig.get_paths()["stdlib"]) / f"{module}.py"
     return (
-        tuple(text for text in distinct_paragraphs(read_docstrings(path)) if len(text) <= LONGEST)
+        tuple(text for text in extract_paragraphs(read_docstrings(path)) if len(text) <= LONGEST)
         if path.exists()
         else ()
     )

@@ -30,7 +30,7 @@ from lathe.service.redis.replica import Replica
 from lathe.service.settings import read_settings
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_MODEL
-from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 from lathe.transforms import Chain, certify, parse_steps
 from tests.helpers import LATHE, eventually, find_free_port
 from tests.service.memory import MemoryWatch
@@ -429,9 +429,7 @@ def paragraphs():
     """Return some 200 short texts of the standard library. A fit on few of them takes seconds."""
     files = find_library_files("turtle", "_pydecimal", "statistics", "pathlib", "argparse")
     return [
-        text
-        for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
-        if len(text) < 100
+        text for text in extract_paragraphs(text for file in files for text in read_docstrings(file)) if len(text) < 100
     ]
 
 
@@ -496,7 +494,7 @@ def run(home, monkeypatch, capsys, load_once):
 def real_rows(client):
     """Return raw vectors `(270, 384)` of real texts."""
     files = find_library_files("turtle", "statistics", "pathlib", "argparse", "datetime", "random")
-    texts = sorted(distinct_paragraphs(text for file in files for text in read_docstrings(file)), key=len)[:270]
+    texts = sorted(extract_paragraphs(text for file in files for text in read_docstrings(file)), key=len)[:270]
     return np.array(client.post("/embed", json={"inputs": texts}).json(), np.float32)
 
 

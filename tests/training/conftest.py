@@ -15,7 +15,7 @@ import torch
 from lathe.training.encoder.encoder import Encoder, Encoding
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.fitting.out_of_domain import cached_texts_path
-from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 from lathe.training.sources.source import open_source
 
 ROWS = 10
@@ -133,7 +133,7 @@ def paragraphs():
     """Return 700 distinct real English texts, of over 12 words each: docstrings of the standard library."""
     library = Path(sysconfig.get_paths()["stdlib"])
     names = ("argparse", "statistics", "_pydecimal", "difflib", "subprocess", "pathlib", "typing", "turtle", "mailbox")
-    found = distinct_paragraphs(text for name in names for text in read_docstrings(library / f"{name}.py"))
+    found = extract_paragraphs(text for name in names for text in read_docstrings(library / f"{name}.py"))
     return [text for text in found if len(text.split()) > 12][:700]
 
 

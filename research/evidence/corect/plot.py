@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from lathe.training.reporting.figures import STYLE, new_panels, to_svg
+from lathe.training.reporting.figures import STYLE, create_panels, to_svg
 
 FAMILIES = {
     "product_codes": ("C0", "-"),
@@ -28,7 +28,7 @@ def write_plot(out: Path, figures: Mapping[str, Any]) -> Path:
     """Write `evidence-corect.svg` from the raw figures to a folder, and return its path."""
     with plt.rc_context(STYLE):
         sizes, encoders = figures["sizes"], figures["encoders"]
-        figure, axes = new_panels(len(encoders) * len(sizes), columns=len(sizes), size=(4, 3), sharey=True)
+        figure, axes = create_panels(len(encoders) * len(sizes), columns=len(sizes), size=(4, 3), sharey=True)
         panels = ((name, place) for name in encoders for place in range(len(sizes)))
         for axis, (name, place) in zip(axes, panels, strict=True):
             plot_panel(axis, encoders[name]["methods"], place)

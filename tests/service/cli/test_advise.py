@@ -8,7 +8,7 @@ import pytest
 
 from lathe.training.advice.places import decision
 from lathe.training.advice.sizes import REDUCERS
-from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def texts():
     """Return 240 distinct texts of docstrings."""
     library = Path(sysconfig.get_paths()["stdlib"])
     files = [library / f"{name}.py" for name in ("argparse", "doctest", "tarfile", "inspect")]
-    return distinct_paragraphs(text for file in files for text in read_docstrings(file))[:240]
+    return extract_paragraphs(text for file in files for text in read_docstrings(file))[:240]
 
 
 @pytest.fixture

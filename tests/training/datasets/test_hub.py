@@ -19,7 +19,7 @@ def hub(tmp_path, monkeypatch):
         for name, rows in splits.items():
             (folder / f"{name}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
         data, warnings = HubDataSet("x", task, str(folder), columns=columns, split=split), Warnings()
-        return data.read_test(warnings), warnings.sentences()
+        return data.read_test(warnings), warnings.to_sentences()
 
     return read
 

@@ -70,7 +70,7 @@ def read(tmp_path, write_data_set):
     def written(task, packed="", qrels=None, **files):
         files = {f"{stem}.jsonl{packed}": rows for stem, rows in files.items()}
         found = Warnings()
-        return LAYOUTS[task].read_test(write_data_set(tmp_path, None, files, qrels), found), found.sentences()
+        return LAYOUTS[task].read_test(write_data_set(tmp_path, None, files, qrels), found), found.to_sentences()
 
     return written
 
@@ -276,4 +276,4 @@ def test_warnings_name_the_first_three_places_and_count_the_others():
         warnings.add("torn", f"line {line}")
         if line <= 3:
             warnings.add("worn", f"row {line}")
-    assert warnings.sentences() == ["torn: line 1, line 2, line 3 and 2 more", "worn: row 1, row 2, row 3"]
+    assert warnings.to_sentences() == ["torn: line 1, line 2, line 3 and 2 more", "worn: row 1, row 2, row 3"]

@@ -6,7 +6,7 @@ import pytest
 
 from lathe.training.errors import ExportError
 from lathe.training.export.faiss_transforms import export_faiss
-from lathe.training.export.folder import TOLERANCE, open_staging_folder, require_close
+from lathe.training.export.folder import TOLERANCE, measure_difference, open_staging_folder
 from lathe.training.export.onnx_graph import export_onnx
 from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
 from lathe.transforms import PCA, Chain, certify
@@ -128,11 +128,11 @@ def test_open_staging_folder_takes_an_empty_current_folder(tmp_path):
 
 
 def test_require_close_refuses_differences_over_the_tolerance_nan_and_other_shapes(vectors, tmp_path):
-    assert require_close(vectors, vectors, "the graph") == 0
-    assert 0 < require_close(vectors + 0.5 * TOLERANCE, vectors, "the graph") < TOLERANCE
+    assert measure_difference(vectors, vectors, "the graph") == 0
+    assert 0 < measure_difference(vectors + 0.5 * TOLERANCE, vectors, "the graph") < TOLERANCE
     for wrong in (vectors + 2 * TOLERANCE, vectors * float("nan"), vectors[:-1], vectors[:, :1]):
         with pytest.raises(ExportError, match="the graph (is off by|gives)"):
-            require_close(wrong, vectors, "the graph")
+            measure_difference(wrong, vectors, "the graph")
 
 
 @pytest.mark.parametrize("format_", QUICK)

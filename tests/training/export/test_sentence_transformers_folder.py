@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from lathe.training.errors import ExportError
 from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
-from lathe.training.export.servers import ACTIVATIONS, SERVERS, find_problem
+from lathe.training.export.servers import ACTIVATIONS, SERVERS, find_incompatibility
 from lathe.transforms import Chain
 
 CHAINS = {
@@ -182,7 +182,7 @@ def test_a_model_with_an_unknown_activation_is_not_for_a_server(make, tmp_path):
     config["activation_function"] = "torch.nn.modules.activation.GELU"
     (folder / dense["path"] / "config.json").write_text(json.dumps(config))
     for server in SERVERS.values():
-        assert "activation function" in find_problem(folder, modules, server)
+        assert "activation function" in find_incompatibility(folder, modules, server)
 
 
 def serve_by_rules(folder, texts, server):
@@ -203,7 +203,7 @@ def test_a_server_gives_the_chains_vectors_or_the_reason_is_found_why_not(make, 
     for name in ("nested", "truncated", "whitened", "two products", "any length"):
         export = make(name)
         modules = json.loads((export.folder / "modules.json").read_text())
-        problems[name] = find_problem(export.folder, modules, server)
+        problems[name] = find_incompatibility(export.folder, modules, server)
         expected = export.chain.floats(new_vectors)
         unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
         served = serve_by_rules(export.folder, new_texts, server)

@@ -82,7 +82,7 @@ def test_a_split_of_a_hub_data_set_is_a_source_of_texts(data_set, counting_hashe
     """Its vectors equal those of its files opened as a local source."""
     source = open_source(f"hf:{data_set}/en:train")
     assert (source.name, source.kind(), source.count()) == ("news/en:train", "texts", 2 * ROWS)
-    assert [source.name_of(file) for file in source.files] == ["00000-of-00002", "00001-of-00002"]
+    assert [source.format_file_name(file) for file in source.files] == ["00000-of-00002", "00001-of-00002"]
     expected = [text("train", file, row) for file in range(2) for row in range(ROWS)]
     assert rows_of(source.written) == expected
     assert next(source.batches(3)).records[1] == {"text": expected[1], "number": 1}

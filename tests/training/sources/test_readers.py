@@ -10,7 +10,7 @@ from lathe.training.sources.readers import (
     BUILT_IN,
     MAX_CHARACTERS,
     MIN_CHARACTERS,
-    distinct_paragraphs,
+    extract_paragraphs,
     read_docstring_paragraphs,
     read_topic_paragraphs,
 )
@@ -64,7 +64,7 @@ def test_paragraphs_do_not_depend_on_the_hash_seed_and_raise_no_warnings():
 
 def test_distinct_paragraphs_splits_at_blank_lines_and_drops_repeated_short_and_long_ones():
     long, other = "word " * 20, "another " * 20
-    assert distinct_paragraphs([f"{long}\n\n  {other}\n\ntoo short", long, "x" * (MAX_CHARACTERS + 1)]) == [
+    assert extract_paragraphs([f"{long}\n\n  {other}\n\ntoo short", long, "x" * (MAX_CHARACTERS + 1)]) == [
         long.strip(),
         other.strip(),
     ]
@@ -72,7 +72,7 @@ def test_distinct_paragraphs_splits_at_blank_lines_and_drops_repeated_short_and_
 
 def test_distinct_paragraphs_keeps_texts_of_the_minimum_and_maximum_length():
     lengths = [MIN_CHARACTERS - 1, MIN_CHARACTERS, MAX_CHARACTERS, MAX_CHARACTERS + 1]
-    assert [len(text) for text in distinct_paragraphs("x" * length for length in lengths)] == [
+    assert [len(text) for text in extract_paragraphs("x" * length for length in lengths)] == [
         MIN_CHARACTERS,
         MAX_CHARACTERS,
     ]

@@ -124,7 +124,7 @@ def test_a_remote_folder_is_the_same_source_as_a_local_copy(bucket, tmp_path):
     written = "memory://bucket/"
     source, here = open_source(written), open_source(str(bucket))
     assert (source.name, source.kind(), source.count()) == ("bucket", "vectors", here.count())
-    assert [source.name_of(file) for file in source.files] == ["a.npy", "c.parquet", "day/b.npy"]
+    assert [source.format_file_name(file) for file in source.files] == ["a.npy", "c.parquet", "day/b.npy"]
     encoded = encode(written, tmp_path / "work")
     assert encoded.digest == encode(str(bucket), tmp_path / "other").digest
     assert not list((tmp_path / "work").rglob("fetched"))

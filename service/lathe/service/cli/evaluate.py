@@ -59,8 +59,7 @@ def evaluate(
     import orjson
     import torch
 
-    from lathe.training.evaluation.report import as_json as to_json
-    from lathe.training.evaluation.report import format_report, write_report
+    from lathe.training.evaluation.report import build_json, format_report, write_report
     from lathe.training.evaluation.run import Request
     from lathe.training.evaluation.run import evaluate as run
     from lathe.training.evaluation.suites import open_suite
@@ -85,7 +84,7 @@ def evaluate(
         findings, files = write_report(results)
 
     if as_json:
-        typer.echo(orjson.dumps(to_json(results, findings), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+        typer.echo(orjson.dumps(build_json(results, findings), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
     else:
         typer.echo(format_report(results, findings))
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)

@@ -22,7 +22,7 @@ from lathe.service.jobs.queue import JobQueue
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
 from lathe.service.settings import Settings, read_settings
-from lathe.training.encoder.devices import require_device
+from lathe.training.encoder.devices import check_device
 from lathe.training.thread_problem import ThreadProblem
 
 if TYPE_CHECKING:
@@ -317,8 +317,13 @@ def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> No
     from lathe.service.jobs.redis_queue import RedisQueue, require_redis
 
     require_redis(settings)
+<<<<<<< HEAD
     require_device(settings.device)
     Home(settings.home).open_writable()
+=======
+    check_device(settings.device)
+    Home(settings.home).require_writable()
+>>>>>>> h-training1
     queue = RedisQueue.open(settings)
     with closing(create_process_starter(settings.device)) as processes, closing(queue.connection):
         worker = Worker(queue, worker_class, build_job_environment(settings), processes)

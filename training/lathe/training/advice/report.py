@@ -12,7 +12,7 @@ from lathe.training.advice.evidence import MIN_LEAD, Evidence, Matryoshka, find_
 from lathe.training.advice.places.decision import PlaceDecision
 from lathe.training.advice.sizes import ReducerComparison
 from lathe.training.comparison import Interval
-from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_curves
+from lathe.training.reporting.figures import create_panels, draw_figures, plot_curves, use_plain_tick_labels
 from lathe.training.reporting.page import Section, format_text, render_page, render_sentences
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import format_bytes, format_number, format_percent, format_points
@@ -260,7 +260,7 @@ def _plot_gains(evidence: Evidence) -> Any:
     if not gains:
         return None
 
-    figure, (axis,) = new_panels(1, size=(6, 0.6 + 0.35 * len(gains)))
+    figure, (axis,) = create_panels(1, size=(6, 0.6 + 0.35 * len(gains)))
     for row, gain in enumerate(gains.values()):
         (low, high), color = gain.bounds, {1: "tab:green", 0: "grey", -1: "tab:red"}[gain.sign]
         axis.errorbar(gain.value, row, xerr=[[gain.value - low], [high - gain.value]], fmt="o", color=color, capsize=3)
@@ -281,7 +281,7 @@ def _plot_sizes(evidence: Evidence) -> Any:
         return None
 
     measures = [name for name in MEASURES if getattr(evidence.sizes.full, name) is not None]
-    figure, axes = new_panels(len(measures), len(measures), (3.4, 3))
+    figure, axes = create_panels(len(measures), len(measures), (3.4, 3))
     for axis, measure in zip(axes, measures, strict=True):
         values = ((trial, getattr(trial, measure)) for trial in evidence.sizes.trials)
         plot_curves(
@@ -310,10 +310,10 @@ def _plot_spectrum(evidence: Evidence) -> Any:
     if len(ranks) < 2:
         return None
 
-    figure, (axis,) = new_panels(1, size=(5, 3))
+    figure, (axis,) = create_panels(1, size=(5, 3))
     axis.plot([rank for rank, _ in ranks], [100 * share for _, share in ranks], "o-", markersize=3)
     axis.set_xscale("log", base=2)
-    label_plainly(axis.xaxis)
+    use_plain_tick_labels(axis.xaxis)
     axis.set_xlabel("direction")
     axis.set_ylabel("% of the variance")
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class DataSet(RowReader, Protocol):
-    """Data set that pairs can be made of."""
+    """Interface of a data set whose rows can become training pairs."""
 
     @property
     def task(self) -> str:
-        """Task, for tables."""
+        """Name of the task, for tables."""
 
     @property
     def layout(self) -> Layout:
@@ -33,24 +33,21 @@ class DataSet(RowReader, Protocol):
 
 
 class EvaluatedDataSet(DataSet, Protocol):
-    """Data set whose test can be evaluated."""
+    """Interface of a data set whose test split can be evaluated."""
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test.
-
+        """Read and check the test split, and return its columns, or corpus, queries and judgements of a search.
         Arguments and errors are those of `Layout.read_test`.
         """
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Build an mteb task of the test.
-
-        Arguments and errors are those of `Layout.read_test`.
-        """
+        """Build an mteb task of the test split. Arguments and errors are those of `Layout.read_test`."""
 
 
 @dataclass(frozen=True)
 class FoundPairs:
-    """Pairs of a data set, before duplicates and overlap are removed.
+    """Training pairs of one split of a data set, before duplicates and overlap are removed, with the number of rows
+    read and the rows left out.
 
     Attributes:
         pairs: the pairs.
@@ -66,8 +63,8 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of one split of a data set, by the data set's layout. The split is that of the
-    settings, else the first one. The result also holds the number of rows and those left out.
+    """Build the anchor–positive pairs of one split of a data set, and return them with the number of rows read and the
+    rows left out. The split is that of the settings, else the first one.
 
     Raises:
         DataSetError: if there is no such split, a row lacks a field, or no pair is found.
@@ -96,17 +93,15 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+")
 
 
 def normalize_text(text: str) -> str:
-    """Return the text case-folded, with spaces and punctuation as single spaces, to compare texts up to these.
-
-    A text of punctuation alone is only stripped.
+    """Return the text case-folded, with each run of spaces and punctuation replaced by one space, for comparison with
+    other texts. A text of punctuation alone is only stripped.
     """
     return _BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()
 
 
 def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
-    """Return the normalized texts of a data set's test: inputs, queries and documents.
-
-    The set is empty without a test.
+    """Return the normalized texts of a data set's test split: inputs, queries and documents. The set is empty if there
+    is no test split.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -115,8 +110,8 @@ def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
 
 
 def collect_training_texts(target: DataSet) -> set[str]:
-    """Return the set of texts in the pairs of a data set's training split, normalized for comparison. The set is empty
-    if there is no training split.
+    """Return the normalized texts of the pairs in a data set's training split. The set is empty if there is no training
+    split.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -128,9 +123,7 @@ def collect_training_texts(target: DataSet) -> set[str]:
 
 
 def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
-    """Return the normalized queries of a retrieval or reranking test.
-
-    The result is None for any other task.
+    """Return the normalized queries of a retrieval or reranking test. Returns None for any other task.
 
     Documents of a search may rightly be known from training, so only its queries are compared.
 
@@ -142,7 +135,8 @@ def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
 
 
 def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
-    """Yield the texts of a data set's test, not normalized. Documents are yielded both with their title and without.
+    """Yield the texts of a data set's test split, not normalized. Documents are yielded both with their title and
+    without.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -161,21 +155,20 @@ def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
 
 
 def find_overlap(pairs: list[Pair], forbidden: set[str]) -> set[int]:
-    """Return the positions in the list of the pairs that contain a text that, once normalized, is in `forbidden`."""
+    """Return the positions of the pairs with a text that, once normalized, is among the normalized texts in
+    `forbidden`.
+    """
     return {
         position for position, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)
     }
 
 
 def refuse_overlap(shared: dict[str, int], target: str) -> None:
-    """Check that no training source shares texts with the test set of the target.
+    """Raise `JobError` if training data sets share texts with the test split of the target data set.
 
     Args:
-        shared: number of pairs that share a text, by source; empty if there are none.
+        shared: number of pairs that share a text, by training data set; empty if there are none.
         target: name of the target.
-
-    Raises:
-        JobError: if any does.
     """
     if not shared:
         return

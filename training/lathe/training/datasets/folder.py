@@ -42,11 +42,11 @@ class FolderDataSet:
         return LAYOUTS[self.task]
 
     def list_splits(self) -> list[str]:
-        """Return the names of the splits, in the order of preference for training."""
+        """Return the names of the splits that have files, in the order of preference for training."""
         return self.layout.list_splits(self.folder)
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the file `name.jsonl` or `name.jsonl.gz`.
+        """Yield the rows of the file `name.jsonl` or `name.jsonl.gz`, each a JSON object with its place in the file.
 
         Raises:
             DataSetError: if the file is missing or malformed.
@@ -54,7 +54,8 @@ class FolderDataSet:
         yield from read_file_records(find_required_file(self.folder, name))
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Read the relevance judgements of `qrels/{split}.tsv`.
+        """Return the relevance judgements in `qrels/{split}.tsv`: place in the file, query id, document id and grade of
+        each.
 
         Raises:
             DataSetError: if the file is missing, empty or malformed.
@@ -62,7 +63,7 @@ class FolderDataSet:
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label from the data set's `labels.json`, or an empty dict if there is no such file.
+        """Return the text of each label from the data set's `labels.json`. The dict is empty if there is no such file.
 
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
@@ -82,14 +83,13 @@ class FolderDataSet:
         return texts
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test.
-
+        """Read and check the test split, and return its columns, or corpus, queries and judgements of a search.
         Arguments and errors are those of `Layout.read_test`.
         """
         return self.layout.read_test(self.folder, warnings)
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Read and check the data set's test, and return it as an mteb task that can be evaluated.
+        """Read and check the test split, and return it as an mteb task that can be evaluated.
 
         Arguments and errors are those of `Layout.read_test`.
         """
@@ -98,8 +98,8 @@ class FolderDataSet:
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def digest(self) -> str:
-        """Return a hash, 32 hex digits, of the data set's name, task, language and files, and the version of mteb. The
-        files are read for it.
+        """Return a hash of the data set's name, task, language and files and of mteb's version, as 32 hexadecimal
+        digits. All files are read.
 
         Scores of data sets with equal hashes are comparable.
         """
@@ -118,7 +118,8 @@ UNLABELLED = "sentences"
 
 
 def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
-    """Read a data set's META.json, and return its task and language. The language is "en" if the file names none.
+    """Read a data set's META.json, and return the pair of its task and language. The language is "en" if the file names
+    none.
 
     Neither is compared with the tasks and languages that there are. The task decides the layout of the files. The
     language has two letters, or is two languages joined by "-".
@@ -159,11 +160,11 @@ class FileDataSet:
         return layout if layout.fields else LAYOUTS["pairs"]
 
     def list_splits(self) -> list[str]:
-        """Return the only split, `["file"]`."""
+        """Return the name of the only split, as `["file"]`."""
         return ["file"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows. The split `name` is ignored, as there is only one.
+        """Yield the rows of the file or in memory. `name` is ignored, since there is only one split.
 
         Raises:
             DataSetError: if the file is missing or malformed.
@@ -176,9 +177,9 @@ class FileDataSet:
         yield from read_file_records(self.path)
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Return an empty list: each row holds its own positive."""
+        """Return an empty list, since each row holds its own positive."""
         return []
 
     def read_labels(self) -> dict[str, str]:
-        """Return an empty dict: a file has no label texts besides those in the job."""
+        """Return an empty dict, since a file holds no texts of labels."""
         return {}

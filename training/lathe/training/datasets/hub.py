@@ -47,11 +47,11 @@ class HubDataSet:
         return LAYOUTS[self.task]
 
     def list_splits(self) -> list[str]:
-        """Return the only split: the one that is asked for, else `train`."""
+        """Return the name of the only split in a list: `split`, or `train` if that is None."""
         return [self.split or "train"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Load the split `name` and yield its rows, with columns renamed to our field names.
+        """Load the split `name`, and yield its rows with columns renamed to Lathe's field names.
 
         `corpus` and `queries` name both a configuration and its split, as in mteb; missing columns are not refused
         there. A column that is not renamed is left out if a renamed column takes its name.
@@ -72,8 +72,8 @@ class HubDataSet:
             yield Record(f"{name} row {number}", read)
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Load a split's relevance judgements, each a place for messages, a query id, a document id and a grade. They
-        come from the configuration `default`, as in mteb, and grades are rounded up.
+        """Load the relevance judgements of a split, and return for each a row number for messages, a query id, a
+        document id and a grade.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -84,8 +84,8 @@ class HubDataSet:
         ]
 
     def read_labels(self) -> dict[str, str]:
-        """Load the first split, and return its class names by class number (as a string). The dict is empty if it has
-        no class names.
+        """Load the first split, and return its class names by class number as a string. The dict is empty if it has no
+        class names.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -95,8 +95,8 @@ class HubDataSet:
         return {str(number): str(name) for number, name in enumerate(names)}
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Load the rows of the test, check them, and return its content. The rows go through temporary files, so that
-        they are checked like those of a data set in a folder.
+        """Load and check the rows of the test, and return their columns, or corpus, queries and judgements of a search.
+        The rows go through temporary files, so that they are checked like those of a folder.
 
         Raises:
             DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
@@ -110,7 +110,8 @@ class HubDataSet:
             return self.layout.read_test(Path(folder), warnings)
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Return an mteb task of the data set's test. mteb loads the corpus, queries and judgements of a search itself.
+        """Build an mteb task of the data set's test. The data of a search, with corpus and judgements, are loaded
+        later, by mteb.
 
         Raises:
             DataSetError: as in `read_test`.
@@ -123,8 +124,8 @@ class HubDataSet:
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield each row of a split as a dict of the fields that the data set's layout needs. A row whose fields are
-        all lists, as in old mteb sets, is split into its rows.
+        """Yield each row of a split as a dict of the fields that the layout needs. A row whose fields are all lists, as
+        in old mteb sets, is split into its rows.
 
         Raises:
             DataSetError: if the data set cannot be loaded, or lacks a column.
@@ -142,17 +143,13 @@ class HubDataSet:
                 yield fields
 
     def _require_columns(self, rows: Any, names: Collection[str]) -> None:
-        """Check that a loaded split has all the columns of these names.
-
-        Raises:
-            DataSetError: if they lack one.
-        """
+        """Raise `DataSetError` if a loaded split lacks one of these columns."""
         missing = [name for name in names if name not in rows.column_names]
         if missing:
             raise DataSetError(f"{self.path} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
 
     def _load(self, config: str | None, split: str) -> Any:
-        """Load one split of a configuration, and return it as a `datasets.Dataset`. This may download the data.
+        """Load one split of a configuration, perhaps from the hub, and return it as a `datasets.Dataset`.
 
         Raises:
             DataSetError: if the split cannot be loaded.

@@ -13,7 +13,8 @@ SPLITS = ("train", "dev", "test")
 
 
 class Layout(ABC):
-    """Layout of the data sets of one task: their files and checks, their mteb task, their training pairs.
+    """Layout of the data sets of one task: how their files are read and checked, evaluated by mteb, and made into
+    training pairs.
 
     A subclass states the class attributes and has no state of its own. `lathe.training.datasets.layouts` lists all.
 
@@ -41,7 +42,8 @@ class Layout(ABC):
 
     @abstractmethod
     def read_test(self, folder: Path, warnings: Warnings) -> Tables | Search:
-        """Read and check the test of a data set.
+        """Read and check the test split of a data set, and return its columns, or corpus, queries and judgements of a
+        search.
 
         Args:
             folder: folder of the data set.
@@ -53,31 +55,30 @@ class Layout(ABC):
 
     @abstractmethod
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build the training pairs of a split.
-
-        Rows that give none are recorded in `rows.dropped`.
+        """Build the training pairs of a split, and return them. Rows that give no pair are recorded in `rows.dropped`.
 
         Raises:
             DataSetError: if a row is invalid.
         """
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes that tell mteb about columns, score ranges, cut-offs and sampling of the data."""
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attributes that tell mteb about the columns, score range, cut-offs and sampling of the data,
+        as a dict.
+        """
         return {}
 
-    def evaluated_task(self, folder: Path, language: str) -> str | None:
-        """Return the task that a data set of this layout is evaluated as.
-
-        The result is None if it has only rows to train on.
+    def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
+        """Return the name of the task that a data set of this layout is evaluated as, or None if it has only rows to
+        train on.
         """
         return self.task
 
     def list_splits(self, folder: Path) -> list[str]:
-        """List the splits that a data set in a folder has, in the order of `SPLITS`."""
+        """Return the names of the splits that a data set in a folder has, in the order of `SPLITS`."""
         return [split for split in SPLITS if find_file(folder, split)]
 
     def count_rows(self, data: RowReader, split: str) -> int:
-        """Count the rows of a split that training pairs are made of.
+        """Return the number of rows, or of judgements, of a split that training pairs are made of.
 
         Raises:
             DataSetError: if they cannot be read.
@@ -85,8 +86,7 @@ class Layout(ABC):
         return sum(1 for _ in data.read_rows(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str] | None:
-        """Return an iterator over the documents to search, not just positives.
-
-        The result is None if the layout has no corpus.
+        """Return an iterator over the documents of a search, whether or not a query has them as positives. Returns None
+        if the layout has no corpus.
         """
         return None

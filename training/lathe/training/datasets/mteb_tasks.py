@@ -40,9 +40,8 @@ UNKNOWN_LANGUAGE = "und-Latn"
 
 
 class _Classification(AbsTaskClassification):
-    """mteb's classification task with labels in memory.
-
-    Metrics read them row by row otherwise, ten times slower.
+    """mteb's classification task with the test labels read into memory at once. Otherwise metrics read them row by row,
+    which is ten times slower.
     """
 
     def _calculate_scores(self, y_test: Any, y_pred: Any) -> Any:
@@ -59,7 +58,7 @@ def build_task(layout: Layout, name: str, language: str, data: Tables | Search) 
         data: content of the test.
     """
     source = {"path": name, "revision": "local"}
-    task = _create_task_class(layout, name, language, layout.mteb_attributes(data), source, "test")()
+    task = _create_task_class(layout, name, language, layout.build_mteb_attributes(data), source, "test")()
     if isinstance(data, Search):
         task.dataset = _convert_search(data)
     else:
@@ -69,15 +68,15 @@ def build_task(layout: Layout, name: str, language: str, data: Tables | Search) 
 
 
 def build_hub_task(layout: Layout, name: str, language: str, source: dict[str, str], split: str) -> AbsTask:
-    """Build an mteb task of which mteb loads the data from the hub itself, by `path` and `revision` in `source`."""
+    """Build an mteb task whose data mteb later loads from the hub, by `path` and `revision` in `source`."""
     return _create_task_class(layout, name, language, {}, source, split)()
 
 
 def _create_task_class(
     layout: Layout, name: str, language: str, attributes: dict[str, Any], source: dict[str, str], split: str
 ) -> type[AbsTask]:
-    """Create an mteb task class for one data set, with its metadata. It is a subclass of the layout's mteb class with
-    the given class attributes.
+    """Create an mteb task class for one data set, with its metadata, and return it. It is a subclass of the layout's
+    mteb class with the given class attributes.
     """
     base = getattr(mteb.abstasks, layout.mteb_class)
     tags = [LANGUAGES[part] for part in language.split("-") if part in LANGUAGES]
@@ -97,7 +96,8 @@ def _create_task_class(
 
 
 def _convert_search(data: Search) -> dict[str, Any]:
-    """Convert a search's corpus, queries and judgements to the nested dict that mteb's retrieval tasks hold.
+    """Convert a search's corpus, queries and judgements to the nested dict of data sets that mteb's retrieval tasks
+    hold.
 
     A document that is the text of a query gets the id of that query, and no other document has the id of a query. Then
     mteb's `ignore_identical_ids` leaves out each query's own text from its results, and nothing else.

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator
 
-from lathe.training.datasets.records import MAX_NAMED, Record, Warnings, is_blank, is_label, name_places, shorten_value
+from lathe.training.datasets.records import (
+    MAX_NAMED,
+    Record,
+    Warnings,
+    format_places,
+    is_blank,
+    is_label,
+    shorten_value,
+)
 from lathe.training.errors import DataSetError
 from lathe.training.settings import Count, StrictSettings
 
@@ -18,9 +26,8 @@ Judgement = tuple[str, str, str, int]
 
 
 def _convert_keys_to_text(value: Any) -> Any:
-    """Convert the keys of a dict to strings, since YAML reads some labels as numbers.
-
-    Other values are returned unchanged.
+    """Return a dict with its keys converted to strings, since YAML reads some labels as numbers. Other values are
+    returned unchanged.
     """
     return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
@@ -55,7 +62,7 @@ class PairSettings(StrictSettings):
 
 @dataclass(frozen=True)
 class Pair:
-    """Anchor with its positive.
+    """Training pair of an anchor and a positive text, with its hard negatives.
 
     Attributes:
         anchor: anchor text.
@@ -78,30 +85,24 @@ class Pair:
 
 
 class RowReader(Protocol):
-    """Rows of a data set by file name, relevance judgements, and texts of the labels."""
+    """Interface of a data set's rows: rows by split, relevance judgements, and texts of the labels."""
 
     @property
     def name(self) -> str:
         """Name in tables and messages."""
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of a split, or of `corpus` or `queries`."""
+        """Yield the rows of a split, or of the files `corpus` or `queries`."""
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Return the relevance judgements of a split.
-
-        The list is empty unless the task is retrieval.
-        """
+        """Return the relevance judgements of a split. The list is empty unless the task is retrieval."""
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label.
-
-        The dict is empty if only the labels themselves are known.
-        """
+        """Return the text of each label. The dict is empty if only the labels themselves are known."""
 
 
 class PairRows:
-    """Reader of a data set's split that counts its rows and notes which are left out.
+    """Reader of the rows of one split that counts them and records which are left out, and why.
 
     Args:
         data: the data set.
@@ -119,7 +120,7 @@ class PairRows:
         self.dropped = Warnings()
 
     def read(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows of the split, each checked to have the fields, and add their number to `count`.
+        """Yield the rows of the split, each checked to have these fields, and count them in `count`.
 
         Raises:
             DataSetError: at a row that lacks one of the fields.
@@ -130,7 +131,7 @@ class PairRows:
             yield record
 
     def read_nonblank(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows whose first given field is not blank, and record the others as left out. All of them are
+        """Yield the rows of the split whose first given field is not blank, and record the others as left out. All are
         counted.
 
         Raises:
@@ -142,11 +143,11 @@ class PairRows:
             else:
                 yield record
 
-    def pair_fields(
+    def build_field_pairs(
         self, anchor: str, positive: str, is_positive: Callable[[Record], bool] = lambda record: True
     ) -> list[Pair]:
-        """Build one pair from two fields of each accepted row, and return the list. A pair also has the hard negatives
-        that its row supplies.
+        """Build a training pair from two fields of each row that `is_positive` accepts, and return the pairs. A pair
+        also has the hard negatives of its row.
 
         All rows are counted. Accepted rows with a blank anchor are recorded as left out.
 
@@ -168,17 +169,17 @@ class PairRows:
             elif is_blank(record[anchor]):
                 self.dropped.add("blank text", record.place)
             else:
-                negatives = self.supplied_negatives(record)
+                negatives = self.list_negatives(record)
                 pairs.append(Pair(record.text(anchor), record.text(positive), record.place, (), negatives))
 
         if missing:
-            raise DataSetError(f"no {positive!r} at {name_places(missing)}: every pair needs one")
+            raise DataSetError(f"no {positive!r} at {format_places(missing)}: every pair needs one")
 
         return pairs
 
-    def supplied_negatives(self, record: Record) -> tuple[str, ...]:
-        """Return the distinct, non-blank hard negatives that a row supplies. There are none if the settings want mined
-        ones or none.
+    def list_negatives(self, record: Record) -> tuple[str, ...]:
+        """Return the distinct, non-blank hard negatives in a row's negative field. There are none if the settings say
+        `mined` or `none`.
 
         Raises:
             DataSetError: if the settings want supplied negatives, and the row has no such field.
@@ -189,9 +190,9 @@ class PairRows:
         record.require(field)
         return tuple(dict.fromkeys(record.texts(field)))
 
-    def label_texts(self, rows: list[Record]) -> dict[str, str]:
-        """Return the text that stands for each label among the rows. It is taken from the settings, else from the data
-        set, else it is the label itself.
+    def find_label_texts(self, rows: list[Record]) -> dict[str, str]:
+        """Return the text that stands for each label among the rows, by label. It is taken from the settings, else from
+        the data set, else it is the label itself.
 
         Raises:
             DataSetError: if a label is neither string nor number, or its text has nothing but digits and punctuation.
@@ -217,8 +218,11 @@ class PairRows:
         return texts
 
 
-def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Return the pairs without duplicates, the first of each in order. Each has the negatives of all its duplicates."""
+def merge_duplicate_pairs(pairs: list[Pair]) -> list[Pair]:
+    """Return the distinct pairs of anchor and positive, in order of first occurrence. Each has the negatives of all its
+    duplicates.
+    """
+    # Duplicates differ in their negatives at most, which are merged so that none is lost.
     distinct: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
         known = distinct.setdefault((pair.anchor, pair.positive), pair)

@@ -17,7 +17,7 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Tables:
-    """Columns of each split of a data set, for every task without a search."""
+    """Columns of each split of a data set, by split and column name, for every task without a search."""
 
     splits: dict[str, Columns]
 
@@ -45,31 +45,27 @@ MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Record:
-    """Row of a file: its fields, and its place (file and line) for messages."""
+    """Row of a file: its fields by name, and its place (file and line) for messages."""
 
     place: str
     fields: dict[str, Any]
 
     def __getitem__(self, name: str) -> Any:
-        """Return a field that was checked when the file was read."""
+        """Return the value of a field that the row is known to have."""
         return self.fields[name]
 
     def get(self, name: str) -> Any:
-        """Return a field, or None if it is missing."""
+        """Return the value of a field, or None if it is missing."""
         return self.fields.get(name)
 
     def require(self, *names: str) -> None:
-        """Check that a row has all the fields.
-
-        Raises:
-            DataSetError: if one is missing.
-        """
+        """Raise `DataSetError` if the row lacks one of these fields."""
         for name in names:
             if name not in self.fields:
                 raise DataSetError(f"{self.place}: no field {name!r}; it has {', '.join(self.fields) or 'none'}")
 
     def text(self, name: str) -> str:
-        """Return the value of a field, which must be a string.
+        """Return the value of a field that must be a string.
 
         Raises:
             DataSetError: if it is not.
@@ -80,8 +76,7 @@ class Record:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return the texts of a field that holds a string or a list of strings, without blank ones. The list is empty
-        for null.
+        """Return the non-blank texts of a field that holds a string or a list of strings. The list is empty for null.
 
         Raises:
             DataSetError: if the field holds anything else.
@@ -95,10 +90,7 @@ class Record:
 
 @dataclass
 class Warnings:
-    """Collection of what was left out or looks wrong, as places by kind.
-
-    Reading continues after a warning.
-    """
+    """Collection of warnings about a data set: by kind, the places (rows or lines) that are left out or look wrong."""
 
     places: dict[str, list[str]] = field(default_factory=dict)
 
@@ -106,37 +98,32 @@ class Warnings:
         """Record a place with a warning of this kind."""
         self.places.setdefault(kind, []).append(place)
 
-    def sentences(self) -> list[str]:
+    def to_sentences(self) -> list[str]:
         """Return one sentence for each kind of warning, with its first places and the number of others."""
-        return [f"{kind}: {name_places(places)}" for kind, places in self.places.items()]
+        return [f"{kind}: {format_places(places)}" for kind, places in self.places.items()]
 
 
-def name_places(places: Sequence[str]) -> str:
+def format_places(places: Sequence[str]) -> str:
     """Format places for a message: the first ones by name, and the number of others."""
     more = f" and {len(places) - MAX_NAMED} more" if len(places) > MAX_NAMED else ""
     return f"{', '.join(places[:MAX_NAMED])}{more}"
 
 
 def is_blank(value: Any) -> bool:
-    """Return whether a value is None or a string of spaces only."""
+    """Return whether a value is None or a string of white space only."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def is_text(value: Any) -> bool:
-    """Return whether a JSON value is a string."""
+def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
 def _is_texts(value: Any) -> bool:
-    """Return whether a JSON value is a list of strings."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number, which a bool is not.
-
-    JSON has neither NaN nor inf.
-    """
+    """Return whether a JSON value is a number. A bool is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -160,8 +147,8 @@ class FieldType:
     skips_blank: bool = False
 
 
-TEXT = FieldType("a string", is_text, skips_blank=True)
-TEXT_OR_BLANK = FieldType("a string", is_text)
+TEXT = FieldType("a string", _is_text, skips_blank=True)
+TEXT_OR_BLANK = FieldType("a string", _is_text)
 TEXTS = FieldType("a list of strings", _is_texts)
 NUMBER = FieldType("a number", is_number)
 NUMBERS = FieldType("a list of numbers", lambda value: isinstance(value, list) and all(map(is_number, value)))
@@ -180,11 +167,7 @@ def find_file(folder: Path, stem: str) -> Path | None:
 
 
 def find_required_file(folder: Path, stem: str) -> Path:
-    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder.
-
-    Raises:
-        DataSetError: if neither exists.
-    """
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder. Raise `DataSetError` if neither exists."""
     path = find_file(folder, stem)
     if path is None:
         raise DataSetError(f"{stem}.jsonl is missing")
@@ -192,7 +175,7 @@ def find_required_file(folder: Path, stem: str) -> Path:
 
 
 def read_file_records(path: Path) -> Iterator[Record]:
-    """Yield a record for each line of a JSON-lines file.
+    """Yield a record (fields and place) for each line of a JSON-lines file.
 
     Raises:
         DataSetError: if the file cannot be read, or a line is not a JSON object.
@@ -207,7 +190,7 @@ def read_file_records(path: Path) -> Iterator[Record]:
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
     """Read the rows of a data set's file, check the types of their fields, and return them. Rows with a blank text are
-    left out, and each adds to the warnings.
+    left out, and each adds a warning.
 
     Args:
         folder: folder of the data set.
@@ -222,7 +205,12 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
     path = find_required_file(folder, stem)
     records = []
     for record in read_file_records(path):
-        _require_types(record, fields)
+        for field_name, field_type in fields.items():
+            record.require(field_name)
+            value = record[field_name]
+            if not field_type.accepts(value):
+                message = f"{field_name!r} must be {field_type.name}, not {shorten_value(value)}"
+                raise DataSetError(f"{record.place}: {message}")
         records.append(record)
 
     if not records:
@@ -261,27 +249,14 @@ def _parse_object(line: bytes, place: str) -> dict[str, Any]:
     return content
 
 
-def _require_types(record: Record, fields: Mapping[str, FieldType]) -> None:
-    """Check that a row has all required fields, with values of their types.
-
-    Raises:
-        DataSetError: if a field is missing or has a value of another type.
-    """
-    for name, field_type in fields.items():
-        record.require(name)
-        if not field_type.accepts(record[name]):
-            raise DataSetError(f"{record.place}: {name!r} must be {field_type.name}, not {shorten_value(record[name])}")
-
-
 def shorten_value(value: Any) -> str:
-    """Return the `repr` of a value for a message, cut to 60 characters."""
+    """Return the `repr` of a value for a message, truncated to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
-    """Return the records by the id that they have in the field `name`. Exact repetitions are left out, and each adds to
-    the warnings.
+def index_by_id(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
+    """Return the records by the id in their field `name`. Exact repetitions are left out, and each adds a warning.
 
     Raises:
         DataSetError: if two different records share an id.
@@ -289,6 +264,7 @@ def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -
     by_id: dict[str, Record] = {}
     for record in records:
         key = str(record[name])
+        # The same row twice is harmless, but two contents under one id leave unclear which one was judged.
         if key not in by_id:
             by_id[key] = record
         elif by_id[key].fields == record.fields:
@@ -299,8 +275,8 @@ def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -
     return by_id
 
 
-def to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable[[Any], Any]) -> Columns:
-    """Convert rows to columns, with the named fields only.
+def convert_to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable[[Any], Any]) -> Columns:
+    """Convert rows to columns, and return the values of the named fields by field name.
 
     Args:
         rows: the rows.
@@ -310,19 +286,17 @@ def to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable
     return {name: [convert[name](row[name]) if name in convert else row[name] for row in rows] for name in names}
 
 
-def warn_of_single_labels(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
-    """Add a warning for each label that occurs in only one row of a split. It can be neither learned nor clustered."""
+def warn_of_single_rows(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
+    """Add a warning for each label that occurs in only one row of a split. Such a label can be neither learned nor
+    clustered.
+    """
     counts = Counter(str(row["label"]) for row in rows)
     for row in rows:
         if counts[str(row["label"])] == 1:
             warnings.add(f"labels that occur once in {split}", f"{str(row['label'])!r} ({row.place})")
 
 
-def require_several_labels(rows: Sequence[Record]) -> None:
-    """Check that the rows of a test have different labels.
-
-    Raises:
-        DataSetError: if all have the same.
-    """
+def refuse_single_label(rows: Sequence[Record]) -> None:
+    """Raise `DataSetError` if all rows of a test have the same label."""
     if len({str(row["label"]) for row in rows}) < 2:
         raise DataSetError("test.jsonl has one label only: there is nothing to tell apart")

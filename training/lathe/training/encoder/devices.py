@@ -26,7 +26,7 @@ def best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def require_device(device: str | None) -> None:
+def check_device(device: str | None) -> None:
     """Raise `ValueError` if torch does not find the named CUDA or MPS device on this machine. The CPU, other kinds of
     devices and None always pass.
 

@@ -135,7 +135,11 @@ def check_loaded_model(spec: EncoderSpec, model: Any) -> None:
         model: the `SentenceTransformer`.
     """
     _require_first_module(spec, model)
-    _require_prompts(spec, model)
+    for name, prompt in model.prompts.items():
+        if not isinstance(prompt, str | None):
+            raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; allowed are texts")
+        model.prompts[name] = prompt or ""
+
     if not spec.trust_remote_code:  # code of a model's own may load its weights otherwise
         _require_weights(spec, model)
 
@@ -158,19 +162,12 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
 
 
 def _is_static_embedding(module: Any) -> bool:
+    """Return whether a module is sentence-transformers' `StaticEmbedding`, imported here because that takes a
+    second.
+    """
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     return isinstance(module, StaticEmbedding)
-
-
-def _require_prompts(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if a prompt in a model's settings is neither a text nor null. A prompt that is null becomes
-    empty, in place.
-    """
-    for name, prompt in model.prompts.items():
-        if not isinstance(prompt, str | None):
-            raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; allowed are texts")
-        model.prompts[name] = prompt or ""
 
 
 def _require_weights(spec: EncoderSpec, model: Any) -> None:

@@ -126,6 +126,7 @@ class StoredEncoder(PromptedEncoder):
             "truncation_side": truncation_side,
             "normalize": normalize,
         }
+        # By key, not by text, so that texts that repeat are encoded once.
         keys = self._compute_keys(texts, options)
         stored = self._read(keys)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in stored}

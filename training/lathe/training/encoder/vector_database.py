@@ -105,6 +105,7 @@ class VectorDatabase:
         """
         found: dict[bytes, StoredVector] = {}
         with self.guard, self._translate_errors():
+            # In blocks: SQLite limits the number of parameters of a query.
             for start in range(0, len(keys), MAX_KEYS):
                 block = keys[start : start + MAX_KEYS]
                 marks = ",".join("?" * len(block))
@@ -133,6 +134,7 @@ class VectorDatabase:
                 "INSERT OR REPLACE INTO vectors (key, vector, tokens, digest, space, stored_at) VALUES (?,?,?,?,?,?)",
                 rows,
             )
+            # Also at the first call, so that short commands keep the file small, too.
             self.stores += 1
             if self.stores % BLOCKS == 1:
                 self._delete_oldest()

@@ -88,7 +88,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method, as one side of a comparison. `label` is the method's name, `control` for raw vectors."""
+    """Encoder with a method, which is compared with another one. `label` is the method's name, `control` for raw
+    vectors.
+    """
 
     encoder: str
     label: str = CONTROL
@@ -265,6 +267,7 @@ def _average(within: Sequence[Verdict]) -> Verdict:
     """Return the verdict over several data sets: mean scores of both systems, and the mean difference with its interval
     over data sets.
     """
+    # Each data set is one unit here, whatever its size: the question is whether other data sets would agree.
     metrics = {verdict.metric for verdict in within}
     differences = np.array([verdict.difference.value for verdict in within])
     before, after = (float(np.mean([verdict.scores[side] for verdict in within])) for side in (0, 1))

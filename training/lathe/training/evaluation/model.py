@@ -78,7 +78,8 @@ class StoredModel(AbsEncoder):
 
 
 class RescoringModel:
-    """mteb search model that finds candidates with a chain's vectors and ranks them again by the raw vectors.
+    """mteb search model that finds candidates by vectors that a chain of transforms maps, and ranks them again by the
+    raw vectors.
 
     Each query has `RESCORED_CANDIDATES` candidates. Maps of queries with which the chain begins, such as a query
     adapter, count for the second ranking too.
@@ -99,15 +100,15 @@ class RescoringModel:
         self.originals = SearchEncoderWrapper(original)  # type: ignore[arg-type]
 
     def index(self, corpus: Any, **options: Any) -> None:
-        """Index the documents to search twice: as the chain transforms them, and as raw vectors. mteb calls this before
-        `search`.
+        """Index the documents to search twice: as the chain of transforms maps them, and as raw vectors. mteb calls
+        this before `search`.
         """
         self.candidates.index(corpus, **options)
         self.originals.index(corpus, **options)
 
     def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **options: Any) -> Any:
-        """Find candidates with the chain's vectors, and return the similarities of their raw vectors by query id and
-        document id. If mteb names the candidates in `top_ranked`, only these are ranked.
+        """Find candidates by the vectors that the chain of transforms maps, and return the similarities of their raw
+        vectors by query id and document id. If mteb names the candidates in `top_ranked`, only these are ranked.
         """
         if top_ranked is None:
             ranking = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)

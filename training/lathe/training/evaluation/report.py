@@ -15,7 +15,7 @@ from lathe.training.evaluation.comparison import Comparison, Grid
 from lathe.training.evaluation.decision import Findings, compute_findings, count_units, describe_comparison, summarize
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.run import Results
-from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
+from lathe.training.reporting.figures import create_panels, draw_figures, plot_intervals
 from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import format_count, format_half_width
@@ -62,7 +62,7 @@ def plot_differences(findings: Findings) -> Any:
     if not comparisons:
         return None
 
-    figure, (axis,) = new_panels(1, size=(2.5 + 0.6 * len(comparisons), 4))
+    figure, (axis,) = create_panels(1, size=(2.5 + 0.6 * len(comparisons), 4))
     plot_intervals(
         axis, range(len(comparisons)), [comparison.verdict.difference for comparison in comparisons], "", "o"
     )
@@ -182,6 +182,7 @@ def build_raw_score_table(results: Results) -> Table:
     encoder. Only tasks that all encoders completed count.
     """
     grid = Grid(results)
+    # Means over different tasks could not be compared.
     tasks = [task for task in grid.tasks if all((name, CONTROL, task) in grid.values for name in grid.encoders)]
     if not tasks:
         return Table.from_records(())

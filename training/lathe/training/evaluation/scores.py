@@ -87,6 +87,7 @@ class ResultsLog:
 
     def __init__(self, folder: Path) -> None:
         self.scores, self.tasks = Journal(folder / SCORES, Score), Journal(folder / TASKS, TaskDescription)
+        # Later lines replace earlier ones: a failed score that was tried again stands in the file twice.
         self.by_cell = {score.cell: score for score in self.scores.read()}
 
     def has_score(self, cell: tuple[str, str, str]) -> bool:

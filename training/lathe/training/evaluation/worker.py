@@ -145,7 +145,7 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     if trial.limit is not None:
         limit_rows(task, trial.limit)
 
-    return task, tuple(left_out.sentences())
+    return task, tuple(left_out.to_sentences())
 
 
 def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from lathe.training.errors import ExportError
 from lathe.training.export.folder import (
     Exported,
+    check_exportable,
+    compare_codes,
+    measure_difference,
     open_staging_folder,
-    require_close,
-    require_codes,
-    require_exportable,
     sample_probe_vectors,
     write_description,
 )
@@ -88,8 +88,8 @@ gives them the code of some other vector."""
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain to a folder as FAISS transforms and an empty index behind them, and check its output.
-    Return the folder, its files and the largest difference from the chain.
+    """Write a chain of transforms to a folder as FAISS transforms with an empty index behind them, check its output,
+    and return the folder, its files and the largest difference from the chain's output.
 
     The index of a chain with a quantizer stores its codes.
 
@@ -108,7 +108,7 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
     except ImportError as error:
         raise ExportError("FAISS export needs faiss: pip install 'lathe-training[faiss]'") from error
 
-    width = require_exportable(chain)
+    width = check_exportable(chain)
     with open_staging_folder(folder) as staging:
         transforms: list[Any] = []
         for step in chain.fold().float_steps:
@@ -123,8 +123,8 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write the transforms and an empty index of floats behind them, and check its vectors on probes.
-    Return the largest difference from the chain's vectors, and README.md's text on usage.
+    """Write the transforms and an empty index of float vectors behind them, and check its output on probe vectors.
+    Returns the largest difference from the vectors of the chain of transforms, and README.md's text on usage.
 
     The index is chain.index, an IndexFlatIP.
 
@@ -133,19 +133,21 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
     """
     names = _write_transforms(faiss, folder, transforms)
     flat = faiss.IndexFlatIP(chain.output_dimensions)
-    faiss.write_index(_behind(faiss, folder, names, flat), str(folder / "chain.index"))
+    faiss.write_index(_prepend_transforms(faiss, folder, names, flat), str(folder / "chain.index"))
     read: Any = faiss.read_index(str(folder / "chain.index"))
     probes = sample_probe_vectors(chain)[1:]  # FAISS knows no rule that a zero vector stays zero
     read.add(probes)
-    difference = require_close(read.index.reconstruct_n(0, len(probes)), chain.transform(probes), "the FAISS index")
+    difference = measure_difference(
+        read.index.reconstruct_n(0, len(probes)), chain.transform(probes), "the FAISS index"
+    )
     usage = USAGE_OF_FLOATS.replace("WIDTH", str(chain.output_dimensions)).replace("NAMES", json.dumps(names[::-1]))
 
     return difference, USAGE + usage
 
 
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write the transforms and an empty index of codes behind them, and check codes and scores on probes.
-    Return the largest difference from the chain's scores, and README.md's text on usage.
+    """Write the transforms and an empty index of byte codes behind them, and check codes and scores on probe vectors.
+    Returns the largest difference from the scores of the chain of transforms, and README.md's text on usage.
 
     If documents and queries are mapped alike, this is chain.index, else documents.index, with both maps as files and
     the NumPy codec. `transforms` may be extended in place.
@@ -161,7 +163,7 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
     if built.documents is built.queries:
         transforms += [] if built.documents is None else [built.documents]
         names = _write_transforms(faiss, folder, transforms)
-        faiss.write_index(_behind(faiss, folder, names, built.index), str(folder / "chain.index"))
+        faiss.write_index(_prepend_transforms(faiss, folder, names, built.index), str(folder / "chain.index"))
         documents = queries = faiss.read_index(str(folder / "chain.index"))
         codes = "codes.view('uint8') + np.uint8(128)" if built.offset else "codes"
         usage = USAGE + USAGE_OF_CODES.replace("BYTES", octets).replace("CODES", codes)
@@ -169,21 +171,19 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
         names = _write_transforms(faiss, folder, transforms)
         faiss.write_VectorTransform(built.documents, str(folder / "documents.vt"))
         faiss.write_VectorTransform(built.queries, str(folder / "queries.vt"))
-        index = _behind(faiss, folder, [*names, "documents.vt"], built.index)
+        index = _prepend_transforms(faiss, folder, [*names, "documents.vt"], built.index)
         faiss.write_index(index, str(folder / "documents.index"))
         write_codec(folder, chain)
         documents = faiss.read_index(str(folder / "documents.index"))
-        queries = _behind(faiss, folder, [*names, "queries.vt"], documents.index)
+        queries = _prepend_transforms(faiss, folder, [*names, "queries.vt"], documents.index)
         usage = USAGE_OF_SIDES.replace("NAMES", json.dumps(["queries.vt", *names[::-1]])).replace("BYTES", octets)
 
-    return _require_same_scores(chain, probes, documents, queries, built), usage
+    return _compare_scores(chain, probes, documents, queries, built), usage
 
 
-def _require_same_scores(
-    chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex
-) -> float:
-    """Raise `ExportError` unless FAISS encodes and scores probes as the chain does.
-    Return the largest difference of scores.
+def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex) -> float:
+    """Return the largest difference between the scores of FAISS and of the chain of transforms on probe vectors. Raise
+    `ExportError` if it exceeds `TOLERANCE`, or if codes differ by more than rounding.
 
     The codes of the probes stay in the index.
 
@@ -193,15 +193,12 @@ def _require_same_scores(
         documents: index that encodes vectors as documents.
         queries: index that searches the codes of `documents`.
         built: how the index stores codes.
-
-    Raises:
-        ExportError: if codes differ by more than rounding, or scores by more than `TOLERANCE`.
     """
     codes = chain.transform(probes)
     faiss_codes = documents.sa_encode(probes)
     is_coded = codes.any(axis=1) & faiss_codes.any(axis=1)  # FAISS does not know that zeros are the zero vector's code
     probes, codes, faiss_codes = probes[is_coded], codes[is_coded], faiss_codes[is_coded]
-    require_codes(faiss_codes, built.pack(codes), "the FAISS index")
+    compare_codes(faiss_codes, built.pack(codes), "the FAISS index")
     documents.index.add_sa_codes(built.pack(codes))
     scores, ids = queries.search(probes, len(codes))
     floats = chain.transform_queries(probes)
@@ -212,17 +209,19 @@ def _require_same_scores(
     else:
         expected = floats @ chain.dequantize(codes).T
 
-    return require_close(scores, np.take_along_axis(expected, ids, axis=1), "the scores of the FAISS index")
+    return measure_difference(scores, np.take_along_axis(expected, ids, axis=1), "the scores of the FAISS index")
 
 
 def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[str]:
+    """Write each FAISS transform to a file, `0.vt`, `1.vt` and so on, and return the names of the files."""
     names = [f"{number}.vt" for number in range(len(transforms))]
     for name, transform in zip(names, transforms, strict=True):
         faiss.write_VectorTransform(transform, str(folder / name))
     return names
 
 
-def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
+def _prepend_transforms(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
+    """Return an IndexPreTransform that applies the transforms in these files, in order, before the index."""
     pipeline = faiss.IndexPreTransform(index)
     # `prepend_transform` puts each one in front of the others.
     for name in reversed(names):
@@ -231,7 +230,9 @@ def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
 
 
 def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
-    """Convert a folded step with inputs of `width` dimensions to one or two FAISS transforms."""
+    """Convert a folded step of a chain of transforms, with inputs of `width` dimensions, to FAISS, and return one or
+    two transforms.
+    """
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
 

@@ -45,7 +45,8 @@ PROBE_TEXTS = [
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export.
+    """Result of an export: the folder, its files, and the largest difference from the output of the chain of
+    transforms.
 
     Attributes:
         folder: exported folder.
@@ -61,8 +62,8 @@ class Exported:
 
 @contextmanager
 def open_staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder beside `folder` to write an export to, and move its content there at the end.
-    On any error it is deleted.
+    """Yield a new temporary folder beside `folder` to write an export to. At the end its content is moved to `folder`,
+    and on any error it is deleted.
 
     Missing parent folders are created, and removed again after an error.
 
@@ -96,7 +97,7 @@ def open_staging_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_description(folder: Path, chain: Chain, reference: str, usage: str) -> None:
-    """Write `README.md`, with usage, and `lathe.json`, with the chain's metadata, to the folder.
+    """Write `README.md`, with usage, and `lathe.json`, with the metadata of the chain of transforms, to the folder.
 
     If the chain is cut, its certificate is stored under a key with the dimensions it was measured at.
 
@@ -119,13 +120,9 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
     (folder / "README.md").write_text(f"# {reference}\n\nFitted by Lathe: {steps}; {sizes}.\n\n{usage}\n")
 
 
-def require_exportable(chain: Chain) -> int:
-    """Raise `ExportError` unless the chain can be exported: fitted, and of affine maps for queries and documents alike.
-    Return its input dimensions.
-
-    Raises:
-        ExportError: if the chain is not fitted or accepts any dimensions, or a step is no affine map, or maps queries
-            otherwise than documents.
+def check_exportable(chain: Chain) -> int:
+    """Return the input dimensions of a chain of transforms that can be exported. Raise `ExportError` if it is not
+    fitted, accepts any dimensions, has a step that is no affine map, or maps queries and documents differently.
     """
     if not chain.fitted:
         raise ExportError("this chain is not fitted: fit it before it is exported")
@@ -146,21 +143,21 @@ def require_exportable(chain: Chain) -> int:
 
 
 def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
-    """Return the vectors `(64, d)` float32 on which an export is compared with the chain.
-    They are the same random unit vectors each time, the first one replaced by zeros.
+    """Return the vectors `(64, d)` float32 on which an export is compared with the chain of transforms. They are the
+    same random unit vectors each time, with the first one replaced by zeros.
 
     Raises:
         ExportError: if the chain is not exportable.
     """
-    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_exportable(chain))).astype(np.float32)
+    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, check_exportable(chain))).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[0] = 0
     return rows
 
 
 def import_shipped(path: Path) -> Any:
-    """Execute the Python file of an export, and return it as a module.
-    Nothing is written beside it or added to `sys.modules`.
+    """Execute the Python file of an export, and return it as a module. Nothing is written beside it or added to
+    `sys.modules`.
     """
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -170,13 +167,12 @@ def import_shipped(path: Path) -> Any:
     return module
 
 
-def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """Raise `ExportError` unless an export's outputs are close to the chain's, and return their largest difference.
-
-    The difference is relative to the largest output if that is above 1.
+def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
+    """Return the largest difference between the outputs of an export and of its chain of transforms, relative to the
+    largest output if that is above 1. Raise `ExportError` if it exceeds `TOLERANCE`.
 
     Args:
-        found: outputs of the export, `(n, k)`.
+        outputs: outputs of the export, `(n, k)`.
         expected: outputs of the chain, `(n, k)`.
         what: name of the export, for the message.
         codes: whether the numbers are decoded codes. Then the largest hundredth of the differences is ignored, because
@@ -185,11 +181,11 @@ def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes:
     Raises:
         ExportError: if the shapes differ, or the difference exceeds `TOLERANCE` or is NaN.
     """
-    if found.shape != expected.shape:
-        raise ExportError(f"{what} gives {found.shape}, not {expected.shape}: it was not written")
+    if outputs.shape != expected.shape:
+        raise ExportError(f"{what} gives {outputs.shape}, not {expected.shape}: it was not written")
 
     scale = max(1.0, float(np.abs(expected).max()))
-    differences = np.sort(np.abs(found.astype(np.float64) - expected).ravel()) / scale
+    differences = np.sort(np.abs(outputs.astype(np.float64) - expected).ravel()) / scale
     difference = float(differences[-1 - (len(differences) // 100 if codes else 0)])
     if not difference <= TOLERANCE:
         raise ExportError(f"{what} is off by {difference:.1e}, more than {TOLERANCE:g}: it was not written")
@@ -197,30 +193,28 @@ def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes:
     return difference
 
 
-def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
-    """Raise `ExportError` unless at least 99 % of an export's codes equal the chain's, with the same shape and dtype.
+def compare_codes(outputs: NDArray[Any], expected: NDArray[Any], what: str) -> None:
+    """Raise `ExportError` if an export's byte codes have another shape or dtype than those of its chain of transforms,
+    or if more than 1 % of them differ.
 
-    The rest may differ where a float lies between two codes and rounding goes the other way.
-
-    Raises:
-        ExportError: if they do not.
+    Codes may differ where a float lies between two codes and rounding goes the other way.
     """
-    same = found.shape == expected.shape and found.dtype == expected.dtype and (found == expected).mean() >= 0.99
+    same = outputs.shape == expected.shape and outputs.dtype == expected.dtype and (outputs == expected).mean() >= 0.99
     if not same:
         raise ExportError(f"the codes of {what} are not those of the chain: it was not written")
 
 
-def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
-    """Raise `ExportError` unless the chain can be exported with this encoder, whose vectors it must take.
-    Return the encoder, switched in place to padded batches.
+def prepare_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
+    """Check that a chain of transforms can be exported with this encoder, whose vectors it must take, and return the
+    encoder. It is switched in place to its own layers and padded batches.
 
-    Padding is switched on in place (`Encoder.restore_model`), so that the export does not need Lathe's own attention.
+    Then the export does not need Lathe's own attention (`Encoder.restore_model`).
 
     Raises:
         ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's
             vectors or on vectors of other dimensions.
     """
-    require_exportable(chain)
+    check_exportable(chain)
     if encoder is None:
         raise ExportError("this chain was fitted on vectors without an encoder: name the encoder it is for (--encoder)")
 

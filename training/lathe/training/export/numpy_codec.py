@@ -16,10 +16,10 @@ from lathe.training.errors import ExportError
 from lathe.training.export.folder import (
     SHIPPED,
     Exported,
+    compare_codes,
     import_shipped,
+    measure_difference,
     open_staging_folder,
-    require_close,
-    require_codes,
     sample_probe_vectors,
     write_description,
 )
@@ -43,8 +43,8 @@ codec.score(queries, codes)                    # unit vectors of queries, which 
 
 
 def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain that ends in `codes` to a folder as NumPy arrays and code, and check its output.
-    Return the folder, its files and the largest difference from the chain.
+    """Write a chain of transforms that ends in `codes` to a folder as NumPy arrays and code, check its output, and
+    return the folder, its files and the largest difference from the chain's output.
 
     Args:
         chain: fitted chain whose last step is `codes`.
@@ -64,8 +64,8 @@ def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def write_codec(folder: Path, chain: Chain) -> float:
-    """Write `lathe_codes.py` and `codes.npz`, a chain as NumPy code, to a folder, and check their output.
-    Return the largest difference of their floats from the chain's.
+    """Write `lathe_codes.py` and `codes.npz`, a chain of transforms as NumPy code and arrays, to a folder, and check
+    their output. Returns the largest difference of their floats from the chain's.
 
     Raises:
         ExportError: if the chain does not end in `codes` or is not exportable, or the code gives other codes or floats.
@@ -81,16 +81,15 @@ def write_codec(folder: Path, chain: Chain) -> float:
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     codec = import_shipped(folder / CODE).Codec(folder / ARRAYS)
     codes = codec.encode(probes)
-    require_codes(codes, chain.transform(probes), CODE)
-    floats = require_close(codec.floats(probes), chain.transform_queries(probes), CODE)
+    compare_codes(codes, chain.transform(probes), CODE)
+    floats = measure_difference(codec.floats(probes), chain.transform_queries(probes), CODE)
 
-    return max(floats, require_close(codec.decode(codes), chain.dequantize(codes), CODE))
+    return max(floats, measure_difference(codec.decode(codes), chain.dequantize(codes), CODE))
 
 
 def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
-    """Return the arrays that apply the folded steps before the codes, by name and in order.
-
-    Names are `step_I_multiply`, `step_I_add` and `step_I_normalize`.
+    """Return the arrays that apply the folded steps before the codes, by name and in order. Names are
+    `step_I_multiply`, `step_I_add` and `step_I_normalize`.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for i, step in enumerate(steps):
@@ -106,7 +105,7 @@ def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
 
 
 def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
-    """Return the arrays that encode and decode the codes of a quantizer, by their names in `codes.npz`."""
+    """Return the arrays with which a quantizer encodes and decodes its byte codes, by their names in `codes.npz`."""
     bits, octets, shifts = step.layout.cpu().numpy()
     tensors = {"mean": step.mean, "encoder": step.encoder, "decoder": step.decoder, "levels": step.inverse().levels}
     if isinstance(step, ProductCoding):

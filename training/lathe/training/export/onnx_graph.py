@@ -22,11 +22,11 @@ from lathe.training.errors import ExportError
 from lathe.training.export.folder import (
     PROBE_TEXTS,
     Exported,
+    check_exportable,
+    compare_codes,
+    measure_difference,
     open_staging_folder,
-    require_close,
-    require_codes,
-    require_encoder,
-    require_exportable,
+    prepare_encoder,
     sample_probe_vectors,
     write_description,
 )
@@ -72,8 +72,8 @@ The output `codes` holds the codes of documents. `embeddings` are the floats bef
 
 
 def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
-    """Write a chain to a folder as ONNX graphs, with its encoder if one is given, and check their output.
-    Return the folder, its files and the largest difference from the chain.
+    """Write a chain of transforms to a folder as ONNX graphs, with its encoder if one is given, check their output, and
+    return the folder, its files and the largest difference from the chain's output.
 
     chain.onnx maps vectors to outputs. For a chain that ends in `codes` or `product_codes`, the NumPy codec that
     encodes and decodes is written beside it. With an encoder, model.onnx maps token ids to outputs, and the tokenizer's
@@ -98,26 +98,26 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             "ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe-training[onnx]'"
         ) from error
 
-    if encoder is not None and require_encoder(chain, encoder).static:
+    if encoder is not None and prepare_encoder(chain, encoder).static:
         raise ExportError(
             f"{encoder.name} is static, which no graph of token ids and a mask is: export sentence-transformers"
         )
 
-    require_exportable(chain)
+    check_exportable(chain)
     has_codec = isinstance(chain.quantizer, TransformCoding)
     with open_staging_folder(folder) as staging:
-        path, graph, probes = staging / "chain.onnx", ChainGraph(chain), sample_probe_vectors(chain)
+        path, graph, probes = staging / "chain.onnx", _ChainGraph(chain), sample_probe_vectors(chain)
         _write_graph(graph, {VECTORS: torch.from_numpy(probes)}, {0: "batch"}, graph.outputs, path)
         outputs = onnxruntime.InferenceSession(path).run(graph.outputs, {VECTORS: probes})
-        difference = require_close(outputs[0], chain.transform_queries(probes), path.name)
+        difference = measure_difference(outputs[0], chain.transform_queries(probes), path.name)
         if CODES in graph.outputs:
-            require_codes(outputs[1], chain.transform(probes), path.name)
+            compare_codes(outputs[1], chain.transform(probes), path.name)
         if has_codec:
             difference = max(difference, write_codec(staging, chain))
 
         if encoder is not None:
             path, inputs = staging / "model.onnx", _tokenize(encoder, PROBE_TEXTS)
-            model = TokensToOutputs(encoder, list(inputs), graph)
+            model = _TokensToOutputs(encoder, list(inputs), graph)
             weight_bytes = sum(parameter.numel() * 4 for parameter in encoder.model.parameters())  # in float32
             is_large = weight_bytes > ONE_FILE_BYTES  # too large for one protobuf file
             _write_graph(model, inputs, {0: "batch", 1: "tokens"}, graph.outputs, path, is_large)
@@ -125,7 +125,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             # Floats, because rounding of the encoder's vectors may tip codes.
             found = onnxruntime.InferenceSession(path).run([EMBEDDINGS], tokens)[0]
             expected = chain.transform_queries(encoder.encode(PROBE_TEXTS).vectors)
-            difference = max(difference, require_close(found, expected, path.name))
+            difference = max(difference, measure_difference(found, expected, path.name))
             encoder.model.tokenizer.save_pretrained(str(staging))
 
         usage = USAGE + (USAGE_OF_CODES if CODES in graph.outputs else "")
@@ -136,8 +136,8 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
-class ChainGraph(torch.nn.Module):
-    """Module of a folded chain in float32, for tracing.
+class _ChainGraph(torch.nn.Module):
+    """Module that applies a folded chain of transforms in float32, for tracing.
 
     Attributes:
         outputs: names of the outputs.
@@ -151,7 +151,9 @@ class ChainGraph(torch.nn.Module):
         self.outputs = [EMBEDDINGS, CODES] if self.has_codes else [EMBEDDINGS]
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Map unit vectors `(n, d)` to floats `(n, k)`, and also to codes if the chain ends in `int8` or `binary`."""
+        """Map unit vectors `(n, d)` to floats `(n, k)`, and return these, with the codes if the chain ends in `int8` or
+        `binary`.
+        """
         floats: torch.Tensor = self.chain(vectors, side="query")
         if not self.has_codes:
             return floats
@@ -161,14 +163,16 @@ class ChainGraph(torch.nn.Module):
 
 
 def _pack_signs(floats: torch.Tensor) -> torch.Tensor:
-    """Return the codes of `Binary` for floats `(n, k)`. ONNX has no shift of bytes, so that bits are added up."""
+    """Return the signs of floats `(n, k)` as bits, packed into uint8 `(n, ⌈k/8⌉)` as `Binary` does. ONNX has no shift
+    of bytes, so that bits are multiplied by powers of 2 and added up.
+    """
     bits = torch.nn.functional.pad((floats > 0).int(), (0, -floats.shape[1] % 8))
     values = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.int32)
     return (bits.reshape(len(floats), -1, 8) * values).sum(dim=-1).to(torch.uint8)
 
 
-class TokensToOutputs(torch.nn.Module):
-    """Module that applies an encoder's modules, and then a chain, to tensors instead of a dict of features.
+class _TokensToOutputs(torch.nn.Module):
+    """Module that applies an encoder and then a chain of transforms to token tensors instead of a dict of features.
 
     Args:
         encoder: loaded encoder.
@@ -176,14 +180,14 @@ class TokensToOutputs(torch.nn.Module):
         chain: the chain.
     """
 
-    def __init__(self, encoder: Encoder, names: list[str], chain: ChainGraph) -> None:
+    def __init__(self, encoder: Encoder, names: list[str], chain: _ChainGraph) -> None:
         super().__init__()
         self.steps = torch.nn.ModuleList(encoder.model)
         self.names = names
         self.chain = chain
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Map token tensors `(n, t)`, given in the order of `names`, to the outputs of the chain."""
+        """Return the outputs of the chain of transforms for token tensors `(n, t)`, given in the order of `names`."""
         features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
         for step in self.steps:
             features = step(features)
@@ -226,7 +230,7 @@ def _write_graph(
                 input_names=list(inputs),
                 output_names=list(outputs),
                 opset_version=OPSET,
-                dynamic_shapes=(shapes,) if isinstance(module, TokensToOutputs) else shapes,  # of `*inputs`, one
+                dynamic_shapes=(shapes,) if isinstance(module, _TokensToOutputs) else shapes,  # of `*inputs`, one
                 verbose=False,
             )
         # Stack traces of the tracing, with paths of this machine.
@@ -241,8 +245,8 @@ def _write_graph(
 
 
 def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
-    """Tokenize texts to the CPU tensors `(n, t)` that the encoder takes.
-    Return them by name, in the order of `TOKEN_INPUTS`.
+    """Tokenize texts, and return the CPU tensors `(n, t)` that the encoder takes by name, in the order of
+    `TOKEN_INPUTS`.
     """
     features = encoder.model.preprocess(texts)
     return {name: features[name].cpu() for name in TOKEN_INPUTS if name in features}

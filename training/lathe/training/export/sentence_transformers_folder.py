@@ -25,14 +25,14 @@ from lathe.training.export.folder import (
     PROBE_TEXTS,
     SHIPPED,
     Exported,
+    compare_codes,
     import_shipped,
+    measure_difference,
     open_staging_folder,
-    require_close,
-    require_codes,
-    require_encoder,
+    prepare_encoder,
     write_description,
 )
-from lathe.training.export.servers import SERVERS, STOCK, STOCK_MODULES, Reader, find_problem, require_readable
+from lathe.training.export.servers import SERVERS, STOCK, STOCK_MODULES, Reader, find_incompatibility
 from lathe.transforms.base import Map
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import Binary, Int8, Quantizer
@@ -61,8 +61,8 @@ which is a pickle, and none are written."""
 def export_sentence_transformers(
     chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
 ) -> Exported:
-    """Write encoder and chain to a folder as one sentence-transformers model, and check its output.
-    Return the folder, its files and the largest difference from the chain.
+    """Write encoder and chain of transforms to a folder as one sentence-transformers model, check its output, and
+    return the folder, its files and the largest difference from the chain's output.
 
     Args:
         chain: fitted chain.
@@ -76,7 +76,7 @@ def export_sentence_transformers(
             the model gives other vectors than the chain, or it would in its reader.
         OSError: if a file cannot be written; nothing is left in the folder.
     """
-    encoder = require_encoder(chain, encoder)
+    encoder = prepare_encoder(chain, encoder)
     floats = chain.without_quantizer().floats(encoder.encode(PROBE_TEXTS).vectors)
     with open_staging_folder(folder) as staging:
         encoder.model.save(str(staging), create_model_card=False)
@@ -90,19 +90,21 @@ def export_sentence_transformers(
         _write_modules(staging, modules)
         # Checked as a user would load it, before a quantisation, which the library loads by a copy in its cache.
         outputs = Encoder(EncoderSpec(reference, str(staging)), "cpu").encode(PROBE_TEXTS, normalize=False).vectors
-        difference = require_close(outputs, floats, "the sentence-transformers model")
+        difference = measure_difference(outputs, floats, "the sentence-transformers model")
 
         if chain.quantizer is not None:
             modules += _write_step(chain.quantizer, staging, len(modules))
             _write_modules(staging, modules)
             outputs, codes = _run_shipped_module(staging, modules[-1]["path"], floats)
             expected = chain.quantizer.transform(floats)
-            require_codes(codes, expected, QUANTIZATION.name)
+            compare_codes(codes, expected, QUANTIZATION.name)
             difference = max(
-                difference, require_close(outputs, chain.dequantize(expected), QUANTIZATION.name, codes=True)
+                difference, measure_difference(outputs, chain.dequantize(expected), QUANTIZATION.name, codes=True)
             )
 
-        require_readable(staging, modules, reader)
+        for key, server in SERVERS.items():
+            if reader in (key, "any") and (problem := find_incompatibility(staging, modules, server)):
+                raise ExportError(f"{server.name} would serve other vectors: {problem}")
         usage = _format_usage(chain.quantizer is not None) + _format_servers(staging, modules)
         write_description(staging, chain, reference, usage)
 
@@ -111,8 +113,8 @@ def export_sentence_transformers(
 
 
 def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Run the quantization module in an exported model's folder on floats `(n, k)`.
-    Return the decoded floats and the codes.
+    """Run the quantization module in an exported model's folder on floats `(n, k)`, and return the decoded floats `(n,
+    k)` and the byte codes.
 
     Args:
         folder: exported model with `lathe_quantization.py`, which is imported and executed.
@@ -125,16 +127,13 @@ def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) ->
 
 
 def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length: int) -> list[dict[str, Any]]:
-    """Rewrite the settings files of a saved encoder in place, in forms that all versions and servers read.
-    Return the entries of modules.json, changed accordingly.
+    """Rewrite the settings files of a saved encoder, in place, in forms that all versions and servers read. Returns the
+    entries of modules.json, changed accordingly.
 
     Args:
         folder: folder of the encoder.
         modules: content of its modules.json.
         max_length: maximum number of tokens of a text.
-
-    Returns:
-        The modules with their common types.
     """
     common = []
     for module in modules:
@@ -161,8 +160,8 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 
 
 def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert pooling settings to the keys that all versions of the library read.
-    Settings that have these keys already are returned unchanged.
+    """Return pooling settings with the keys that all versions of sentence-transformers read. Settings that have these
+    keys already are returned unchanged.
     """
     if "pooling_mode" not in config:
         return config
@@ -176,8 +175,8 @@ def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str, Any]:
-    """Convert a text model's transformer settings to the keys that all versions of the library read.
-    Other settings are returned unchanged.
+    """Return a text model's transformer settings with the keys that all versions of sentence-transformers read.
+    Settings of any other model are returned unchanged.
 
     Args:
         config: content of sentence_bert_config.json.
@@ -189,12 +188,13 @@ def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str
 
 
 def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
+    """Write the entries of an exported model's modules to its modules.json."""
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 
 def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
-    """Write one folded step as one or two module subfolders, numbered from `index`.
-    Return their entries for modules.json.
+    """Write one folded step of a chain of transforms as one or two module subfolders, numbered from `index`. Returns
+    their entries for modules.json.
 
     For a quantizer, `lathe_quantization.py` is copied into the folder too.
 
@@ -234,8 +234,8 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
 def _write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors.
-    Return its entry for modules.json.
+    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors. Returns its entry for
+    modules.json.
 
     Args:
         folder: folder of the model.
@@ -255,7 +255,7 @@ def _write_module(
 
 
 def _format_usage(own_code: bool) -> str:
-    """Return the Markdown text for README.md on how to load the model.
+    """Return the Markdown text for README.md on how to load the exported model.
 
     Args:
         own_code: whether the model has code of its own, so that the text says why it must be trusted.
@@ -276,9 +276,9 @@ def _format_usage(own_code: bool) -> str:
 
 
 def _format_servers(folder: Path, modules: list[dict[str, Any]]) -> str:
-    """Return the Markdown list of servers for README.md, with whether each gives the same vectors, or why not."""
+    """Return a Markdown list for README.md that says for each server whether it gives the same vectors, or why not."""
     lines = ["", ""]
     for server in SERVERS.values():
-        problem = find_problem(folder, modules, server)
+        problem = find_incompatibility(folder, modules, server)
         lines.append(f"- {server.name}: {f'not for it: {problem}' if problem else 'the same vectors, normalized'}.")
     return "\n".join(lines)

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lathe.training.errors import ExportError
-
 Reader = Literal["sentence-transformers", "tei", "vllm", "any"]
 """Software that is to read an export; `any` is all of them."""
 
@@ -35,7 +33,7 @@ ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.
 
 @dataclass(frozen=True)
 class Server:
-    """Server that reads sentence-transformers models.
+    """Server that reads sentence-transformers models, and how many of their Dense modules it runs.
 
     Attributes:
         name: its name.
@@ -50,25 +48,9 @@ SERVERS = {"tei": Server("Text Embeddings Inference", None), "vllm": Server("vLL
 """Servers by the name of the reader."""
 
 
-def require_readable(folder: Path, modules: list[dict[str, Any]], reader: Reader) -> None:
-    """Raise `ExportError` if the software that is to read the export would give other vectors than the library.
-
-    Args:
-        folder: folder of the model.
-        modules: content of its modules.json.
-        reader: software that is to read the export.
-
-    Raises:
-        ExportError: with the reason, if it would not.
-    """
-    for key, server in SERVERS.items():
-        if reader in (key, "any") and (problem := find_problem(folder, modules, server)):
-            raise ExportError(f"{server.name} would serve other vectors: {problem}")
-
-
-def find_problem(folder: Path, modules: list[dict[str, Any]], server: Server) -> str | None:
-    """Return the reason why a server would give other vectors than the library.
-    It is None if it gives the same once normalized.
+def find_incompatibility(folder: Path, modules: list[dict[str, Any]], server: Server) -> str | None:
+    """Return the reason why a server would give other vectors than sentence-transformers for an exported model, or None
+    if it gives the same once normalized.
 
     Args:
         folder: folder of the model.

@@ -17,7 +17,7 @@ from lathe.training.datasets.data_set import (
     refuse_overlap,
 )
 from lathe.training.datasets.folder import FileDataSet, FolderDataSet
-from lathe.training.datasets.pairs import Pair, distinct_pairs
+from lathe.training.datasets.pairs import Pair, merge_duplicate_pairs
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.evaluators import (
     Evaluator,
@@ -159,7 +159,7 @@ class MixtureBuilder:
             DataSetError: if the job wants the negatives that rows give, and none can be used.
         """
         dropped = {why: len(positions) for why, positions in found.dropped.places.items()}
-        pairs = distinct_pairs(found.pairs)
+        pairs = merge_duplicate_pairs(found.pairs)
         if len(pairs) < len(found.pairs):
             dropped["duplicate pair"] = len(found.pairs) - len(pairs)
 

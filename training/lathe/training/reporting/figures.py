@@ -35,27 +35,23 @@ def to_svg(figure: Any) -> str:
 
 
 def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
-    """Draw figures by plot functions of the same data, in `STYLE`, as SVG text by title.
-
-    Those whose function returns None are left out.
+    """Draw figures by plot functions that all take `data`, in `STYLE`, and return their SVG texts by title. Those whose
+    function returns None are left out.
     """
     with plt.rc_context(STYLE):
         return {title: to_svg(figure) for title, plot in plots.items() if (figure := plot(*data)) is not None}
 
 
-def new_panels(
+def create_panels(
     count: int, columns: int = 1, size: tuple[float, float] = (6, 4), **options: Any
 ) -> tuple[Any, NDArray[Any]]:
-    """Create a Matplotlib figure with `count` panels in a grid, and return it with the panels' axes.
+    """Create a Matplotlib figure with `count` panels in a grid, and return the figure and the panels' axes `(count,)`.
 
     Args:
         count: number of panels.
         columns: maximum number of panels in a row.
         size: width and height of one panel in inches.
         options: arguments of `matplotlib.pyplot.subplots`, such as `sharey`.
-
-    Returns:
-        the figure, and its axes `(count,)`.
     """
     columns = min(columns, count)
     lines = -(-count // columns)
@@ -75,8 +71,8 @@ def new_panels(
 
 
 def plot_intervals(axis: Any, x: Any, estimates: Sequence[Interval], label: str, fmt: str) -> None:
-    """Plot estimates against `x` with error bars on a Matplotlib axis. An estimate without bounds gets a bar of length
-    0.
+    """Plot estimates against `x` with error bars on a Matplotlib axis. An estimate without bounds gets an error bar of
+    length 0.
     """
     values = np.array([estimate.value for estimate in estimates])
     low, high = np.array([estimate.bounds for estimate in estimates]).T
@@ -86,7 +82,7 @@ def plot_intervals(axis: Any, x: Any, estimates: Sequence[Interval], label: str,
 
 def plot_curves(axis: Any, points: Iterable[tuple[str, float, Interval]]) -> None:
     """Plot one curve with error bars for each label on a Matplotlib axis, from triples of label, x and estimate. The x
-    axis gets a log scale.
+    axis gets a logarithmic scale.
     """
     curves: dict[str, list[tuple[float, Interval]]] = {}
     for label, x, estimate in points:
@@ -94,10 +90,10 @@ def plot_curves(axis: Any, points: Iterable[tuple[str, float, Interval]]) -> Non
     for label, curve in curves.items():
         plot_intervals(axis, [x for x, _ in curve], [estimate for _, estimate in curve], label, "o-")
     axis.set_xscale("log", base=2)
-    label_plainly(axis.xaxis)
+    use_plain_tick_labels(axis.xaxis)
 
 
-def label_plainly(side: Any) -> None:
+def use_plain_tick_labels(axis: Any) -> None:
     """Label the major ticks of a logarithmic Matplotlib axis (`axis.xaxis`) with plain numbers instead of powers."""
-    side.set_major_formatter(lambda value, _place: f"{value:,g}")
-    side.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(lambda value, _place: f"{value:,g}")
+    axis.set_minor_formatter(NullFormatter())

@@ -37,7 +37,7 @@ TEMPLATE = "page.html.j2"
 
 @dataclass(frozen=True)
 class Section:
-    """Part of a report.
+    """Part of a report: heading, sentences, figures, tables and problems.
 
     Attributes:
         title: heading.
@@ -57,8 +57,8 @@ class Section:
 
 
 def render_page(sections: Sequence[Section], about: str, files: str = "", reference: str | None = None) -> str:
-    """Render sections as the text of one self-contained HTML page. Each section shows its sentences, figures, tables
-    and problems.
+    """Render sections as one self-contained HTML page, and return its text. Each section shows its sentences, figures,
+    tables and problems.
 
     Args:
         sections: sections; the title of the first is the title of the page.
@@ -73,7 +73,7 @@ def render_page(sections: Sequence[Section], about: str, files: str = "", refere
 
 
 def format_text(section: Section) -> str:
-    """Format a section as plain text for a terminal: its tables, sentences and problems, without its title."""
+    """Return a section as plain text for a terminal: its tables, sentences and problems, without its title."""
     parts = [f"{title}\n{table.to_text()}" for title, table in section.tables.items()]
     if section.sentences:
         parts.append("\n".join(section.sentences))
@@ -96,7 +96,8 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, 
 
 
 def describe_environment(*libraries: str) -> dict[str, Any]:
-    """Return the versions of installed libraries, the number of cores and today's UTC date, for a JSON report.
+    """Return the versions of installed libraries, the number of cores and today's UTC date, as a dict for a JSON
+    report.
 
     Raises:
         importlib.metadata.PackageNotFoundError: if a library is not installed.
@@ -125,7 +126,7 @@ FILTERS = {
 
 
 def render_sentences(template: Path, data: Mapping[str, Any]) -> list[str]:
-    """Fill in a Jinja template that has one sentence per line, and return the sentences as a list, without blank lines.
+    """Fill in a Jinja template that has one sentence per line, and return the sentences, without blank lines.
 
     A name that `data` lacks is an error (`jinja2.UndefinedError`), so that a misspelt one does not vanish. Line breaks
     within a value, as in the messages of exceptions, become spaces.

@@ -14,7 +14,7 @@ Format = str | Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Table:
-    """Data frame with a format for each column.
+    """Data frame with a format for each column, which becomes HTML, CSV or plain text.
 
     Attributes:
         frame: unformatted values. Columns have dtype object, so that whole numbers beside missing ones stay whole.
@@ -31,6 +31,7 @@ class Table:
         cls, records: Iterable[Mapping[str, Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
         """Build a table from one mapping per row, from column name to value. Values that a row lacks are missing.
+        Columns are in order of their first appearance.
 
         Columns are in order of their first appearance.
         """
@@ -42,10 +43,7 @@ class Table:
     def from_rows(
         cls, rows: Sequence[Sequence[Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from rows of values.
-
-        The first row holds the column names.
-        """
+        """Build a table from rows of values. The first row holds the column names."""
         header, *values = rows or [[]]
         return cls(pd.DataFrame(values, columns=list(header), dtype=object), formats or {}, default)
 
@@ -62,16 +60,18 @@ class Table:
         return [names, *([_format_value(*cell) for cell in zip(row, formats, strict=True)] for row in rows)]
 
     def to_text(self) -> str:
-        """Return the table as lines with aligned columns, the first to the left, the others to the right."""
+        """Return the table as lines of text with aligned columns, the first to the left, the others to the right."""
         return align_columns(self.cells)
 
     def to_csv(self, columns: Sequence[str] | None = None) -> str:
-        """Return the unformatted values as CSV text with a header, all columns or only those named."""
+        """Return the unformatted values as CSV text with a header, in all columns or only those named."""
         return str(self.frame.to_csv(columns=columns, index=False, lineterminator="\n"))
 
 
 def _format_value(value: Any, format_: Format) -> str:
-    """Format a value of a table as text: a missing one as a dash, text unchanged, others by the column's format."""
+    """Format a value of a table as text: a missing value or NaN as a dash, text unchanged, any other value by the
+    column's format.
+    """
     if value is None or value != value:  # NaN differs from itself
         return MISSING
     if isinstance(value, str):

@@ -14,21 +14,20 @@ MIN_P = 0.001
 
 
 def format_by_sign(estimate: "Interval", above: str, below: str, neither: str) -> str:
-    """Return the text for an interval above zero, for one below zero, or for one that holds zero or has no bounds."""
+    """Return `above` for an interval above zero, `below` for one below zero, and `neither` for one that holds zero or
+    has no bounds.
+    """
     return {1: above, -1: below, 0: neither}[estimate.sign]
 
 
 def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> str:
-    """Format `scale · value` by a format specification such as `+.2f`.
-
-    None gives a dash.
-    """
+    """Format `scale · value` by a format specification such as `+.2f`. None gives a dash."""
     return MISSING if value is None else f"{scale * value:{spec}}"
 
 
 def format_interval(estimate: "Interval", spec: str = ".2f", scale: float = 1, unit: str = "") -> str:
-    """Format an estimate with its unit and its interval, as "0.12 [0.05, 0.20]". An estimate without bounds stands
-    alone.
+    """Format an estimate with its unit and its interval, such as "0.12 [0.05, 0.20]". An estimate without bounds is
+    formatted alone.
     """
     value = format_number(estimate.value, spec, scale) + unit
     if estimate.low is None or estimate.high is None:
@@ -37,7 +36,7 @@ def format_interval(estimate: "Interval", spec: str = ".2f", scale: float = 1, u
 
 
 def format_points(difference: "Interval") -> str:
-    """Format a difference in points with its interval if it has one, as "+1.23 points [+0.50, +2.00]"."""
+    """Format a difference in points with its interval if it has one, such as "+1.23 points [+0.50, +2.00]"."""
     return format_interval(difference, "+.2f", unit=" points")
 
 
@@ -47,8 +46,8 @@ def format_percent(share: "Interval | float") -> str:
 
 
 def format_half_width(estimate: "Interval | None", spec: str = "+.2f", sign: str = " ±") -> str:
-    """Format an estimate with half the width of its interval, as "+1.23 ±0.45". An estimate without bounds stands
-    alone, and None gives a dash.
+    """Format an estimate with half the width of its interval, such as "+1.23 ±0.45". An estimate without bounds is
+    formatted alone, and None gives a dash.
 
     `spec` formats both numbers, the half width unsigned.
     """
@@ -61,25 +60,27 @@ def format_half_width(estimate: "Interval | None", spec: str = "+.2f", sign: str
 
 
 def format_fraction(share: float) -> str:
-    """Format a share above 0 as "1/4" if it is within 1 % of 1/n for a whole n, else as whole per cent, as "40 %"."""
+    """Format a share above 0 as "1/4" if it is within 1 % of 1/n for a whole n, else as whole per cent, such as
+    "40 %".
+    """
     denominator = round(1 / share)
     return f"1/{denominator}" if abs(share * denominator - 1) < 0.01 else format_percent(share)
 
 
 def format_p_value(p: float) -> str:
-    """Format a p-value for a sentence, as "p = 0.012" or "p < 0.001"."""
+    """Format a p-value for a sentence, such as "p = 0.012" or "p < 0.001"."""
     return f"p = {p:.3f}" if p >= MIN_P else f"p < {MIN_P}"
 
 
 def format_cosine(cosine: float | None) -> str:
-    """Format a cosine with its angle, as "0.980 (11.5°)". None gives a dash."""
+    """Format a cosine with its angle, such as "0.980 (11.5°)". None gives a dash."""
     if cosine is None:
         return MISSING
     return f"{cosine:.3f} ({math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.1f}°)"
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes with a decimal unit, as "14 MB"."""
+    """Format a number of bytes with a decimal unit, such as "14 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -88,12 +89,12 @@ def format_bytes(count: float) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Format a count with its noun, plural unless the count is 1, as "3 encoders"."""
+    """Format a count with its noun, in the plural unless the count is 1, such as "3 encoders"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
-    """Format rows of cells as lines of text with aligned columns, two spaces apart.
+    """Return rows of cells as lines of text with aligned columns, two spaces apart.
 
     Args:
         rows: cells; the first row has one for each column. A later row may have fewer; its last cell may be longer than

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.errors import AccessError, SourceError
-from lathe.training.sources.rows import RawBatch, Readable, Span, native_path, require_dimensions
+from lathe.training.sources.rows import RawBatch, Readable, Span, check_dimensions, open_native_path
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the stored vectors of a FAISS index, and yield the rows of the span in batches of up to `rows`. If the index
-    has ids of its own, each row also has a record `{"id": …}`.
+    """Read the stored vectors of a FAISS index, and yield the rows of the span in batches of up to `rows` vectors. If
+    the index has ids of its own, each row also has a record `{"id": …}`.
 
     Rows are in the order in which they were added. `field` is ignored.
 
@@ -39,9 +39,7 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def read_faiss_shape(path: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of a FAISS index that keeps vectors.
-
-    `field` is ignored.
+    """Return the number of rows and the dimensions of a FAISS index that stores its vectors. `field` is ignored.
 
     Raises:
         SourceError: as in `read_faiss`.
@@ -67,13 +65,13 @@ LIMITS = threading.Lock()
 
 
 class _Vectors(Protocol):
-    """Interface of the vectors of an index."""
+    """Interface of the vectors that an index stores."""
 
     count: int
     dimensions: int
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
-        """Return vectors `(count, d)` in the order in which they were added."""
+        """Return the vectors `(count, d)` from position `start` on, in the order in which they were added."""
 
 
 class _FlatVectors:
@@ -84,6 +82,7 @@ class _FlatVectors:
         self.count, self.dimensions = int(index.ntotal), int(index.d)
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
+        """Return the vectors `(count, d)` from position `start` on."""
         rows: NDArray[np.float32] = self.index.reconstruct_n(start, count)
         return rows
 
@@ -107,29 +106,29 @@ class _ListedVectors:
             if size:
                 self.ids = np.concatenate([self.ids, faiss.rev_swig_ptr(lists.get_ids(number), size)])
 
+        # Row i of the result is row `positions[i]` of table `lists[i]`; stable, since ids may repeat.
         self.count = len(self.ids)
         order = np.argsort(self.ids, kind="stable")
         self.ids = self.ids[order]
         self.lists = np.repeat(np.arange(len(sizes)), sizes)[order]
-        self.places = np.concatenate([np.arange(size) for size in sizes])[order]
+        self.positions = np.concatenate([np.arange(size) for size in sizes])[order]
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
+        """Return the vectors `(count, d)` from position `start` on, in the order of their ids."""
         rows = np.empty((count, self.dimensions), np.float32)
-        lists, positions = self.lists[start : start + count], self.places[start : start + count]
+        lists, positions = self.lists[start : start + count], self.positions[start : start + count]
+        # One gather for each list, not for each row.
         for number in np.unique(lists):
             rows[lists == number] = self.tables[number][positions[lists == number]]
         return rows
 
 
-def _require_keeping(path: Readable) -> int:
-    """Check that a file is a FAISS index that stores vectors and is large enough for those that its header claims.
-    Returns the size of the file in bytes.
+def _check_header(path: Readable) -> int:
+    """Raise `SourceError` if a file is no FAISS index that stores vectors, or is too small for those that its header
+    claims. Returns the size of the file in bytes.
 
     FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
     would take terabytes. What indexes other than flat ones claim is limited by `_limit_claims`.
-
-    Raises:
-        SourceError: if the index is of another kind, or the file too small.
     """
     with path.open("rb") as stored:
         size = stored.seek(0, io.SEEK_END)
@@ -144,13 +143,13 @@ def _require_keeping(path: Readable) -> int:
     if header[:4] in FLAT and max(width * rows, counted) * 4 > size:
         raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
 
-    require_dimensions(path, width)
+    check_dimensions(path, width)
     return size
 
 
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
-    """Read the metric of a FAISS index from its header: inner product ("ip") or squared Euclidean distance ("l2"). The
-    result is None if the file is not an index that stores vectors, or has another metric.
+    """Return the metric of a FAISS index from its header: "ip" for inner product, or "l2" for squared Euclidean
+    distance. Returns None if the file is no index that stores vectors, or has another metric.
     """
     with path.open("rb") as stored:
         header = _read_inner_header(stored)
@@ -160,17 +159,16 @@ def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
 
 
 def _read_inner_header(stored: IO[bytes]) -> bytes:
-    """Read the header of an index, or of the one that it maps to ids, and return its 37 bytes.
-
-    The header of the other follows that of the index that maps.
+    """Return the 37 bytes of the header of a FAISS index. For an index that maps ids to another one, it is the header
+    of that other index, which follows.
     """
     header = _read_index_header(stored)
     return _read_index_header(stored) if header[:4] in MAPPED else header
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:
-    """Read the header of a FAISS index from the stream, and return its first 37 bytes. The parameter that some metrics
-    have is skipped.
+    """Return the first 37 bytes of a FAISS index header from the stream. The parameter that some metrics have is
+    skipped.
     """
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
@@ -180,8 +178,8 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
-    """Load a FAISS file, and yield its vectors and their ids `(n,)` for the block. The ids are None if they are row
-    numbers.
+    """Load a FAISS file, and yield a pair of its vectors and their ids `(n,)` for the block. The ids are None if they
+    are row numbers.
 
     The objects are valid only within the block, because FAISS frees a part of an index with the whole.
 
@@ -195,8 +193,8 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
         raise AccessError("reading a FAISS index needs faiss: pip install 'lathe-training[faiss]'") from error
 
     try:
-        size = _require_keeping(path)
-        with native_path(path) as here, _limit_claims(faiss, size):
+        size = _check_header(path)
+        with open_native_path(path) as here, _limit_claims(faiss, size):
             # A file may name another one for its lists, anywhere: it is looked for in the same folder.
             stored_index = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
     except (RuntimeError, OSError) as error:
@@ -213,8 +211,8 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
 def _find_vectors(
     name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
 ) -> tuple[_Vectors, NDArray[np.int64] | None]:
-    """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`. The ids are None if they are row
-    numbers.
+    """Return a pair of a reader of the vectors that a FAISS index stores and their ids `(n,)`. The ids are None if they
+    are row numbers.
 
     Args:
         name: name of the file, for messages.
@@ -249,8 +247,8 @@ def _find_vectors(
 
 @contextmanager
 def _limit_claims(faiss: Any, size: int) -> Iterator[None]:
-    """Limit, within the block, how much memory FAISS allocates because a file's header claims it. FAISS then refuses
-    arrays of more than `size` bytes, and more than `size` lists.
+    """Limit, within the block, how much memory FAISS may allocate because a file's header claims it: arrays to `size`
+    bytes, and lists to `size` of them.
     """
     with LIMITS:
         before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()

@@ -49,16 +49,13 @@ COUNT_ROWS = 16_384
 
 
 def is_hub(written: str) -> bool:
-    """Return whether a source or file is a data set `hf:…`.
-
-    `hf://…` is a URL instead.
-    """
+    """Return whether a source or file of texts is a data set of the hub, written `hf:…`. `hf://…` is a URL instead."""
     return written.startswith(HUB) and not written.startswith("hf://")
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """File of a split of a data set, or what `datasets` streams as one.
+    """One file of a split of a data set on the hub, or one part of a split that `datasets` streams as a file.
 
     Attributes:
         dataset: id on the hub, or the absolute path of a local folder.
@@ -78,28 +75,27 @@ class HubFile:
 
     @classmethod
     def parse(cls, pinned: str) -> "HubFile":
-        """Parse the string form of a hub file, as `__str__` writes it, into a `HubFile`. The form is
-        `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`.
-        """
+        """Parse the string form of a hub file, `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`, and return the `HubFile`."""
         match = PINNED.fullmatch(pinned)
         assert match is not None
         dataset, commit, config, split, number, count = match.groups()
         return cls(dataset, commit, config, split, int(number), int(count))
 
     def __str__(self) -> str:
-        """Return the file as `parse` reads it."""
+        """Return the string form of the file, which `parse` reads."""
         return f"{HUB}{self.dataset}@{self.commit}/{self.config}:{self.split}/{self.number:05}-of-{self.count:05}"
 
     @property
     def location(self) -> str:
-        """The source without its commit, so that it stays the same when the data set changes."""
+        """The data set, configuration and split as `hf:…`, without the commit, so that it stays the same when the data
+        set changes.
+        """
         return f"{HUB}{self.dataset}/{self.config}:{self.split}"
 
     @property
     def source_name(self) -> str:
-        """Name of the source with its commit.
-
-        A local folder is named without its path and without a commit.
+        """Name of the data set, configuration and split, with the commit. A local folder is named without its path and
+        without a commit.
         """
         dataset = self.dataset_folder.name if self.dataset_folder else f"{self.dataset}@{self.commit}"
         return f"{dataset}/{self.config}:{self.split}"
@@ -115,20 +111,16 @@ class HubFile:
         return Path(self.dataset) if self.dataset.startswith("/") else None
 
     def stream(self) -> Any:
-        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables.
-
-        Only the description is loaded.
-        """
+        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables. Rows are not loaded yet."""
         return _load_split(replace(self, number=0))[1].shard(self.count, self.number).with_format("arrow")
 
     def count_rows(self) -> int:
-        """Count the rows of the file. The count comes from the footer if it is a parquet file. Otherwise the file is
-        streamed once.
+        """Return the number of rows of the file, from the footer of a parquet file. Any other file is streamed once.
 
         Raises:
             SourceError: if the file is damaged or out of reach.
         """
-        with _explained_errors(self.name):
+        with _convert_errors(self.name):
             builder, _ = _load_split(replace(self, number=0))
             files = builder.config.data_files[self.split]
             if builder.info.builder_name == "parquet" and len(files) == self.count:
@@ -137,9 +129,9 @@ class HubFile:
             return sum(len(table) for table in self.stream().iter(COUNT_ROWS))
 
 
-def list_hub(written: str) -> list[str]:
-    """List the files of a split of a data set on the hub, from the source `hf:…` as a user wrote it. Each is returned
-    in string form, with the current commit, so that it keeps its content.
+def list_hub_files(written: str) -> list[str]:
+    """Return the files of a split of a data set on the hub, given as `hf:…`, in string form. Each names the current
+    commit, so that its content stays the same.
 
     Raises:
         AccessError: if `datasets` is missing, the hub is out of reach or switched off by `HF_HUB_OFFLINE`, or the data
@@ -150,7 +142,7 @@ def list_hub(written: str) -> list[str]:
     if match is None:
         raise SourceError(f"{written!r} is not a data set of the hub: write hf:DATASET/CONFIG:SPLIT#FIELD")
 
-    with _explained_errors(written):
+    with _convert_errors(written):
         dataset, commit, config = _find_dataset(match["dataset"])
         # Only the description is read here; rows are streamed later.
         builder = _load_builder(dataset, commit, config)
@@ -171,14 +163,14 @@ def list_hub(written: str) -> list[str]:
 
 
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Stream the rows of a span from a file of a hub data set, in batches of up to `rows`. Batches hold the values of
-    the column `field`, and the whole rows as dicts.
+    """Stream the rows of a span from a file of a hub data set, and yield them in batches of up to `rows`. Batches hold
+    the values of the column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if the hub is out of reach.
         SourceError: if the file is damaged or lacks the column `field`; names the columns that it has.
     """
-    with _explained_errors(file.name):
+    with _convert_errors(file.name):
         row = span.start
         for table in file.stream().skip(span.start).iter(rows):
             if field not in table.column_names:
@@ -199,8 +191,8 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 
 
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
-    """Return whether a hub file's rows are texts or vectors, by the first row of its split. The kind is None for texts,
-    and d for vectors of d dimensions.
+    """Return the kind of a hub file's rows, by the first row of its split: None for texts, or the number of dimensions
+    of vectors.
 
     The result is cached for all files of the split.
 
@@ -220,8 +212,8 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
 
 
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
-    """Resolve `DATASET[@REVISION][/CONFIG]`, as a user wrote it, by asking the hub. Returns the data set's id, its
-    commit, and the configuration, which is None if not named.
+    """Resolve `DATASET[@REVISION][/CONFIG]` by asking the hub. Returns the data set's id, its commit, and the
+    configuration, which is None if not named.
 
     On the hub, `A/B` is the data set B of the user A, or else the configuration B of the data set A. What begins with
     `/`, `./`, `../` or `~` is a local folder, perhaps with a configuration; its commit is ''.
@@ -273,8 +265,8 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Split the path of a local data set into its folder and its configuration. The configuration is None if the path
-    is the folder itself.
+    """Split the path of a local data set into its folder and its configuration, and return both. The configuration is
+    None if the path is the folder itself.
 
     The last part of the path is a configuration if the README.md of the folder above lists it, or if the path is no
     folder.
@@ -295,8 +287,8 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
 
 
 def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
-    """Load the `datasets.DatasetBuilder` of one configuration of a data set. With `config` None, it is the only or the
-    default configuration.
+    """Load the `datasets.DatasetBuilder` of one configuration of a data set, and return it. For None it is the only or
+    the default configuration.
 
     Raises:
         SourceError: if there is no such configuration, or no default one; names those there are.
@@ -318,8 +310,8 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
 
 @lru_cache(64)
 def _load_split(file: HubFile) -> tuple[Any, Any]:
-    """Load the split that a hub file belongs to, and return its `datasets` builder and its streaming data set. The last
-    64 splits are cached.
+    """Return the `datasets` builder and the streaming data set of the split that a hub file belongs to. The last 64
+    splits are cached.
     """
     folder = file.dataset_folder
     builder = _load_builder(file.dataset, "" if folder else file.commit, file.config)
@@ -327,8 +319,8 @@ def _load_split(file: HubFile) -> tuple[Any, Any]:
 
 
 def _folder_digest(builder: Any) -> str:
-    """Return a digest, in hexadecimal, of the paths, sizes and modification times of a local data set's files. It
-    stands in for the commit.
+    """Return a hexadecimal digest of the paths, sizes and modification times of a local data set's files. It takes the
+    place of the commit.
     """
     files = sorted(file for files in builder.config.data_files.values() for file in files)
     stamps = [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [Path(file).stat()]]
@@ -336,9 +328,9 @@ def _folder_digest(builder: Any) -> str:
 
 
 @contextmanager
-def _explained_errors(name: str) -> Iterator[None]:
-    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError`. It names the
-    source. A `SourceError` of the block passes unchanged.
+def _convert_errors(name: str) -> Iterator[None]:
+    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError` that names the
+    source. A `SourceError` passes unchanged.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub is out of reach, or it refuses the credentials.

@@ -29,8 +29,8 @@ from lathe.training.sources.rows import (
 
 @contextmanager
 def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, and yield the stream, which decompresses if the file's suffix is `.gz`. The stream
-    is closed after the block.
+    """Open a file, and yield a stream of its bytes, decompressed if the file's suffix is `.gz`. The stream is closed
+    after the block.
 
     Raises:
         SourceError: if the file cannot be opened, read or decompressed, also while the block reads.
@@ -52,7 +52,8 @@ MAX_LINE_BYTES = 16 * 2**20
 
 
 def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream unchanged, including blank ones, and raise at the first line that is too long.
+    """Yield the lines of a stream unchanged, including blank ones. Raise `SourceError` at the first line that is too
+    long.
 
     Args:
         file: its name appears in messages.
@@ -71,8 +72,8 @@ def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a span of a file that are not blank, each as its number in the file and its stripped bytes.
-    Numbers count from 1.
+    """Yield the lines of a span of a file that are not blank, each as a pair of its number in the file, from 1 on, and
+    its stripped bytes.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
@@ -90,15 +91,15 @@ def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[in
 
 
 def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:
-    """Return a message that says why bytes are not UTF-8, and what to do about it."""
+    """Return a message that says why a line is not UTF-8, and what to do about it."""
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "the file is UTF-16: save it as UTF-8"
     return f"not UTF-8, byte {error.object[error.start]:#04x} at {error.start}: save the file as UTF-8"
 
 
 def find_line_spans(file: Readable, size: int) -> list[Span]:
-    """Divide a file of lines into spans of `size` rows, each with the byte and line where it begins. The file is read
-    once.
+    """Divide a file of lines into spans of `size` rows, and return them, each with the byte and line where it begins.
+    The file is read once.
 
     Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
 
@@ -122,8 +123,8 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
 
 
 def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the lines of a span that are not blank in lists of up to `rows`. Each line comes as its number in the file
-    and its stripped bytes.
+    """Yield the lines of a span that are not blank, in lists of up to `rows` pairs of a line's number in the file and
+    its stripped bytes.
 
     Raises:
         SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
@@ -137,8 +138,8 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows` with the values of `field`. The
-    batches also hold the whole JSON objects, and blank lines are left out.
+    """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows` with the values of `field` and
+    the whole JSON objects. Blank lines are left out.
 
     Raises:
         SourceError: for a line that is not a JSON object, or lacks the field; and as `_read_line_batches`.
@@ -150,7 +151,7 @@ def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Record:
-    """Parse a line as a JSON object, check that it has a text or a list in `field`, and return the object.
+    """Parse a line as a JSON object with a text or a list in `field`, and return the object.
 
     Raises:
         SourceError: if the line is not a JSON object, or has neither a text nor a list in the field.
@@ -173,8 +174,8 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return a message that says why a line is not JSON. The reason is its encoding, half of a surrogate pair, NaN or
-    Infinity, or what the parser says.
+    """Return a message that says why a line is not JSON: its encoding, half of a surrogate pair, NaN or Infinity, or
+    the parser's error.
     """
     try:
         content = json.loads(line.decode())
@@ -191,15 +192,14 @@ def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
 
 
 def _holds_no_number(value: Any) -> bool:
+    """Return whether a value, or an item of a list, is NaN or infinite."""
     values = value if isinstance(value, list) else [value]
     return any(isinstance(number, float) and not math.isfinite(number) for number in values)
 
 
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a text file, one text a line, and yield batches of up to `rows`. Blank lines are
-    left out.
-
-    `field` is ignored.
+    """Read the rows of a span from a text file, one text a line, and yield batches of up to `rows` texts. Blank lines
+    are left out. `field` is ignored.
 
     Raises:
         SourceError: for a line that is not UTF-8; and as `_read_line_batches`.

@@ -24,8 +24,8 @@ HEADER_BYTES = 16
 
 
 def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
-    """Return the uncompressed size, in bytes, of the dictionary page of a parquet column chunk. The size is 0 if the
-    chunk has no such page.
+    """Return the uncompressed size, in bytes, of the dictionary page of a parquet column chunk, or 0 if the chunk has
+    none.
 
     No value stored in the dictionary is larger.
 
@@ -98,8 +98,8 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
-    """Yield the rows of a span of a parquet file. Each comes as a dict, with the average number of bytes that a row of
-    its batch takes in memory.
+    """Yield the rows of a span of a parquet file, each as a pair of the row as a dict and the average number of bytes
+    that a row of its batch takes in memory.
 
     Row groups that end before the span are not read.
 
@@ -143,8 +143,8 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
 
 
 def _list_values(column: Any) -> list[Any]:
-    """Return the values of an Arrow column as Python's. Times that Python cannot hold are ISO 8601 text: those with
-    nanoseconds, of years beyond 9999 or in an unknown zone, which are given in UTC.
+    """Return the values of an Arrow column as Python objects. Times that Python cannot hold become ISO 8601 text: those
+    with nanoseconds, with years beyond 9999, or in an unknown zone, which are given in UTC.
     """
     import pyarrow
     from pyarrow import types
@@ -172,8 +172,7 @@ def _list_values(column: Any) -> list[Any]:
 
 
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
-    """Return how many rows of a parquet row group to decompress at once. The result is `rows`, or fewer if values may
-    be huge.
+    """Return how many rows of a parquet row group to decompress at once: `rows`, or fewer if values may be huge.
 
     Each row is taken to be as large as the largest dictionary page of a column, which bounds a value that the rows
     repeat; as many rows are chosen as then fit in `MAX_BATCH_BYTES`, at least 1.
@@ -196,11 +195,7 @@ def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: i
 
 
 def _require_column(file: Readable, parquet: Any, field: str) -> None:
-    """Check that an open parquet file has the column `field`, and no two columns of one name.
-
-    Raises:
-        SourceError: if it has not.
-    """
+    """Raise `SourceError` if an open parquet file lacks the column `field`, or has two columns of one name."""
     names = parquet.schema_arrow.names
     if field not in names:
         raise SourceError(f"{file.name} has no column {field!r}; it has {', '.join(names)}. Name one as FILE#COLUMN")
@@ -210,8 +205,8 @@ def _require_column(file: Readable, parquet: Any, field: str) -> None:
 
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:
-    """Return whether a parquet column holds texts or vectors, from the schema alone. The kind is None for texts, and 1
-    for lists, whatever their length.
+    """Return the kind of a parquet column's values, from the schema alone: None for texts, or 1 for lists, whatever
+    their length.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -235,7 +230,7 @@ def detect_parquet_kind(file: Readable, field: str) -> Kind:
 
 
 def _open_parquet(file: Readable) -> Any:
-    """Open a parquet file with pyarrow and return the `ParquetFile`.
+    """Open a parquet file with pyarrow, and return the `ParquetFile`.
 
     Raises:
         AccessError: if pyarrow (extra `parquet`) is not installed.
@@ -261,9 +256,7 @@ def _arrow_exception() -> type[Exception]:
 
 
 def count_parquet(file: Readable, field: str) -> int:
-    """Return the number of rows of a parquet file, from its footer.
-
-    `field` is ignored.
+    """Return the number of rows of a parquet file, from its footer. `field` is ignored.
 
     Raises:
         AccessError: if pyarrow is not installed.

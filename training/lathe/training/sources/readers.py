@@ -28,9 +28,9 @@ from lathe.training.sources.rows import (
     RawBatch,
     Readable,
     Span,
+    check_dimensions,
     detect_batch_kind,
-    native_path,
-    require_dimensions,
+    open_native_path,
     validate_rows,
 )
 from lathe.transforms.npy import open_npy, read_npy_header
@@ -60,7 +60,7 @@ def read_docstring_paragraphs() -> list[str]:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return distinct_paragraphs(text for path in paths for text in read_docstrings(path))
+        return extract_paragraphs(text for path in paths for text in read_docstrings(path))
     finally:
         if collecting:
             gc.enable()
@@ -73,12 +73,12 @@ def read_topic_paragraphs() -> list[str]:
     """
     from pydoc_data.topics import topics
 
-    return distinct_paragraphs(topics.values())
+    return extract_paragraphs(topics.values())
 
 
 def read_docstrings(path: Path) -> Iterator[str]:
-    """Yield the docstring of a Python file's module and of each class and function, or '' for one that has none.
-    Nothing is yielded for a file that cannot be parsed.
+    """Yield the docstring of a Python file's module and of each class and function, '' where there is none. Nothing is
+    yielded for a file that cannot be parsed.
     """
     try:
         tree = ast.parse(path.read_bytes())
@@ -95,11 +95,8 @@ def read_docstrings(path: Path) -> Iterator[str]:
                 nodes.extend(child for child in field if isinstance(child, HOLDS_STATEMENTS))
 
 
-def distinct_paragraphs(texts: Iterable[str]) -> list[str]:
-    """Split texts into paragraphs, and return the distinct ones of 64 to 512 characters.
-
-    Each is joined into one line.
-    """
+def extract_paragraphs(texts: Iterable[str]) -> list[str]:
+    """Split texts into paragraphs, and return the distinct ones of 64 to 512 characters, each joined into one line."""
     paragraphs = (" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text))
     return list(dict.fromkeys(p for p in paragraphs if MIN_CHARACTERS <= len(p) <= MAX_CHARACTERS))
 
@@ -113,7 +110,7 @@ Reader = Callable[[Any, str, int, Span], Iterator[RawBatch]]
 
 @dataclass(frozen=True)
 class Format:
-    """Functions that read the files of one format.
+    """Functions that read the files of one format, such as .jsonl or .parquet.
 
     Attributes:
         read: yields the rows in batches of at most a number of rows.
@@ -132,22 +129,21 @@ class Format:
     readable_remotely: bool = True
 
 
-def file_format(name: str) -> str:
-    """Return the key of `FORMATS` with which a file name ends, such as '.jsonl.gz'.
-
-    It is '' if the format is unknown.
-    """
+def find_format_key(name: str) -> str:
+    """Return the key of `FORMATS` with which a file name ends, such as '.jsonl.gz', or '' if the format is unknown."""
     return next((ending for ending in FORMATS if name.endswith(ending)), "")
 
 
-def _format_of(file: Readable | HubFile) -> Format:
+def _find_format(file: Readable | HubFile) -> Format:
+    """Return the functions that read a file: those of its name's ending, of a built-in source, or of the hub."""
     if isinstance(file, HubFile):
         return HUB_FORMAT
-    return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[file_format(file.name)]
+    return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[find_format_key(file.name)]
 
 
 def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
-    """Read the rows of a span from a file of any known format, in batches of up to `rows`.
+    """Read the rows of a span from a file of any known format, and yield them in batches of up to `rows`, not
+    validated.
 
     Args:
         file: the file.
@@ -158,17 +154,17 @@ def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOL
     Raises:
         SourceError: if the file is damaged or lacks the field; names file and row.
     """
-    return _format_of(file).read(file, field, rows, span)
+    return _find_format(file).read(file, field, rows, span)
 
 
 def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
-    """Divide a file into spans of `size` rows, and return them in order, none for a file without rows. A file of lines
-    is read once.
+    """Divide a file into spans of `size` rows, and return them in order. There are none for a file without rows. A file
+    of lines is read once.
 
     Raises:
         SourceError: if the file is damaged.
     """
-    file_format = _format_of(file)
+    file_format = _find_format(file)
     if file_format.shape is not None:
         rows, _ = file_format.shape(file, field)
     elif file_format.count is not None:
@@ -181,8 +177,8 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
-    """Return whether a file's rows are texts or vectors, by its header or its first row. The kind is None for texts,
-    and d for vectors of d dimensions.
+    """Return the kind of a file's rows, by its header or its first row: None for texts, or the number of dimensions of
+    vectors.
 
     Args:
         file: the file.
@@ -194,7 +190,7 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
         EmptyError: if the file has no rows.
         SourceError: if the file is damaged or lacks the field.
     """
-    reader = _format_of(file)
+    reader = _find_format(file)
     if reader.shape is not None:
         rows, width = reader.shape(file, field)
         if rows:
@@ -209,9 +205,8 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
 
 
 def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a .npy file through a memmap, and yield batches of up to `rows` vectors.
-
-    The vectors are in the file's dtype. `field` is ignored.
+    """Read the rows of a span from a .npy file, and yield batches of up to `rows` vectors in the file's dtype. `field`
+    is ignored.
 
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
@@ -223,9 +218,7 @@ def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
 
 
 def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of a .npy file from its header.
-
-    `field` is ignored.
+    """Return the number of rows and the dimensions of a .npy file, from its header. `field` is ignored.
 
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
@@ -235,10 +228,9 @@ def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
 
 
 def _open_npy(file: Readable) -> FloatArray:
-    """Open a .npy file, and return its array as a memmap. For a remote file, the result is only a placeholder of the
-    same shape and dtype.
+    """Open a .npy file, and return its array as a memmap. For a remote file, the result is an array of zeros with the
+    same shape and dtype, which takes no memory.
 
-    The placeholder takes no memory, and its values are zeros.
 
     Raises:
         SourceError: if the file is damaged or out of reach.
@@ -246,7 +238,7 @@ def _open_npy(file: Readable) -> FloatArray:
     try:
         if isinstance(file, RemoteFile):
             return _build_npy_placeholder(file)
-        with native_path(file) as path:
+        with open_native_path(file) as path:
             return open_npy(path)
     except AccessError:
         raise
@@ -255,7 +247,7 @@ def _open_npy(file: Readable) -> FloatArray:
 
 
 def _build_npy_placeholder(file: Readable) -> FloatArray:
-    """Read the header of a .npy file, and return an array of zeros of the same shape and dtype. The array takes no
+    """Read the header of a .npy file, and return an array of zeros with the same shape and dtype, which takes no
     memory.
 
     Raises:
@@ -270,19 +262,19 @@ def _build_npy_placeholder(file: Readable) -> FloatArray:
 
 
 def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
-    """Check that an array holds floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`, and return it unchanged.
+    """Return an array unchanged, after a check that it holds floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`.
 
     Raises:
         SourceError: for another shape or dtype.
     """
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
         raise SourceError(f"{file.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
-    require_dimensions(file, vectors.shape[1])
+    check_dimensions(file, vectors.shape[1])
     return vectors
 
 
 def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a built-in source, and yield batches of up to `rows` texts. `field` is ignored."""
+    """Yield the rows of a span of a built-in source, in batches of up to `rows` texts. `field` is ignored."""
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):
         part = texts[start : start + rows]

@@ -35,7 +35,7 @@ def is_remote(place: str) -> bool:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """File at a URL."""
+    """File at a URL that fsspec can open."""
 
     url: str
 
@@ -50,8 +50,8 @@ class RemoteFile:
         return Path(self.name).suffix
 
     def open(self, mode: Any = "rb", /) -> IO[Any]:
-        """Open the remote file as a buffered stream of bytes, which are downloaded as they are read. Failed reads are
-        retried.
+        """Open the remote file, and return a buffered stream of its bytes, which are downloaded as they are read.
+        Failed reads are retried.
 
         `mode` is ignored.
 
@@ -73,7 +73,8 @@ class RemoteFile:
         return _call_with_retries(self.url, lambda: dict(files.info(path)), _retry_waits(files))
 
     def fetch(self, folder: Path) -> Path:
-        """Download the whole file into a folder under its own name, and return the path of the copy.
+        """Download the whole file into a folder under its own name, and return the path of the copy. Failed downloads
+        are retried.
 
         Raises:
             SourceError: if the file is missing or out of reach, or the copy stays incomplete after all retries.
@@ -90,8 +91,8 @@ class RemoteFile:
         return copy
 
     def key(self) -> list[str]:
-        """Return the URL, size and version of the file, which together identify its content. The version is '' if none
-        is reported.
+        """Return the URL, size and version of the file, which together identify its content. The version is '' if the
+        file system reports none.
 
         Raises:
             SourceError: if the file is missing or out of reach.
@@ -117,8 +118,8 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Download bytes into the buffer, and return their number, 0 at the end of the file. A read that fails is
-        retried.
+        """Download bytes into the buffer, and return their number, which is 0 at the end of the file. A read that fails
+        is retried.
 
         Raises:
             SourceError: if the read still fails after the last retry.
@@ -152,7 +153,7 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-def list_remote(url: str) -> tuple[bool, list[str]]:
+def list_remote_files(url: str) -> tuple[bool, list[str]]:
     """Return whether a URL is a folder, and the sorted URLs of all files below it. For a file, the list holds just its
     own URL.
 
@@ -171,7 +172,7 @@ def list_remote(url: str) -> tuple[bool, list[str]]:
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:
-    """Open the fsspec file system of a URL. Returns it, and the path of the URL within it.
+    """Open the fsspec file system of a URL, and return it with the path of the URL within it.
 
     Raises:
         AccessError: if fsspec or the protocol's package is not installed, or the protocol is unknown.
@@ -196,17 +197,14 @@ def _open_file_system(url: str) -> tuple[Any, str]:
 
 
 def _retry_waits(files: Any) -> Sequence[float]:
-    """Return the seconds to wait before each retry on a file system.
-
-    They are its own `retry_waits`, else `RETRY_WAITS`.
-    """
+    """Return the seconds to wait before each retry on a file system: its own `retry_waits`, else `RETRY_WAITS`."""
     waits: Sequence[float] = getattr(files, "retry_waits", RETRY_WAITS)
     return waits
 
 
 def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
-    """Call a function that uses the network, and return its result. If it raises, it is called again after each of the
-    waits.
+    """Call a function that uses the network, and return its result. If it raises an exception, it is called again after
+    each of the waits.
 
     A missing file and refused credentials are not retried.
 
@@ -219,6 +217,7 @@ def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) 
         SourceError: if the file is missing.
         AccessError: if credentials are missing or refused, or the last retry failed.
     """
+    # None marks the last attempt, after which the error is raised instead of waiting.
     for wait in (*waits, None):
         try:
             return call()

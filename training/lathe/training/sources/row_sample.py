@@ -14,7 +14,7 @@ from lathe.transforms.vectors import FloatArray
 
 @dataclass(frozen=True)
 class RowSample:
-    """Random sample of the distinct rows of a source, in a random order that the seed determines.
+    """Random sample of the distinct rows of a source of texts or vectors, in a random order that the seed determines.
 
     Attributes:
         texts: sampled texts, distinct after whitespace and case are normalized, none blank; empty for a source of
@@ -36,9 +36,9 @@ class RowSample:
         return len(self.texts) if self.vectors is None else len(self.vectors)
 
 
-def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
-    """Draw up to `most` distinct rows of a source uniformly at random, in one pass.
-    Return them with the counts of all, blank and repeated rows.
+def sample_rows(source: Source, max_rows: int, seed: int = 0) -> RowSample:
+    """Draw up to `max_rows` distinct rows of a source of texts or vectors uniformly at random, in one pass. Returns
+    them with the number of all and of blank rows, and the estimated share of repeated rows.
 
     A source with fewer distinct rows gives them all.
 
@@ -48,14 +48,14 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
 
     Args:
         source: source of texts or vectors.
-        most: maximum number of rows.
+        max_rows: maximum number of rows.
         seed: salt of the hashes.
 
     Raises:
         SourceError: if the source cannot be read.
         EmptyError: if the source has no rows that are not blank.
     """
-    lowest, blank, rows = _LowestKeys(most), 0, 0
+    lowest, blank, rows = _LowestKeys(max_rows), 0, 0
     salt = seed.to_bytes(8, "little")
     of_texts = True
 
@@ -90,23 +90,23 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
 
 @dataclass
 class _LowestKeys:
-    """Bounded set of the items with the `most` lowest keys, one item for each key.
+    """Bounded set of the items with the `max_rows` lowest keys, one item for each key.
 
     Attributes:
-        most: maximum number of items.
+        max_rows: maximum number of items.
         items: items by key.
         times: how many times each kept key was added.
         heap: bit-inverted keys, so that the highest key comes first.
     """
 
-    most: int
+    max_rows: int
     items: dict[bytes, object] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
     heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
 
     def add(self, key: bytes, item: object) -> None:
-        """Add an item under a key, and drop the item with the highest key if there are more than `most`.
-        A key that is already there only increases its count.
+        """Add an item under a key, unless `max_rows` items have lower keys. If there are too many items, the one with
+        the highest key is dropped. A key that is already there only increases its count.
 
         If texts share a key, the alphabetically first one is kept.
         """
@@ -116,7 +116,7 @@ class _LowestKeys:
                 self.items[key] = min(str(self.items[key]), item)
             return
 
-        if len(self.heap) < self.most:
+        if len(self.heap) < self.max_rows:
             heapq.heappush(self.heap, _invert_bits(key))
         elif key < _invert_bits(self.heap[0]):
             highest = _invert_bits(heapq.heapreplace(self.heap, _invert_bits(key)))
@@ -134,7 +134,7 @@ class _LowestKeys:
 
     @property
     def repeated(self) -> float:
-        """Share of added rows that repeat an earlier one, among the kept keys, in [0, 1)."""
+        """Share of the added items whose key was there already, among the keys that are kept, in [0, 1)."""
         return 1 - len(self.items) / max(1, sum(self.times.values()))
 
 

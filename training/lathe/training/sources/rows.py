@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 def _iterate_scalars(value: Any) -> Iterator[Any]:
-    """Yield the texts, numbers, booleans and nulls of a JSON value, which may be nested deeper than Python's calls."""
+    """Yield the texts, numbers, booleans and nulls of a JSON value, at any depth and without recursion."""
     pending = [value]
     while pending:
         value = pending.pop()
@@ -34,14 +34,14 @@ def _iterate_scalars(value: Any) -> Iterator[Any]:
 
 
 def find_long_integer(value: Any) -> int | None:
-    """Search a JSON value for an integer beyond 64 bits, which cannot be stored as it is. Return it, or None."""
+    """Return the first integer found in a JSON value that does not fit into 64 bits, or None if there is none."""
     return next((x for x in _iterate_scalars(value) if type(x) is int and not -(2**63) <= x < 2**64), None)
 
 
 def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
-    """Return parsed JSON with integers of any length.
+    """Return parsed JSON in which integers beyond 64 bits, which orjson rounds to floats, have their exact value. JSON
+    without such integers is returned unchanged.
 
-    orjson, which reads all JSON here, rounds integers beyond 64 bits to floats, and does not say so.
 
     Args:
         content: the JSON text.
@@ -58,7 +58,7 @@ def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
 
 
 class Readable(Protocol):
-    """File that can be opened, local or remote."""
+    """Interface of a file that can be opened, local or remote."""
 
     @property
     def name(self) -> str:
@@ -69,13 +69,13 @@ class Readable(Protocol):
         """File extension with the dot."""
 
     def open(self, mode: Any = ..., /) -> IO[Any]:
-        """Open the file for reading bytes."""
+        """Open the file, and return a stream of its bytes."""
 
 
 @contextmanager
-def native_path(file: Readable) -> Iterator[str]:
-    """Yield a path under which libraries that only open paths can open the file. It is the file's own, or `/dev/fd/N`
-    of a descriptor that is closed after the block.
+def open_native_path(file: Readable) -> Iterator[str]:
+    """Yield a path for libraries that can only open paths: the file's own, or `/dev/fd/N` of a descriptor that is
+    closed after the block.
     """
     if isinstance(file, Path):
         yield str(file)
@@ -86,7 +86,7 @@ def native_path(file: Readable) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Consecutive rows of a file.
+    """Consecutive rows of a file, by index.
 
     Attributes:
         start: index of the first row.
@@ -120,7 +120,7 @@ MAX_BATCH_BYTES = 2**30
 def split_bounded_batches(
     sized: Iterator[tuple[T, float]], rows: int, refusal: Callable[[list[T]], str]
 ) -> Iterator[list[T]]:
-    """Collect items into lists of `rows` items, the last perhaps shorter, and yield each list. An error is raised if
+    """Collect items into lists of `rows` items, the last perhaps shorter, and yield each list. Raise `SourceError` if
     the items of a list take too much memory.
 
     Args:
@@ -131,6 +131,7 @@ def split_bounded_batches(
     Raises:
         SourceError: if the items of a list take more than `MAX_BATCH_BYTES`, as highly compressible rows can.
     """
+    # Checked item by item: a batch beyond the limit must be refused before all of it is in memory.
     batch: list[T] = []
     size = 0.0
     for item, item_bytes in sized:
@@ -146,12 +147,8 @@ def split_bounded_batches(
         yield batch
 
 
-def require_dimensions(file: Readable, width: int) -> None:
-    """Check that a file's vectors have at most `MAX_DIMENSIONS` dimensions.
-
-    Raises:
-        SourceError: if they have more.
-    """
+def check_dimensions(file: Readable, width: int) -> None:
+    """Raise `SourceError` if a file's vectors have more than `MAX_DIMENSIONS` dimensions."""
     if width > MAX_DIMENSIONS:
         raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {MAX_DIMENSIONS:,} are read")
 
@@ -204,8 +201,8 @@ class RowBatch:
 
 
 def detect_batch_kind(raw: RawBatch) -> Kind:
-    """Return whether a batch holds texts or vectors, by its first row. The kind is None for texts, d for vectors or
-    lists of d numbers, and 0 for anything else.
+    """Return the kind of a batch's rows, by its first row: None for texts, the number of dimensions of vectors or lists
+    of numbers, and 0 for anything else.
     """
     if isinstance(raw.values, np.ndarray):
         return int(raw.values.shape[1])
@@ -216,7 +213,7 @@ def detect_batch_kind(raw: RawBatch) -> Kind:
 
 
 def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
-    """Check that all rows of a batch are of the given kind and finite. Returns them as a `RowBatch`, with vectors as
+    """Check that all rows of a batch are of the given kind and finite, and return them as a `RowBatch`, with vectors as
     float32.
 
     Args:
@@ -230,7 +227,7 @@ def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
     if isinstance(raw.values, np.ndarray):
         if raw.values.shape[1] != kind:
             width = raw.values.shape[1]
-            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {kind_name(kind)}")
+            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {format_kind(kind)}")
         return RowBatch(_require_finite_rows(raw, raw.values), raw.records)
 
     if kind is None:
@@ -247,8 +244,8 @@ def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
 
 
 def count_written_numbers(text: str) -> int:
-    """Return how many numbers a text holds if it is a vector written out, as by pgvector or pandas. The count is 0 for
-    other texts.
+    """Return how many numbers a text holds if it is a vector written out, as by pgvector or pandas, and 0 for any other
+    text.
 
     A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
     """
@@ -266,12 +263,12 @@ def count_written_numbers(text: str) -> int:
 
 
 def explain_written_vector(count: int) -> str:
-    """Return why a text that is a vector written out is refused."""
+    """Return the message that a text is refused because it is a vector of `count` numbers written out."""
     return f"a text that is a list of {count} numbers: a vector is given as a list, not as its text"
 
 
 def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
-    """Convert the rows of a batch, which are lists of numbers, to a matrix `(n, width)` in float64.
+    """Convert the rows of a batch, which are lists of numbers, to a matrix `(n, width)` in float64, and return it.
 
     Raises:
         SourceError: if a row is not a list of `width` numbers; names the first one.
@@ -279,7 +276,7 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
     for index, value in enumerate(raw.values):
         if not isinstance(value, list) or len(value) != width or width == 0:
             raise SourceError(
-                f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with {kind_name(width)}"
+                f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with {format_kind(width)}"
             )
         for position, number in enumerate(value):
             if not isinstance(number, int | float) or isinstance(number, bool):
@@ -292,11 +289,12 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
 
 
 def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
-    """Check that all vectors of a batch are finite in float32, and return them as float32.
+    """Return the vectors of a batch as float32, after a check that all are finite in float32.
 
     Raises:
         SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
     """
+    # A float64 beyond float32 becomes inf here, which the check then finds.
     with np.errstate(over="ignore"):
         rows = vectors.astype(np.float32)
     finite = np.isfinite(rows).all(axis=1)
@@ -305,14 +303,15 @@ def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
     return rows
 
 
-def kind_name(kind: Kind) -> str:
-    """Return the name of a kind for messages, such as 'texts' or 'vectors 384 wide'."""
+def format_kind(kind: Kind) -> str:
+    """Return the name of a kind of rows for messages, such as 'texts' or 'vectors 384 wide'."""
     if kind is None:
         return "texts"
     return f"vectors {kind} wide" if kind else "neither texts nor vectors"
 
 
 def _describe_value(value: object) -> str:
+    """Return the name of a value's kind for messages, such as 'a list of 3'."""
     if isinstance(value, str):
         return "a text"
     return f"a list of {len(value)}" if isinstance(value, list) else "neither a text nor a list of numbers"

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.sources.hub import HubFile, is_hub
-from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, find_spans, read_rows
+from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, find_format_key, find_spans, read_rows
 from lathe.training.sources.remote import RemoteFile, is_remote
 from lathe.training.sources.rows import Kind, Readable, RowBatch, Span, validate_rows
 from lathe.transforms.beneath import OutsideError, list_beneath, open_beneath
@@ -35,7 +35,7 @@ file."""
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(Span):
-    """Rows of one file that are encoded as a unit.
+    """Range of rows of one file that are encoded together, by one worker.
 
     `dataclasses.asdict` gives a JSON-serializable form.
 
@@ -58,8 +58,8 @@ class Shard(Span):
 
 
 def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
-    """Return the row spans that divide a file into shards, and the kind of its rows. The kind is None for texts, and d
-    for vectors of d dimensions. A file without rows has no spans and the kind None.
+    """Return the spans of rows that divide a file into shards, and the kind of its rows: None for texts, or the number
+    of dimensions of vectors. A file without rows has no spans and the kind None.
 
     A file of lines is read once; a remote file is downloaded for that if its format needs it.
 
@@ -72,8 +72,8 @@ def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
 
 
 def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
-    """Merge the spans of consecutive batches into the spans of shards, and return those. A shard has 1 to
-    `SHARD_BATCHES` batches.
+    """Merge the spans of consecutive batches into spans of shards, and return them. A shard has 1 to `SHARD_BATCHES`
+    batches.
 
     The number of batches alone decides, so the same file is always divided in the same way.
     """
@@ -101,13 +101,15 @@ def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str)
 
 
 def is_path(file: str) -> bool:
-    """Return whether a source's file is a path on this machine, not a URL, a file of the hub or a built-in source."""
+    """Return whether a file of a source is a path on this machine, and not a URL, a file of the hub or a built-in
+    source.
+    """
     return not (is_remote(file) or is_hub(file) or file in BUILT_IN)
 
 
 @contextmanager
 def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
-    """Yield an object that opens the file, from a local copy if the file is at a URL. The copy is deleted after the
+    """Yield an object that opens the file. A file at a URL is downloaded first, and the copy is deleted after the
     block.
 
     Args:
@@ -143,7 +145,7 @@ def open_for_inspection(file: str) -> Iterator[Readable | HubFile]:
     Raises:
         SourceError: if the file cannot be downloaded.
     """
-    if is_remote(file) and FORMATS[file_format(file)].readable_remotely:
+    if is_remote(file) and FORMATS[find_format_key(file)].readable_remotely:
         yield RemoteFile(file)
     else:
         with open_local_copy(file) as path:
@@ -156,7 +158,7 @@ MARK = "/./"
 
 @dataclass(frozen=True)
 class RootedFile:
-    """File below a folder, which nothing outside of the folder is opened for.
+    """File below a folder, which is opened only if no link leads out of the folder.
 
     Each opening fails if the path, or a link along it, leads out of the folder.
 
@@ -170,10 +172,7 @@ class RootedFile:
 
     @classmethod
     def parse(cls, written: str) -> "RootedFile | None":
-        """Parse `ROOT/./PATH`.
-
-        The result is None for a plain path.
-        """
+        """Parse `ROOT/./PATH`, and return the file, or None for a plain path."""
         root, mark, path = written.partition(MARK)
         return cls(expand_home(root or "/"), path) if mark else None
 
@@ -192,7 +191,7 @@ class RootedFile:
         return PurePosixPath(self.path).suffix
 
     def open(self, mode: str = "rb", /) -> BufferedReader:
-        """Open the file for reading bytes, whatever the mode.
+        """Open the file, and return a stream of its bytes, whatever the mode.
 
         Raises what `lathe.transforms.beneath.open_beneath` raises.
         """
@@ -200,16 +199,16 @@ class RootedFile:
 
 
 def parse_local_path(written: str) -> Path | RootedFile:
-    """Return a local path as an object to open: a `RootedFile` for `ROOT/./PATH`, else a `Path`."""
+    """Return a local path as an object that can be opened: a `RootedFile` for `ROOT/./PATH`, else a `Path`."""
     return RootedFile.parse(written) or Path(written)
 
 
 def display_path(written: str) -> str:
-    """Return a path as error messages show it: PATH alone for `ROOT/./PATH`."""
+    """Return a path as error messages show it: PATH alone for `ROOT/./PATH`, any other path unchanged."""
     return written.partition(MARK)[2] or written
 
 
-def list_local(place: str) -> tuple[bool, list[str]]:
+def list_local_files(place: str) -> tuple[bool, list[str]]:
     """Return whether a path is a folder, and the sorted paths of all files below it. For a file, the list holds just
     its own path.
 
@@ -240,8 +239,7 @@ def list_local(place: str) -> tuple[bool, list[str]]:
 
 
 def _list_path(place: str) -> list[str] | None:
-    """Return the sorted paths of all files below a folder, without hidden ones. The result is None if the path is a
-    file.
+    """Return the sorted paths of all files below a folder, without hidden ones, or None if the path is a file.
 
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.
@@ -255,4 +253,5 @@ def _list_path(place: str) -> list[str] | None:
 
 
 def _is_hidden(path: PurePosixPath | Path) -> bool:
+    """Return whether a part of a relative path begins with a dot."""
     return any(part.startswith(".") for part in path.parts)

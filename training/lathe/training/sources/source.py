@@ -16,16 +16,16 @@ from typing import Literal
 from lathe.training.digests import digest
 from lathe.training.errors import AccessError, EmptyError, SourceError
 from lathe.training.sources.bad_shards import BadShards
-from lathe.training.sources.hub import HubFile, is_hub, list_hub
-from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, read_rows
-from lathe.training.sources.remote import RemoteFile, is_remote, list_remote
-from lathe.training.sources.rows import Kind, RawBatch, RowBatch, Span, detect_batch_kind, kind_name, validate_rows
+from lathe.training.sources.hub import HubFile, is_hub, list_hub_files
+from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, find_format_key, read_rows
+from lathe.training.sources.remote import RemoteFile, is_remote, list_remote_files
+from lathe.training.sources.rows import Kind, RawBatch, RowBatch, Span, detect_batch_kind, format_kind, validate_rows
 from lathe.training.sources.shards import (
     BATCH_ROWS,
     Shard,
     display_path,
     inspect_file,
-    list_local,
+    list_local_files,
     open_for_inspection,
     open_local_copy,
     parse_local_path,
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Plan:
-    """Files of a source, divided into the shards to encode.
+    """Shards of a source of texts or vectors, in order, and the files that are left out.
 
     Attributes:
         shards: shards in the order of the source.
@@ -52,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Source:
-    """Source of texts or vectors, as a user writes it.
+    """Source of texts or vectors, such as a file, a folder, a URL or a data set of the hub.
 
     `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (one text a line), `file.parquet#column`, `file.npy`
     (vectors), `file.faiss` (an index that keeps vectors), a folder of these, any
@@ -97,17 +97,19 @@ class Source:
             return HubFile.parse(self.files[0]).source_name
         return self.written if self.written in BUILT_IN else PurePosixPath(self.location).name
 
-    def name_of(self, file: str) -> str:
-        """Return a file's name for messages: its path relative to the source's folder, or the name of the source."""
-        return self.relative_path(file) or self.name
+    def format_file_name(self, file: str) -> str:
+        """Return a file's name for messages: its path relative to the source's folder, or the name of the source if it
+        is the only file.
+        """
+        return self._find_relative_path(file) or self.name
 
     @property
-    def is_folder(self) -> bool:
+    def _is_folder(self) -> bool:
         """Whether the source is a folder, so that files can be added to it."""
-        return bool(self.relative_path(self.files[0]))
+        return bool(self._find_relative_path(self.files[0]))
 
-    def relative_path(self, file: str) -> str:
-        """Return the path of one of the source's files relative to the source. It is '' if the file is itself the
+    def _find_relative_path(self, file: str) -> str:
+        """Return the path of one of the source's files relative to the source's folder, or '' if the file is itself the
         source.
         """
         if is_hub(file):
@@ -116,9 +118,8 @@ class Source:
         return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.location).parts) :])
 
     def content_key(self, encoder: str | None) -> str:
-        """Return a key of the files' content, the field and an encoder.
-
-        A run resumes at a row only if the key is the same.
+        """Return a hash of the source's name, its files' content, its field and an encoder. A run resumes at a row only
+        if the hash is the same.
 
         Local files of up to `HASHED_BYTES` are read; see `file_key`.
 
@@ -128,9 +129,8 @@ class Source:
         return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
 
     def workspace_key(self, encoder: str | None) -> str:
-        """Return the key of the workspace folder for the source's vectors.
-
-        It is made of location or content, field and encoder.
+        """Return the key of the folder in which the vectors of the source are stored: a hash of the folder's location
+        or the file's content, the field and an encoder.
 
         A folder is identified by its location, so that it keeps its key when files are added or removed; a single file
         by its content, wherever a job put it.
@@ -138,10 +138,11 @@ class Source:
         Args:
             encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
         """
-        return digest(self.location if self.is_folder else file_key(self.files[0]), self.field, encoder)
+        return digest(self.location if self._is_folder else file_key(self.files[0]), self.field, encoder)
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[RowBatch]:
-        """Read all rows of the source in order, file by file, and yield validated batches of up to `rows` rows.
+        """Read all rows of the source in order, file by file, and yield validated batches of up to `rows` texts or
+        vectors.
 
         Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.
 
@@ -167,8 +168,8 @@ class Source:
                 yield from read_rows(path, self.field, rows)
 
     def detect_kind(self, by_header: bool = False) -> Kind:
-        """Return whether the source's rows are texts or vectors, by the first row. The kind is None for texts, and d
-        for vectors of d dimensions.
+        """Return the kind of the source's rows, by the first row: None for texts, or the number of dimensions of
+        vectors.
 
         If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
@@ -198,12 +199,12 @@ class Source:
                 break
 
         if not kinds:
-            raise self.build_no_rows_error(left_out)
+            raise self._build_no_rows_error(left_out)
 
         return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
-        """Return whether the source holds texts or vectors, by its header or its first row.
+        """Return "texts" or "vectors", whichever the source holds, by its header or its first row.
 
         Servers call this: no large parquet row is read.
 
@@ -213,9 +214,7 @@ class Source:
         return "texts" if self.detect_kind(by_header=True) is None else "vectors"
 
     def count(self) -> int:
-        """Count the rows.
-
-        Text files are read once for that.
+        """Return the number of rows. Files of lines are read once.
 
         Raises:
             SourceError: if a file is damaged or out of reach.
@@ -223,8 +222,8 @@ class Source:
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Divide the source's files into shards, and return them with the files that are left out. Those are empty or
-        damaged. Text files are read once to count their rows.
+        """Divide the source's files into shards, and return the shards with the names of the files that are empty or
+        damaged. Files of lines are read once to count their rows.
 
         Files whose rows are of another kind than most rows of the source count as damaged. Remote files are downloaded
         if their format needs it.
@@ -239,7 +238,7 @@ class Source:
         plan = Plan(left_out=dict(damaged))
         contents: dict[str, tuple[list[Span], Kind]] = {}
         for file in self.files:
-            if self.name_of(file) in damaged:
+            if self.format_file_name(file) in damaged:
                 continue
 
             try:
@@ -251,10 +250,10 @@ class Source:
             if spans:
                 contents[file] = spans, kind
             else:
-                plan.empty.append(self.name_of(file))
+                plan.empty.append(self.format_file_name(file))
 
         if not contents:
-            raise self.build_no_rows_error(plan.left_out)
+            raise self._build_no_rows_error(plan.left_out)
 
         # Only after all files are seen is it known which kind is the odd one out.
         majority = _find_majority_kind(contents.values())
@@ -263,13 +262,13 @@ class Source:
                 key = file_key(file)
                 plan.shards.extend(Shard(file=file, key=key, width=kind, **asdict(span)) for span in spans)
             else:
-                problem = f"{self.name_of(file)}: {kind_name(kind)} in a source of {kind_name(majority)}"
+                problem = f"{self.format_file_name(file)}: {format_kind(kind)} in a source of {format_kind(majority)}"
                 self.record_or_raise(file, SourceError(problem), plan.left_out)
 
         return plan
 
     def record_or_raise(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
-        """Record why a file is damaged in `left_out`, in place, or raise the error if such files are not skipped.
+        """Record in `left_out` why a file is damaged, in place, or raise the error if damaged files are not skipped.
 
         An `AccessError` is always raised, because it does not mean that the file is damaged.
 
@@ -280,11 +279,11 @@ class Source:
         """
         if self.bad_shards == "refuse" or isinstance(error, AccessError):
             raise error
-        name = self.name_of(file)
+        name = self.format_file_name(file)
         reason = str(error).replace(f"{Path(file).parent}/", "")
         left_out[name] = reason.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
-    def build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
+    def _build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
         """Return the error for a source without usable rows. It names the first file that was left out, or says that
         the source is empty.
         """
@@ -294,7 +293,8 @@ class Source:
 
 
 def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
-    """Return the kind that most rows of a source have. Of equally frequent kinds, it is the first.
+    """Return the kind (texts, or dimensions of vectors) that most rows of a source have. Of equally frequent kinds, it
+    is the first.
 
     Args:
         contents: spans and kind of each file.
@@ -306,7 +306,8 @@ def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
 
 
 def split_field(written: str) -> tuple[str, str]:
-    """Split a source `PLACE#FIELD`, as a user writes it, into place and field. The field is empty if there is none.
+    """Split a source of texts or vectors, written `PLACE#FIELD`, and return place and field. The field is '' if there
+    is none.
 
     A path that exists as it is written has no field: names of files and folders may hold `#`.
     """
@@ -323,10 +324,10 @@ def split_field(written: str) -> tuple[str, str]:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """Parse a source as the user writes it, list its files, and return the `Source`.
+    """Parse a source of texts or vectors as a user writes it, list its files, and return the `Source`. No file is read.
 
-    No file is read, but an object store or the hub is asked for the list. Files of a folder that hold none of its rows
-    are left out.
+    An object store or the hub is asked for the list of files. Files of a folder that hold none of its rows are left
+    out.
 
     Raises:
         SourceError: if there is no such file or folder, it has no file of a known format, or it is out of reach.
@@ -336,10 +337,10 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
 
     place, field = split_field(written)
     if is_hub(place):
-        return Source(written, field or "text", tuple(list_hub(place)), bad_shards)
+        return Source(written, field or "text", tuple(list_hub_files(place)), bad_shards)
 
-    is_folder, listed = list_remote(place) if is_remote(place) else list_local(place)
-    files = tuple(file for file in listed if file_format(file))
+    is_folder, listed = list_remote_files(place) if is_remote(place) else list_local_files(place)
+    files = tuple(file for file in listed if find_format_key(file))
     if is_folder:
         files = _select_data_files(display_path(place), files)
     if not files:
@@ -363,8 +364,8 @@ def _select_data_files(folder: str, files: tuple[str, ...]) -> tuple[str, ...]:
     data = [
         file for file, path in paths.items() if path.name[0] != "_" and path.name.split(".")[0].lower() not in NOTES
     ]
-    if any(not file_format(file).startswith(".txt") for file in data):
-        data = [file for file in data if not file_format(file).startswith(".txt")]
+    if any(not find_format_key(file).startswith(".txt") for file in data):
+        data = [file for file in data if not find_format_key(file).startswith(".txt")]
     if not data or len(data) == len(files):
         return files
     _log_left_out(folder, tuple(path.name for file, path in paths.items() if file not in set(data)))
@@ -373,7 +374,7 @@ def _select_data_files(folder: str, files: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _log_left_out(folder: str, names: tuple[str, ...]) -> None:
-    """Log, once for each folder, which of its files are not read."""
+    """Log, once for each folder and list of files, which files of the folder are not read."""
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     log.warning("%s: left out %s%s; name a file itself to read it", folder, ", ".join(names[:5]), more)
 
@@ -384,7 +385,7 @@ time."""
 
 
 def file_key(file: str) -> str:
-    """Return a SHA-256 in hexadecimal that changes when a file's content changes.
+    """Return a hexadecimal SHA-256 that changes when a file's content changes.
 
     The key is made of
 

@@ -17,10 +17,10 @@ FIELD = "embedding"
 
 
 class Writer(Protocol):
-    """Interface of an open output file that takes batches of rows."""
+    """Interface of an open output file to which batches of rows with vectors are appended."""
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append rows: their other fields, and their vectors `(n, d)` of floats or codes."""
+        """Append rows: their other fields in `records`, and their vectors `(n, d)` of floats or byte codes."""
 
     def close(self) -> None:
         """Finish the file and close it."""
@@ -28,8 +28,8 @@ class Writer(Protocol):
 
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
-    """Open a .jsonl, .parquet or .npy file for writing, and yield a writer that takes batches of rows. The file appears
-    under its name only if the block succeeds.
+    """Open a .jsonl, .parquet or .npy file, and yield a writer of batches of rows with vectors. The file appears under
+    its name only if the block succeeds.
 
     The rows go to a hidden file beside it, which is renamed at the end, and deleted if the block raises.
 
@@ -66,15 +66,11 @@ class _JsonLinesWriter:
             self.file.write(line + b"\n")
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
 
 class _NpyWriter:
-    """Writer of a .npy file of the vectors alone, `(n, d)` in their own dtype.
-
-    Closing writes n into the header.
-    """
+    """Writer of a .npy file of the vectors alone, `(n, d)` in their own dtype. Closing writes n into the header."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
@@ -83,32 +79,31 @@ class _NpyWriter:
         self.dtype = np.dtype("<f4")
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append vectors `(n, d)` to the file, and ignore the records. The first call writes a header for the vectors'
+        """Append vectors `(n, d)` to the file. The records are ignored. The first call writes a header for the vectors'
         dtype.
         """
         if self.width == 0:
             self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
-            self.write_header()
+            self._write_header()
         self.rows += len(vectors)
         self.file.write(np.ascontiguousarray(vectors, dtype=self.dtype).tobytes())
 
-    def write_header(self) -> None:
-        """Write the header for the rows so far at the current position.
-
-        NumPy pads it, so its length stays the same.
-        """
+    def _write_header(self) -> None:
+        """Write the header for the rows so far at the current position. NumPy pads it, so its length stays the same."""
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.width)}
         np.lib.format.write_array_header_1_0(self.file, header)
 
     def close(self) -> None:
         """Write the final number of rows into the header, and close the file."""
         self.file.seek(0)
-        self.write_header()
+        self._write_header()
         self.file.close()
 
 
 class ParquetWriter:
-    """Writer of a parquet file: the rows' columns, typed by the first batch, and `embedding`, lists of numbers."""
+    """Writer of a parquet file with the rows' columns, typed by the first batch, and a column `embedding` of lists of
+    numbers.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -123,8 +118,8 @@ class ParquetWriter:
         self.types: dict[str, Any] = {}
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append rows to the file as a table, with the records' fields as columns. Missing values become null, and
-        nothing is done if `records` is empty.
+        """Append rows as a table, with the records' fields as columns and missing values as null. Nothing is done if
+        `records` is empty.
 
         Raises:
             SourceError: for a column that is new, or of another type than in the first batch.
@@ -138,12 +133,12 @@ class ParquetWriter:
                 f"the columns {', '.join(sorted(new))} are missing in the first rows; write .jsonl instead"
             )
 
-        columns = {name: self.column(name, records) for name in self.types or names}
+        columns = {name: self._build_column(name, records) for name in self.types or names}
         # The first batch decides the types: a parquet file has one schema.
         self.types = {name: column.type for name, column in columns.items()}
-        self.append(columns, vectors)
+        self._append_table(columns, vectors)
 
-    def append(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
+    def _append_table(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
         """Write columns and vectors `(n, d)` to the file as one table. The first call opens the file with their schema.
 
         Raises:
@@ -161,7 +156,7 @@ class ParquetWriter:
 
         self.file.write_table(table)
 
-    def column(self, name: str, records: list[Record]) -> Any:
+    def _build_column(self, name: str, records: list[Record]) -> Any:
         """Return one field of the records as an Arrow array, in the type that the first batch had. It is null where a
         record lacks the field.
 
@@ -191,7 +186,7 @@ class ParquetWriter:
     def close(self) -> None:
         """Close the file. If no rows were written, the file gets an empty table with only a column `embedding`."""
         if self.file is None:
-            self.append({}, np.empty((0, 1), np.float32))
+            self._append_table({}, np.empty((0, 1), np.float32))
         self.file.close()
 
 

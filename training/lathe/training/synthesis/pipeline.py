@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lathe.training.datasets.data_set import normalize_text
-from lathe.training.datasets.records import Record, name_places, read_file_records, shorten_value
+from lathe.training.datasets.records import Record, format_places, read_file_records, shorten_value
 from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.synthesis.answer_log import AnswerLog
@@ -82,7 +82,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
         if places:
             field = getattr(settings, part)
             raise JobError(
-                f"no {field!r} at {name_places(places)}: every seed needs a question and an answer; "
+                f"no {field!r} at {format_places(places)}: every seed needs a question and an answer; "
                 f"seeds.{part} names the field"
             )
 

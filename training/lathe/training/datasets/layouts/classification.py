@@ -12,11 +12,11 @@ from lathe.training.datasets.records import (
     Search,
     Tables,
     Warnings,
+    convert_to_columns,
     is_blank,
     read_records,
-    require_several_labels,
-    to_columns,
-    warn_of_single_labels,
+    refuse_single_label,
+    warn_of_single_rows,
 )
 from lathe.training.errors import DataSetError
 
@@ -31,8 +31,8 @@ class Classification(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read train and test texts with their labels, and return them as columns. A label becomes the number of its
-        class in alphabetical order. A label that occurs once in a split, or in the test alone, adds a warning.
+        """Read train and test texts with their labels, and return them as columns, with labels as class numbers in
+        alphabetical order. A label that occurs once in a split, or in the test alone, adds a warning.
 
         Raises:
             DataSetError: if a file is invalid, or the training texts have fewer than two classes.
@@ -40,7 +40,7 @@ class Classification(Layout):
         splits = {}
         for split in self.test_splits:
             rows = read_records(folder, split, self.fields, warnings)
-            warn_of_single_labels(rows, warnings, split)
+            warn_of_single_rows(rows, warnings, split)
             splits[split] = rows
 
         # Labels are compared as text: 1 and "1" are the same class.
@@ -58,17 +58,17 @@ class Classification(Layout):
         def number(label: Any) -> int:
             return numbers[str(label)]
 
-        return Tables({split: to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
+        return Tables({split: convert_to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair for each text, with the text of its label as the positive. Blank texts are recorded as left
-        out.
+        """Return a pair for each text, with the text of its label as the positive. Rows with a blank text are recorded
+        as left out.
 
         Raises:
             DataSetError: if a row lacks text or label, or a label has no text.
         """
         labelled = list(rows.read_nonblank("text", "label"))
-        texts = rows.label_texts(labelled)
+        texts = rows.find_label_texts(labelled)
         return [Pair(row.text("text"), texts[str(row["label"])], row.place, (row["text"],)) for row in labelled]
 
 
@@ -88,13 +88,13 @@ class Clustering(Layout):
             DataSetError: if the file is invalid, or has fewer than two labels.
         """
         rows = read_records(folder, "test", self.fields, warnings)
-        warn_of_single_labels(rows, warnings, "test")
-        require_several_labels(rows)
-        return Tables({"test": to_columns(rows, self.fields, label=str)})
+        warn_of_single_rows(rows, warnings, "test")
+        refuse_single_label(rows)
+        return Tables({"test": convert_to_columns(rows, self.fields, label=str)})
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task: the columns' names, and how many texts a clustering draws. Each
-        of mteb's ten clusterings draws as many texts as there are, with replacement.
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attributes of the mteb task: the columns' names, and how many texts each of mteb's ten
+        clusterings draws, which is as many as there are.
         """
         assert isinstance(data, Tables)
         sampled = {
@@ -104,8 +104,8 @@ class Clustering(Layout):
         return {"input_column_name": "text", "label_column_name": "label"} | sampled
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return pairs whose anchor is several consecutive texts of a cluster, joined by newlines. The positive is the
-        text of the cluster's label.
+        """Return pairs whose anchor is several consecutive texts of a cluster, joined by newlines, and whose positive
+        is the text of the cluster's label.
 
         An anchor holds `texts_per_cluster` texts, the last one of a cluster perhaps fewer. Rows of lists, as in old
         mteb sets, are split into rows. Blank texts are recorded as left out.
@@ -122,7 +122,7 @@ class Clustering(Layout):
             else:
                 clusters.setdefault(str(row["label"]), []).append(row)
 
-        texts = rows.label_texts(labelled)
+        texts = rows.find_label_texts(labelled)
         size, pairs = rows.settings.texts_per_cluster, []
         for label, cluster in clusters.items():
             for start in range(0, len(cluster), size):
@@ -133,8 +133,8 @@ class Clustering(Layout):
 
 
 def _split_row_of_lists(record: Record) -> list[Record]:
-    """Split a row that holds lists of sentences and labels, as in old mteb sets, into one record per sentence. Any
-    other row is returned alone, in a list.
+    """Split a row that holds lists of sentences and labels, as in old mteb sets, and return one record for each
+    sentence. Any other row is returned alone, in a list.
 
     Raises:
         DataSetError: if the lists have different lengths.

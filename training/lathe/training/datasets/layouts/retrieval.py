@@ -18,9 +18,9 @@ from lathe.training.datasets.records import (
     Tables,
     Warnings,
     find_file,
+    index_by_id,
     is_blank,
     read_records,
-    require_distinct,
     shorten_value,
 )
 from lathe.training.errors import DataSetError, SourceError
@@ -45,10 +45,8 @@ class Retrieval(Layout):
         Raises:
             DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
         """
-        documents = require_distinct(_read_documents(folder, warnings), "_id", warnings)
-        query_rows = require_distinct(
-            read_records(folder, "queries", {"_id": ID, "text": TEXT}, warnings), "_id", warnings
-        )
+        documents = index_by_id(_read_documents(folder, warnings), "_id", warnings)
+        query_rows = index_by_id(read_records(folder, "queries", {"_id": ID, "text": TEXT}, warnings), "_id", warnings)
         relevant: dict[str, dict[str, int]] = {}
 
         for place, query, document, grade in read_judgements(folder / "qrels" / "test.tsv"):
@@ -76,13 +74,15 @@ class Retrieval(Layout):
         corpus = {key: (row.get("title") or "", row["text"]) for key, row in documents.items()}
         return Search(corpus, {query: query_rows[query]["text"] for query in useful_judgements}, useful_judgements)
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the cut-offs of the metrics, and that a query's own text is left out of its results."""
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attributes of the mteb task: the cut-offs of the metrics, and that a query's own text is
+        left out of its results.
+        """
         return {"k_values": RANKS, "ignore_identical_ids": True}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of query and document for each positive relevance judgement of the split. Other judgements are
-        recorded as left out. Queries and corpus are read into memory.
+        """Return a pair of query and document for each judgement of the split with a grade above 0. Other judgements
+        are recorded as left out.
 
         Raises:
             DataSetError: if a file cannot be read, or a query or document has no id or text.
@@ -105,21 +105,23 @@ class Retrieval(Layout):
         return pairs
 
     def list_splits(self, folder: Path) -> list[str]:
-        """List the splits that have a file of judgements."""
+        """Return the names of the splits that have a file of judgements."""
         return [split for split in SPLITS if (folder / "qrels" / f"{split}.tsv").is_file()]
 
     def count_rows(self, data: RowReader, split: str) -> int:
-        """Count the judgements of a split."""
+        """Return the number of relevance judgements of a split."""
         return len(data.read_judgements(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str]:
-        """Yield the texts of the documents, with their titles, except blank ones."""
+        """Return an iterator over the texts of the documents, with their titles. Documents with a blank text are left
+        out.
+        """
         return (_join_title_and_text(row) for row in data.read_rows("corpus") if not is_blank(row.get("text")))
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read the relevance judgements in a qrels file. Each is a place for messages, a query id, a document id and a
-    grade, which is rounded up.
+    """Read a qrels file, and return for each relevance judgement a place for messages, a query id, a document id and a
+    grade, rounded up.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -173,8 +175,8 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
 
 
 def _read_judged_queries(folder: Path) -> set[str]:
-    """Return the ids of the queries that any split judges. Such a query may be missing in the test split without a
-    warning.
+    """Return the ids of the queries that the judgements of any split name. Files of judgements that cannot be read are
+    skipped.
     """
     judged = set()
     for path in folder.glob("qrels/*.tsv"):
@@ -184,7 +186,7 @@ def _read_judged_queries(folder: Path) -> set[str]:
 
 
 def _read_identified_rows(data: RowReader, name: str) -> Iterator[Record]:
-    """Yield the rows of `corpus` or `queries` (`name` says which), each checked to have an id and a text.
+    """Yield the rows of `corpus` or `queries`, each checked to have an id and a text.
 
     Raises:
         DataSetError: at a row without an id or a text.
@@ -207,8 +209,8 @@ class Reranking(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Reranking", "map_at_1000"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read the test's queries with their positive and negative documents, and return them as a search. Each query
-        ranks its own documents only. Queries without a positive or a negative are left out.
+        """Read the test's queries with their positive and negative documents, and return them as a search in which each
+        query ranks its own documents. Queries without a positive or a negative are left out, with a warning.
 
         Raises:
             DataSetError: if the file is invalid, or no query has both.
@@ -240,15 +242,15 @@ class Reranking(Layout):
 
         return Search(corpus, queries, relevant, ranked)
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the cut-offs of the metrics, with that of the main score."""
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attribute of the mteb task: the cut-offs of the metrics, with that of the main score."""
         return {"k_values": (*RANKS, 1000)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of query and document for each positive document of each row.
+        """Return a pair of query and document for each positive document of each row. Rows with a blank query or
+        without a positive are recorded as left out.
 
-        Blank queries, and queries without a positive, are recorded as left out. The row's negatives are used only if
-        the settings say `given`.
+        The row's negatives are used only if the settings say `given`.
 
         Raises:
             DataSetError: if a row lacks a field, or a field is not text.
@@ -258,24 +260,21 @@ class Reranking(Layout):
             positives = row.texts("positive")
             if not positives:
                 rows.dropped.add("query without a positive", row.place)
-            negatives = rows.supplied_negatives(row) if rows.settings.negatives == "given" else ()
+            negatives = rows.list_negatives(row) if rows.settings.negatives == "given" else ()
             pairs += [Pair(row.text("query"), text, row.place, (), negatives) for text in positives]
 
         return pairs
 
 
 class Pairs(Layout):
-    """Pairs of an anchor and a positive.
-
-    In two languages they are evaluated as translations.
-    """
+    """Pairs of an anchor and a positive. In two languages they are evaluated as translations."""
 
     task = "pairs"
     fields = {"anchor": TEXT, "positive": TEXT}
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read the test's pairs, and return them as a search. Each anchor is a query, its positives are relevant, and
+        """Read the test's pairs, and return them as a search: each anchor is a query, its positives are relevant, and
         all positives are the corpus.
 
         Raises:
@@ -292,23 +291,22 @@ class Pairs(Layout):
         corpus = {key: ("", text) for text, key in documents.items()}
         return Search(corpus, {key: text for text, key in queries.items()}, relevant)
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the cut-offs of the metrics."""
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attribute of the mteb task: the cut-offs of the metrics."""
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each row, from the fields in the settings.
-
-        Rows with a blank anchor are recorded as left out.
+        """Return a pair for each row, from the two fields that the settings name. Rows with a blank anchor are recorded
+        as left out.
 
         Raises:
             DataSetError: if a row has no anchor field or no positive.
         """
-        return rows.pair_fields(rows.settings.anchor, rows.settings.positive)
+        return rows.build_field_pairs(rows.settings.anchor, rows.settings.positive)
 
-    def evaluated_task(self, folder: Path, language: str) -> str | None:
-        """Return the task that the data set is evaluated as: `translations` if there are two languages, else `pairs`.
-        The result is None if there is no test.
+    def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
+        """Return the task that the data set is evaluated as: `translations` if it has two languages, else `pairs`.
+        Returns None if there is no test.
         """
         if find_file(folder, "test") is None:
             return None

@@ -15,11 +15,11 @@ from lathe.training.datasets.records import (
     Search,
     Tables,
     Warnings,
+    convert_to_columns,
     is_number,
     read_records,
-    require_several_labels,
+    refuse_single_label,
     shorten_value,
-    to_columns,
 )
 from lathe.training.errors import DataSetError
 
@@ -46,11 +46,11 @@ class Sts(Layout):
         rows = read_records(folder, "test", self.fields, warnings)
         if len({row["score"] for row in rows}) < 2:
             raise DataSetError("test.jsonl gives every pair the same score: there is nothing to correlate with")
-        return Tables({"test": to_columns(rows, self.fields, score=float)})
+        return Tables({"test": convert_to_columns(rows, self.fields, score=float)})
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task. They are the lowest and the highest score, as `min_score` and
-        `max_score`.
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attributes of the mteb task: the lowest and the highest score in the data, as `min_score`
+        and `max_score`.
         """
         assert isinstance(data, Tables)
         scores = data.splits["test"]["score"]
@@ -87,7 +87,7 @@ class Sts(Layout):
                 rows.dropped.add(f"score below {threshold:g}", row.place)
             return bool(row["score"] >= threshold)
 
-        return rows.pair_fields("sentence1", "sentence2", is_positive)
+        return rows.build_field_pairs("sentence1", "sentence2", is_positive)
 
 
 class PairClassification(Layout):
@@ -108,15 +108,15 @@ class PairClassification(Layout):
         rows = read_records(folder, "test", self.fields, warnings)
         for row in rows:
             _require_binary(row)
-        require_several_labels(rows)
-        return Tables({"test": to_columns(rows, self.fields, label=int)})
+        refuse_single_label(rows)
+        return Tables({"test": convert_to_columns(rows, self.fields, label=int)})
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the name of the label column."""
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attribute of the mteb task: the name of the label column."""
         return {"label_column_name": "label"}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of the two sentences for each row labelled 1. Rows labelled 0, and rows with a blank first
+        """Return a pair of the two sentences for each row with label 1. Rows with label 0, and rows with a blank first
         sentence, are recorded as left out.
 
         Raises:
@@ -131,15 +131,11 @@ class PairClassification(Layout):
                 rows.dropped.add("labelled 0", row.place)
             return str(row["label"]) == "1"
 
-        return rows.pair_fields("sentence1", "sentence2", is_positive)
+        return rows.build_field_pairs("sentence1", "sentence2", is_positive)
 
 
 def _require_binary(row: Record) -> None:
-    """Check that a row's label is 0 or 1.
-
-    Raises:
-        DataSetError: if it is neither.
-    """
+    """Raise `DataSetError` if a row's label is neither 0 nor 1."""
     if str(row["label"]) not in ("0", "1"):
         raise DataSetError(f"{row.place}: 'label' must be 0 or 1, not {row['label']!r}")
 
@@ -176,11 +172,11 @@ class Summarization(Layout):
         if not complete:
             raise DataSetError("test.jsonl has no row with a human summary and two of machines")
 
-        return Tables({"test": to_columns(complete, self.fields)})
+        return Tables({"test": convert_to_columns(complete, self.fields)})
 
-    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task. They are the lowest and the highest grade, as `min_score` and
-        `max_score`, at least 1 apart.
+    def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attributes of the mteb task: the lowest and the highest grade in the data, as `min_score`
+        and `max_score`, at least 1 apart.
         """
         assert isinstance(data, Tables)
         grades = [grade for row in data.splits["test"]["relevance"] for grade in row]
@@ -188,9 +184,8 @@ class Summarization(Layout):
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of text and summary for each human summary of each row.
-
-        Rows with a blank text, without a summary, or whose `valid` is false are recorded as left out.
+        """Return a pair of text and summary for each human summary of each row. Rows with a blank text, without a
+        summary, or whose `valid` is false are recorded as left out.
 
         Raises:
             DataSetError: if a row lacks a field, or a field is not text.
@@ -209,10 +204,7 @@ class Summarization(Layout):
 
 
 class Translations(Layout):
-    """Pairs in two languages as they are evaluated.
-
-    Jobs call them `pairs`.
-    """
+    """Pairs of sentences in two languages, as they are evaluated. Jobs call their task `pairs`."""
 
     task = "translations"
     fields = {"anchor": TEXT, "positive": TEXT}
@@ -221,7 +213,7 @@ class Translations(Layout):
     trainable = False
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read pairs of sentences that translate each other.
+        """Read the test's pairs of sentences that translate each other, and return them as columns.
 
         Raises:
             DataSetError: if the file is invalid.
@@ -230,11 +222,10 @@ class Translations(Layout):
         return Tables({"test": {"sentence1": [r["anchor"] for r in rows], "sentence2": [r["positive"] for r in rows]}})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each sentence and its translation.
-
-        Rows with a blank first sentence are recorded as left out.
+        """Return a pair for each sentence and its translation. Rows with a blank first sentence are recorded as left
+        out.
 
         Raises:
             DataSetError: if a row has no translation.
         """
-        return rows.pair_fields("anchor", "positive")
+        return rows.build_field_pairs("anchor", "positive")

@@ -50,16 +50,6 @@ OnUsage = Callable[[Usage, float], None]
 """Function called with a counter and the amount to add to it."""
 
 
-def count_call_texts(dimensions: int) -> int:
-    """Return the maximum number of texts of a call to an API that answers vectors with so many dimensions. An answer
-    must not exceed `MAX_CALL_BYTES`.
-
-    Args:
-        dimensions: dimensions of each vector in the answer.
-    """
-    return max(1, MAX_CALL_BYTES // (dimensions * NUMBER_BYTES))
-
-
 class UpstreamClient:
     """Client of an embeddings API, with retries, rate limits and a circuit breaker, used by one event loop.
 
@@ -81,6 +71,7 @@ class UpstreamClient:
     def __init__(self, spec: UpstreamSpec, key: str | None, patience: float, on_usage: OnUsage) -> None:
         self.spec, self.on_usage = spec, on_usage
         self.protocol = PROTOCOLS[spec.protocol]
+        # Until a server turns out to know no base64, in which a float takes 5 to 6 bytes, and about 12 in JSON.
         self.base64 = spec.protocol == "openai"
         self.answered = False
         self.dimensions = spec.dimensions or MAX_DIMENSIONS
@@ -124,6 +115,7 @@ class UpstreamClient:
                 raise UpstreamUnavailableError(message, max(error.retry_after or 0.0, 1.0)) from error
             raise UpstreamError(message) from error
 
+        # The limiter has charged the estimate; it gets back, or pays, the difference to what the API counted.
         used = estimate if answer.tokens is None else answer.tokens
         self.endpoint.limiter.correct_tokens(used - estimate)
         self.on_usage("texts", len(texts))
@@ -209,6 +201,7 @@ class UpstreamClient:
 
         Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
         """
+        # Counted in the bytes: to parse first would already allocate what this is to prevent.
         containers = payload.count(b"[") + payload.count(b"{")
         values = payload.count(b",")
         if containers > OTHER_VALUES + 8 * texts or values > OTHER_VALUES + texts * (self.dimensions + 16):
@@ -233,6 +226,7 @@ def _drop_implausible_tokens(answer: ApiAnswer, texts: Sequence[str], options: C
 
     A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.
     """
+    # An upper bound from bytes alone, since no tokenizer is at hand.
     max_tokens = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     max_tokens += len(texts) * (len((options.prompt or "").encode()) + MODEL_TOKENS)
     return answer if answer.tokens is None or answer.tokens <= max_tokens else replace(answer, tokens=None)

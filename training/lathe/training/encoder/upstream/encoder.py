@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
-from lathe.training.encoder.upstream.client import OnUsage, UpstreamClient, Usage, count_call_texts
+from lathe.training.encoder.upstream.client import MAX_CALL_BYTES, NUMBER_BYTES, OnUsage, UpstreamClient, Usage
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions
 from lathe.training.encoder.upstream.space import UpstreamSpace, find_valid_rows, normalize_rows
 from lathe.training.encoder.upstream.store import UpstreamStore
@@ -171,7 +171,9 @@ class UpstreamEncoder(PromptedEncoder):
 
     @property
     def device(self) -> str:
-        """Name of the torch device on which chains of the encoder's vectors are fitted: the best available one."""
+        """Name of the torch device on which chains of transforms are fitted to the encoder's vectors: the best
+        available one.
+        """
         from lathe.training.encoder.devices import best_device
 
         return best_device()
@@ -330,7 +332,8 @@ class UpstreamEncoder(PromptedEncoder):
         unsent = [key for key in texts if key not in self.in_flight]
         self.in_flight |= {key: waiting[key] for key in unsent}
         # An answer's size grows with the dimensions, and is limited.
-        size = min(self.upstream.batch_size, count_call_texts(self.dimensions))
+        max_texts = max(1, MAX_CALL_BYTES // (self.dimensions * NUMBER_BYTES))
+        size = min(self.upstream.batch_size, max_texts)
         batches = [unsent[start : start + size] for start in range(0, len(unsent), size)]
 
         try:

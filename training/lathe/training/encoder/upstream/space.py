@@ -132,6 +132,7 @@ class UpstreamSpace:
 
         This happens if `provider` gives two addresses one name, and they answer by different models.
         """
+        # The address is no part of the fingerprint, so that several addresses of one provider can share vectors.
         shared = None if self.store is None else self.store.find_space(space.fingerprint)
         if shared is not None and _find_minimum_cosine(shared.probes, space.probes) < MIN_COSINE:
             raise UpstreamError(
@@ -179,13 +180,13 @@ class UpstreamSpace:
         self._write()
 
     def _write(self) -> None:
-        """Write the known space to the store, if there is one."""
+        """Write the known embedding space to the store, if there is one."""
         if self.store is not None:
             self.store.write_space(self.known, self.address)
 
     def _refuse(self, change: str) -> None:
-        """Refuse texts that are not stored from now on, for the reason `change`, until a comparison finds the known
-        space again. Stored vectors that may be of another model are deleted.
+        """Refuse texts that are not stored from now on, for the reason `change`, until the API's vectors of the probe
+        texts agree with the known embedding space again. Stored vectors that may be of another model are deleted.
         """
         if self.problem is None:
             log.warning("%s", change)

@@ -66,7 +66,9 @@ class UpstreamStore(VectorDatabase):
         return self._select_space("fingerprint = ?", fingerprint)
 
     def _select_space(self, condition: str, argument: str) -> StoredSpace | None:
-        """Return the most recently checked space that meets an SQL condition with one argument, or None."""
+        """Return the most recently checked embedding space that meets an SQL condition with one argument, or None if
+        there is none.
+        """
         with self.guard, self._translate_errors():
             row = self.connection.execute(
                 f"SELECT fingerprint, stated, width, probes, checked_at FROM spaces WHERE {condition} "
@@ -99,6 +101,7 @@ class UpstreamStore(VectorDatabase):
         The probes also count as never compared, so that the next process compares them before it asks for a vector.
         """
         with self.guard, self._translate_errors(), self.connection:
+            # Vectors stored after the last comparison may be of either model; older ones were confirmed by it.
             deleted = self.connection.execute(
                 "DELETE FROM vectors WHERE space = ?1 AND stored_at >= "
                 "(SELECT max(checked_at) FROM spaces WHERE fingerprint = ?1)",

@@ -31,9 +31,8 @@ class Codec:
         self.places = (8 * a.octets + a.shifts)[self.owners] + self.ranks
 
     def floats(self, vectors: Any) -> NDArray[np.float32]:
-        """Apply the chain's steps before the codes to the encoder's vectors `(n, k)`, and return floats.
-
-        Queries are compared as these floats. Zero vectors stay zero.
+        """Apply the steps before the codes to the encoder's vectors `(n, k)`, and return float32 `(n, d)`. Queries are
+        compared as these floats. Zero vectors stay zero.
         """
         x = np.asarray(vectors, np.float32)
         zero = ~x.any(axis=1, keepdims=True)
@@ -46,15 +45,17 @@ class Codec:
         return np.where(zero, np.float32(0), x)
 
     def encode(self, vectors: Any) -> NDArray[np.uint8]:
-        """Encode the encoder's vectors `(n, k)` as codes, uint8 `(n, bytes)`. Zero vectors get codes of zeros."""
+        """Encode the encoder's vectors `(n, k)`, and return their codes, uint8 `(n, bytes)`. Zero vectors get codes of
+        zeros.
+        """
         a, x = self.arrays, self.floats(vectors)
         y = (x - a.mean) @ a.encoder.T
         codes = self._nearest_centroids(y) if self.learned else self._cells(y)
         return np.where(x.any(axis=1, keepdims=True), codes, np.uint8(0))
 
     def _nearest_centroids(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Encode coordinates `(n, m)` byte by byte, each as the number of its nearest centroid, to `(n, bytes)`.
-        The coordinates of one byte are compared with that byte's centroids.
+        """Encode coordinates `(n, m)` byte by byte, each as the number of its nearest centroid, and return uint8 `(n,
+        bytes)`. The coordinates of one byte are compared with that byte's centroids.
         """
         a, codes = self.arrays, np.zeros((len(y), self.arrays.bytes), np.uint8)
         for octet in np.unique(a.octets):
@@ -68,8 +69,8 @@ class Codec:
         return codes
 
     def _cells(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Encode coordinates `(n, m)` as cell numbers, packed into bytes `(n, bytes)`.
-        A cell's number counts the thresholds below the coordinate.
+        """Encode coordinates `(n, m)` as cell numbers, and return these packed into uint8 `(n, bytes)`. A cell's number
+        counts the thresholds below the coordinate.
         """
         a = self.arrays
         # The thresholds of b bits begin at entry 2^b; a cell's number is that of the thresholds below the value.
@@ -83,7 +84,9 @@ class Codec:
         return codes
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Decode codes `(n, bytes)` to the floats `(n, d)` that they stand for. Codes of zeros give zero vectors."""
+        """Decode codes `(n, bytes)`, and return the floats `(n, d)` that they stand for. Codes of zeros give zero
+        vectors.
+        """
         a = self.arrays
         if self.learned:
             values = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
@@ -100,7 +103,7 @@ class Codec:
         return np.where(codes.any(axis=1, keepdims=True), a.mean + residual, np.float32(0))
 
     def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the inner products `(a, n)` of queries with decoded codes.
-        Queries are the encoder's vectors `(a, k)`, codes are `(n, bytes)`.
+        """Return the inner products `(a, n)` of queries with decoded codes. Queries are the encoder's vectors `(a, k)`,
+        and codes are `(n, bytes)`.
         """
         return self.floats(queries) @ self.decode(codes).T
