@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 
 from lathe.training.errors import JobError
-<<<<<<< HEAD
-from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
-from lathe.training.synthesis.held_out import HeldOutIndex, read_held_out_texts
-=======
 from lathe.training.sources.readers import extract_paragraphs, read_docstrings
-from lathe.training.synthesis.held_out import HeldOut, read_held_out
->>>>>>> h-training1
+from lathe.training.synthesis.held_out import HeldOutIndex, read_held_out_texts
 from lathe.training.synthesis.job import HeldOutSettings
 from lathe.training.synthesis.near_duplicates import NearDuplicates, compute_jaccard, split_shingles, split_words
 
@@ -25,13 +20,8 @@ def real_texts():
     files = [Path(module.__file__) for module in (argparse, pathlib, statistics)]
     return [
         text
-<<<<<<< HEAD
-        for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
-        if len(split_words(text)) > 12
-=======
         for text in extract_paragraphs(text for file in files for text in read_docstrings(file))
-        if len(words(text)) > 12
->>>>>>> h-training1
+        if len(split_words(text)) > 12
     ]
 
 

@@ -317,13 +317,8 @@ def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> No
     from lathe.service.jobs.redis_queue import RedisQueue, require_redis
 
     require_redis(settings)
-<<<<<<< HEAD
-    require_device(settings.device)
-    Home(settings.home).open_writable()
-=======
     check_device(settings.device)
-    Home(settings.home).require_writable()
->>>>>>> h-training1
+    Home(settings.home).open_writable()
     queue = RedisQueue.open(settings)
     with closing(create_process_starter(settings.device)) as processes, closing(queue.connection):
         worker = Worker(queue, worker_class, build_job_environment(settings), processes)

@@ -338,15 +338,9 @@ class ShardTasks:
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             of_file = list(folders)
             # All shards of a remote file are one task, so that it is downloaded once.
-<<<<<<< HEAD
             for of_task in [of_file] if is_remote(file) or is_hub(file) else [[folder] for folder in of_file]:
-                if self.run.source.name_of(file) not in self.damaged:
-                    yield self._build_task(file, of_task)
-=======
-            for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
                 if self.run.source.format_file_name(file) not in self.damaged:
-                    yield self._build_task(file, together)
->>>>>>> h-training1
+                    yield self._build_task(file, of_task)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
         """Return the task of encoding the shards of these folders, which are of one file."""

@@ -157,8 +157,8 @@ def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(signs, full, "binary quantization", disk, "binary")
     rotated = replace(signs, rotation=FOR_SIGNS)
     yield Candidate(rotated, full, "binary quantization of rotated vectors", disk, "binary")
-    for bits, name in ((4, "BITS4"), (2, "BITS2"), (1.5, "BITS1_5"), (1, "BITS1")):
-        form, words = StoredForm("turbo_scaled", dimensions, bits=bits), f"TurboQuant of {bits:g} bits"
+    for each, name in ((4, "BITS4"), (2, "BITS2"), (1.5, "BITS1_5"), (1, "BITS1")):
+        form, words = StoredForm("turbo_scaled", dimensions, bits=each), f"TurboQuant of {each:g} bits"
         yield Candidate(form, full, words, disk, name, added=8)
     if dimensions % 4 == 0:
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 4)

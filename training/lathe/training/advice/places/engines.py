@@ -148,7 +148,7 @@ def _search_qdrant(folder: Path, option: StoredOption, rows: FloatArray, queries
         qdrant.SearchRequest(query=qdrant.Query.Nearest(query), limit=option.limit, params=parameters)
         for query in queries.tolist()
     ]
-    found = [[point.id for point in shard.search(request)] for request in requests]
+    found: Any = [[point.id for point in shard.search(request)] for request in requests]
     shard.close()
     searched = "quantized" if quantization is not None else "vector_storage"
     return found, _count_bytes(folder, lambda path: searched in path or "vector_index" in path)

@@ -310,7 +310,7 @@ def find_normal_levels(count: int) -> NDArray[np.float64]:
         counts = np.diff(edges)
         levels = np.where(counts > 0, np.diff(sums[edges]) / np.maximum(counts, 1), levels)
     # They are symmetric around zero; on quantiles, they are so up to the rounding of edges.
-    return (levels - levels[::-1]) / 2
+    return np.asarray((levels - levels[::-1]) / 2)
 
 
 REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
