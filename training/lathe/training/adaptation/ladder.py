@@ -216,8 +216,9 @@ class _CandidateTrials:
         """Try the candidates, cheapest first, and return all trials with the recommended one. With too few judged
         queries, nothing is tried and the vectors stay as they are.
         """
-        if self.searches.shortage is not None:
-            return self._give_up(self.searches.shortage)
+        if (problem := self.searches.shortage) is not None:
+            self.floats = [self._skip(candidate, None, problem) for candidate in CANDIDATES]
+            return self._finish(self.floats[0])
 
         vectors = encode_searches(self.searches, self.encoder, part_of(self.on_progress, 0.0, ENCODED))
         halves = encode_all_halves(self.out_of_domain, with_document_prompt(self.encoder))
@@ -232,14 +233,8 @@ class _CandidateTrials:
         trials = self.coded or self.floats
         return self._finish(choose_trial(trials))
 
-    def _give_up(self, problem: str) -> AdaptationResult:
-        """Return a result in which no candidate was tried because of a problem, and which recommends to leave the
-        vectors as they are.
-        """
-        self.floats = [self._skip(candidate, None, problem) for candidate in CANDIDATES]
-        return self._finish(self.floats[0])
-
     def _finish(self, recommended: Trial) -> AdaptationResult:
+        """Return the result of the adaptation, with this trial as the recommended one."""
         return AdaptationResult(
             self.request,
             self.encoder,

@@ -71,15 +71,11 @@ def write_sentence(result: AdaptationResult) -> str:
         f"nDCG@10 of {len(after):,} queries that {apart} goes from {100 * before.mean():.1f} to "
         f"{100 * after.mean():.1f} ({difference})"
     )
-    return f"{advice}: {measured}. {_describe_cost(result)}"
-
-
-def _describe_cost(result: AdaptationResult) -> str:
-    """Return a sentence that says whether all documents must be encoded again, and how long that takes."""
-    chosen, rows = result.recommended, result.searches.rows
+    cost = "No document is encoded again."
     if chosen.candidate.encodes_again:
-        return f"All {rows:,} documents must be encoded again, about {_format_seconds(chosen.encode_seconds)} here."
-    return "No document is encoded again."
+        seconds = _format_seconds(chosen.encode_seconds)
+        cost = f"All {result.searches.rows:,} documents must be encoded again, about {seconds} here."
+    return f"{advice}: {measured}. {cost}"
 
 
 def list_notes(result: AdaptationResult) -> list[str]:

@@ -120,8 +120,6 @@ class CheckpointCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the file that marks the checkpoint of this step as complete. It holds the loss sums, which are averaged
         over all processes first, and the number of pairs of a step.
-
-        The loss sums, which the file holds, are averaged over all processes first.
         """
         self.components.average_over_processes()
         if state.is_world_process_zero:

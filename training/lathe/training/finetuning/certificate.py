@@ -278,7 +278,7 @@ def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> d
 
 
 def _encode_prompted(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the vectors of texts that carry their prompts already, `(n, d)`."""
+    """Return the vectors `(n, d)` of texts that carry their prompts already. The encoder adds none."""
     return encoder.encode(texts, NO_PROMPT).vectors
 
 

@@ -103,8 +103,6 @@ class MixtureBuilder:
         """Yield the data sets that a source of the job names, except the target. For each data set that is left out, a
         report with the reason is appended to `reports`.
 
-        The target, on which the model will be evaluated, is always left out.
-
         Raises:
             JobError: if there is no such folder, or no data set in it.
             DataSetError: if the data set that the source names cannot be used.

@@ -117,7 +117,7 @@ class EncodedPairs:
 
 def read_pairs(pairs: Pairs) -> PairTexts:
     """Read pairs of a query and a document from a file, one in each row, or from a request, and return the relevant
-    documents of each query. Pairs that cannot be used are left out.
+    documents of each query.
 
     Pairs with a blank text are left out, and those whose document is the query's own text or is judged not relevant,
     see `parse_relevance`.
@@ -357,10 +357,9 @@ def _find_own_rows(queries: Iterable[str], document_rows: Mapping[int, int]) -> 
         document_rows: row of each document by the hash of its text. Rows of the source are known by their hashes alone,
             so case and spaces count.
     """
-    hashes = ((row, hash_row(query.encode())) for row, query in enumerate(queries))
-    return np.array(
-        [(row, document_rows[text_hash]) for row, text_hash in hashes if text_hash in document_rows], np.int64
-    ).reshape(-1, 2)
+    hashes = enumerate(hash_row(query.encode()) for query in queries)
+    matches = [(row, document_rows[text_hash]) for row, text_hash in hashes if text_hash in document_rows]
+    return np.array(matches, np.int64).reshape(-1, 2)
 
 
 def _gather_documents(

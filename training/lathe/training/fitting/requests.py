@@ -418,8 +418,6 @@ def _look_up(parts: Sequence[str], content: Any) -> Any:
 def satisfies_gate(gate: str, limit: float, value: float | None) -> bool:
     """Return whether the value of a metric keeps the limit of its gate, which is a maximum or a minimum depending on
     the metric. None and NaN never do.
-
-    None and NaN never do.
     """
     return value is not None and (value <= limit if is_upper_bound(gate) else value >= limit)
 
