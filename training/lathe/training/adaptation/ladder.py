@@ -157,6 +157,7 @@ def try_candidates(
     request.check()
     on_progress(0.0, "reading documents and judged queries")
     searches = read_searches(request)
+    # All that trainings depend on: other texts, another division or seed, or another encoder get another folder.
     key = (
         "adapt-"
         + digest(
@@ -276,6 +277,7 @@ class _CandidateTrials:
             chain = Chain(parse_steps(candidate.steps) if candidate.steps else [])
             steps = [step for step in chain.transforms if isinstance(step, Transform)]
             pairs = vectors.learn if any(step.takes_pairs for step in steps) else None
+            # Held-out documents stay out of the fit, because the published chain is certified on them.
             fitted = vectors.documents[self.searches.fit_rows]
             chain.fit(fitted, pairs=pairs)
         except InputError as error:
@@ -306,6 +308,7 @@ class _CandidateTrials:
         """
 
         def measure(pairs: QueryPairs) -> NDArray[np.float64]:
+            # Documents are scored as they are decoded from storage, so that codes lose here what they lose in a search.
             return measure_relevance(pairs.map(chain.transform_queries, chain.floats))[0]
 
         out_of_domain = {name: measure(pairs) for name, pairs in halves.items()}
@@ -323,6 +326,7 @@ class _CandidateTrials:
         candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
         obstacle = self._find_obstacle_to_all()
         if obstacle is None:
+            # Evenly spaced, and encoded without the store: vectors that are stored already would take no time.
             documents = self.searches.documents[:: max(1, len(self.searches.documents) // TIMED_DOCUMENTS)]
             self.seconds_per_document = measure_seconds_per_document(without_store(self.encoder), documents)
             self.settings = choose_training_settings(self.encoder.spec)
@@ -397,6 +401,7 @@ class _CandidateTrials:
         encoder = open_encoder(trained, self.device, self.stores)
         vectors = encode_searches(self.searches, encoder, part_of(on_progress, 0.8, 1.0))
         self._try_steps(candidate, vectors, encode_all_halves(self.out_of_domain, with_document_prompt(encoder)))
+        # The trials know only how long the transforms were fitted: the training is added to both.
         for trials in (self.floats, self.coded):
             if trials:
                 trials[-1] = replace(trials[-1], seconds=trials[-1].seconds + seconds)

@@ -51,6 +51,7 @@ class LossCallback(TrainerCallback):
         if complete.is_file():
             self.components.restore(orjson.loads(complete.read_bytes()))
         if state.is_world_process_zero:
+            # Steps after the checkpoint are done again, and would be in the log twice.
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -162,6 +163,7 @@ class EvaluationCallback(TrainerCallback):
         metric = self._evaluate_and_log(state)
         if state.best_metric is None or metric > state.best_metric:
             state.best_metric, state.best_global_step = metric, state.global_step
+            # transformers deletes old checkpoints over `save_total_limit`, but not this one.
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}")
             control.should_save = True
 

@@ -112,6 +112,7 @@ def read_job_tests(job: TrainingJob) -> JobTests:
     builder, target = sources.builder, sources.target
     mixture, held_out = sources.hold_out_for_certificate(sources.split()[0])
     anchor_prompts = [builder.sources[name].prompts.anchor for name in mixture.names]
+    # In the mixture, anchors carry the prompt of their data set. In tests they do not.
     trained_on = {
         normalize_text(anchor.removeprefix(anchor_prompts[source]))
         for anchor, source in zip(mixture.anchors, mixture.sources.tolist(), strict=True)

@@ -179,6 +179,7 @@ class TaskEvaluator:
         if settings.limit is not None:
             limit_rows(self.task, settings.limit)
 
+        # A dry run on random vectors tells which texts mteb encodes, and which metrics it returns.
         collector = Collector({})
         with preserve_random_state():
             metrics = measure(collector, self.task).metrics

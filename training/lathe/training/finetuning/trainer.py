@@ -373,6 +373,7 @@ def _build_arguments(
     """
     device = str(model.device).partition(":")[0]
     bfloat16 = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
+    # Rounded up: the last batch of an epoch may be smaller.
     steps = -(-pairs // (settings.batch_size * _get_process_count())) * settings.epochs
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder),

@@ -210,6 +210,7 @@ def _encode_run(
 
     def report(shard: Shard, rows_done: int) -> None:
         nonlocal done
+        # An engine may report a shard again with fewer rows, and progress must not fall.
         done += max(rows_done - rows[shard], 0)
         rows[shard] = max(rows_done, rows[shard])
         on_progress(done / run.total, format_progress(done, run.total, done - rows_before, time.monotonic() - begun))

@@ -226,6 +226,7 @@ def fit_new_chain(
             stage(state, part_of(on_progress, start, end))
             start = end
 
+        # Yielded while the files are open: the caller may still read the encoded vectors.
         failed_gates = list_failed_gates(request.gates, state.certificate)
         yield FittedChain(state.chain, state.distribution, state.certificate, failed_gates, state.encoded)
 

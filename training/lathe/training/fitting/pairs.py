@@ -215,6 +215,7 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
                 raise FitError(f"{place}: {error}") from None
             if first:
                 judged_by, first = field, False
+            # Where some rows are judged, one without a judgement could mean relevant or not.
             if field != judged_by:
                 raise FitError(f"{place}: it is judged by {field}, and rows before it by {judged_by}: judge all alike")
             yield row[query], row[document], grade
@@ -261,6 +262,7 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
             f"the pairs have {len(queries)} different queries: a fifth of them certifies the chain, and that must be "
             f"at least {MIN_TEST_QUERIES}; give more, or test pairs of their own"
         )
+    # By query: pairs of one query in both parts would measure what was learned by heart.
     order = np.random.default_rng(seed).permutation(len(queries))
     test, fit = ([queries[i] for i in np.sort(part)] for part in (order[:held_out], order[held_out:]))
     return pairs.select(fit), pairs.select(test)

@@ -102,6 +102,7 @@ def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progr
     busy = JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
     with lock_folder(out, busy):
         _check_same_job(prepared, out)
+        # Written before the first call, so that a killed run can be resumed.
         (out / "templates").mkdir(exist_ok=True)
         for name, prompt in prepared.prompts.items():
             replace_synced(out / "templates" / f"{name}.txt", prompt.text.encode())
