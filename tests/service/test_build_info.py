@@ -2,7 +2,7 @@ from importlib.metadata import version
 
 import pytest
 
-from lathe.service.build_info import COMMIT_FILE, DISTRIBUTIONS, describe_build, find_mixture, read_commit
+from lathe.service.build_info import COMMIT_FILE, DISTRIBUTIONS, describe_build, find_mixed_installation, read_commit
 
 VERSION = version("lathe-service")
 
@@ -24,10 +24,10 @@ def test_a_build_without_a_commit_names_none(tmp_path, content):
 
 
 def test_parts_of_different_places_or_versions_are_named_and_those_of_one_are_not():
-    assert find_mixture() is None
+    assert find_mixed_installation() is None
     for service in ("0.1.0 as a copy", "0.2.0 of the checkout /here"):
         origins = dict.fromkeys(DISTRIBUTIONS, "0.1.0 of the checkout /here") | {"lathe-service": service}
-        assert f"lathe-service {service}" in find_mixture(origins.get)
+        assert f"lathe-service {service}" in find_mixed_installation(origins.get)
 
 
 def test_a_checkout_has_no_commit_file():

@@ -86,7 +86,7 @@ log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
-    """Build the FastAPI app of one server. Its lifespan starts the encoders and threads.
+    """Return the FastAPI app of one server. Its lifespan starts the encoders and threads.
 
     Args:
         settings: settings of the server.
@@ -129,7 +129,7 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
 
 
 def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
-    """Build the components of a server (registry, encoders, indexes, jobs), without starting them.
+    """Return the components of a server (registry, encoders, indexes, jobs), none of which is started.
 
     The state folder is created, its permissions are restricted, and an admin key is generated if none is set. If the
     folder cannot be written, the server serves the chains in it, or those shipped with Lathe, and fits and
@@ -221,6 +221,7 @@ def _find_admin_keys(settings: Settings, home: Home, problem: str | None) -> tup
 
 
 def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
+    """Return the measurement of drift, which observes the embedder's live vectors if the settings want it."""
     measured = settings.drift, settings.drift_window, settings.drift_threshold
     drift = Drift(*measured, embedder.registry, embedder.live_vectors.submit)
     if settings.drift:
@@ -229,6 +230,7 @@ def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
 
 
 def _open_replica(settings: Settings, home: Home) -> "Replica":
+    """Return this server's copy of what replicas share in the Redis of the settings."""
     settings.require_redis_extra()
     from lathe.service.redis.replica import Replica
 
@@ -238,7 +240,9 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
 def _open_jobs(
     settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter
 ) -> tuple[JobQueue, JobThread]:
-    """Open the jobs of the state folder, which this server's thread runs, or those in Redis, which workers run."""
+    """Return the queue of jobs and the thread that manages it. Jobs of the state folder are run by that thread, those
+    in Redis by workers.
+    """
     environment = build_job_environment(settings)
     if replica is None:
         queue = FolderQueue(home.jobs)
@@ -254,7 +258,7 @@ def _open_jobs(
 def _build_engine(
     settings: Settings, processes: ProcessStarter, make_room: Callable[[Engine], None], spec: EncoderSpec
 ) -> Engine:
-    """Build the engine of one encoder with its admission queue, without starting its workers.
+    """Return the engine of one encoder with its admission queue. Its workers are not started.
 
     An encoder behind an embeddings API has a worker for each call at once, and no process.
 
@@ -323,6 +327,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
 
 
 async def _answer_error(_request: Request, error: Exception) -> Response:
+    """Return the JSON response for an exception, with the headers that its status asks for."""
     service_error = convert_error(error)
     headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
     if service_error.status == 401:
@@ -331,19 +336,20 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:
+    """Return the JSON response for a request that FastAPI found invalid, which lists each problem."""
     details = error.errors() if isinstance(error, RequestValidationError) else []
     message = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
     return await _answer_error(request, WrongShapeError(message))
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    """Convert an HTTP error of the framework, such as 404, to this service's JSON error response.
+    """Return this service's JSON response for an HTTP error of the framework, such as 404.
 
     A 404 for a path that resembles a route suggests that route.
     """
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}"
-    if status == 404 and (meant := _find_route(request.url.path)):
+    if status == 404 and (meant := _suggest_route(request.url.path)):
         message += f"; did you mean {meant}?"
     code = None if status == 405 else "no_route"
     response = await _answer_error(request, ServiceError(message, code=code, status=status))
@@ -351,8 +357,8 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     return response
 
 
-def _find_route(path: str) -> str | None:
-    """Return a route with the same last part as a path, to suggest it to the client, or None.
+def _suggest_route(path: str) -> str | None:
+    """Return a route whose last part is that of a path, as a suggestion for the client, or None if there is none.
 
     Routes with parameters are not suggested.
     """

@@ -76,7 +76,7 @@ class Keys:
 
 
 def _read_token(request: Request) -> bytes:
-    """Return the key in the `Authorization` header as bytes, without a leading `Bearer`. Empty if missing.
+    """Return the key in the `Authorization` header as bytes, without a leading `Bearer`, or b"" without the header.
 
     `Bearer` may be in any case of letters. A header of another scheme is returned whole.
     """

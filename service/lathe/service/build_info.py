@@ -23,15 +23,15 @@ def read_commit(file: Path = COMMIT_FILE) -> str | None:
 
 
 def describe_build(file: Path = COMMIT_FILE) -> str:
-    """Return the version, and the commit if it is known or else that a checkout is used."""
+    """Return the version of Lathe as text, with its commit if that is known, or with "development" for a checkout."""
     installed = version("lathe-service")
     if commit := read_commit(file):
         return f"{installed}, commit {commit}"
     return installed if _find_checkout("lathe-service") is None else f"{installed}, development"
 
 
-def find_mixture(find_origin: Callable[[str], str] | None = None) -> str | None:
-    """Return a sentence that says that the distributions of Lathe do not belong together, or None if they do.
+def find_mixed_installation(find_origin: Callable[[str], str] | None = None) -> str | None:
+    """Return a sentence if the installed packages of Lathe are not all from one version and place, or None if they are.
 
     Each must be of one version, and all from one checkout or none: after an update of a checkout, copies would be old.
 
@@ -49,7 +49,7 @@ def find_mixture(find_origin: Callable[[str], str] | None = None) -> str | None:
 
 
 def describe_package(package: str) -> str:
-    """Return the version of an installed package, or "missing"."""
+    """Return the version of an installed package, or "missing" if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -57,12 +57,13 @@ def describe_package(package: str) -> str:
 
 
 def _describe_origin(name: str) -> str:
+    """Return version and place of an installed package: a checkout, or a copy."""
     checkout = _find_checkout(name)
     return f"{version(name)} " + ("as a copy" if checkout is None else f"of the checkout {checkout}")
 
 
 def _find_checkout(name: str) -> str | None:
-    """Return the folder of the checkout whose code a distribution runs, or None if it was copied from anywhere.
+    """Return the folder of the checkout whose code an installed package runs, or None if the code was copied.
 
     pip's record of the installation tells it (PEP 610).
     """

@@ -27,10 +27,7 @@ MAX_DIMENSIONS = 16_384
 
 
 def dump_json(content: Any) -> bytes:
-    """Serialize the content to JSON bytes.
-
-    NumPy arrays are written directly, without converting them to lists.
-    """
+    """Return the content as JSON bytes. NumPy arrays are written without being converted to lists."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -42,12 +39,13 @@ def dump_npy(vectors: NDArray[Any]) -> bytes:
 
 
 def _dump_base64(rows: NDArray[Any]) -> list[str]:
+    """Return each row as base64 text of its numbers in little-endian byte order."""
     little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
     return [base64.b64encode(row.tobytes()).decode("ascii") for row in little]
 
 
 def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Decode rows of base64, each the bytes of float32 numbers, to an array `(n, dimensions)`.
+    """Return an array `(n, dimensions)` from rows of base64 text, each of which encodes the bytes of float32 numbers.
 
     Args:
         rows: the rows.
@@ -71,7 +69,7 @@ def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32
 
 
 def encode_rows(rows: NDArray[Any], encoding_format: EncodingFormat) -> Any:
-    """Return the rows for `dump_json`: the contiguous array for "float", a list of strings for "base64"."""
+    """Return rows `(n, d)` as `dump_json` writes them: an array for "float", a list of base64 texts for "base64"."""
     match encoding_format:
         case "float":
             return np.ascontiguousarray(rows)
@@ -89,7 +87,7 @@ MAX_NPY_HEADER = 1 << 17
 
 
 def parse_npy(body: Body, max_rows: int) -> NDArray[np.float32]:
-    """Parse the body of a .npy file to vectors `(n, d)` in float32. Its header's sizes are checked.
+    """Return the float32 vectors `(n, d)` in the body of a .npy file, once its header's shape agrees with its length.
 
     Raises:
         BadValueError: if the body is not a .npy file, its length does not match its header, or as in `as_vectors`.
@@ -117,7 +115,7 @@ def parse_npy(body: Body, max_rows: int) -> NDArray[np.float32]:
 
 
 def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) -> NDArray[np.float32]:
-    """Convert vectors from parsed JSON, as lists of numbers or base64, to an array `(n, d)` in float32.
+    """Return vectors of parsed JSON, lists of numbers or base64 texts, as an array `(n, d)` in float32.
 
     Args:
         values: lists of numbers, or base64 strings as `_dump_base64` writes them.
@@ -135,7 +133,7 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
 
 
 def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Convert lists of numbers to a float32 array `(n, dimensions)`, checking lengths and types.
+    """Return an array `(n, dimensions)` in float32 from lists of numbers, once their lengths and types are checked.
 
     Args:
         rows: the lists.
@@ -184,6 +182,7 @@ def _require_dimensions(position: int, count: int, dimensions: int) -> None:
 
 
 def _build_not_numbers_error(position: int) -> WrongShapeError:
+    """Return the error for a vector that is neither a list of numbers nor base64 text."""
     return WrongShapeError(
         f"vector {position} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings "
         "of float32",
@@ -192,12 +191,9 @@ def _build_not_numbers_error(position: int) -> WrongShapeError:
 
 
 def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return an array `(n, d)` as float32, or raise if a number is NaN, inf or too large for it.
+    """Return an array `(n, d)` as float32. Raise `BadValueError` if a number is NaN, inf or too large for float32.
 
     There is no copy if it is float32 already.
-
-    Raises:
-        BadValueError: if a number is NaN, inf or beyond float32.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         vectors = numbers.astype(np.float32, copy=False)

@@ -118,7 +118,7 @@ class EncoderSettings(BaseModel):
         return self
 
     def build_spec(self, dtype: Dtype) -> EncoderSpec:
-        """Build the encoder spec that the training package loads, from these settings.
+        """Return the encoder spec that the training package loads, with these settings.
 
         Args:
             dtype: dtype to use if these settings name none.
@@ -139,7 +139,7 @@ class AddedEncoders:
         self.path = home / "encoders.json"
 
     def read(self) -> list[EncoderSettings]:
-        """Return the settings of the encoders that were added to the state folder. Empty if there is no file.
+        """Return the settings of the encoders that were added to the state folder, or [] if there is no file.
 
         Raises:
             ValueError: if the file is damaged.
@@ -152,11 +152,8 @@ class AddedEncoders:
             raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
-        """Add an encoder to the file in the state folder, under the file's lock.
-
-        Args:
-            encoder: the encoder.
-            others: names of all other encoders.
+        """Add an encoder to the file in the state folder, under the file's lock. `others` are the names of all other
+        encoders.
 
         Raises:
             ConflictError: if the name is in use.
@@ -181,17 +178,19 @@ class AddedEncoders:
             self._write(remaining)
 
     def _write(self, encoders: list[EncoderSettings]) -> None:
+        """Replace the file by one with these encoders, without settings that have their default."""
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
         replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
     def _lock(self) -> "FileLock":
+        """Return the lock that is held while the file is read and replaced."""
         from lathe.training.locks import lock_file  # after the help of commands, which reads this module
 
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
 
 def convert_settings_error(error: ValidationError) -> BadValueError:
-    """Convert pydantic's first error on an encoder's settings to a `BadValueError` of one line."""
+    """Return pydantic's first error on an encoder's settings as a `BadValueError` of one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     return BadValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
@@ -222,9 +221,8 @@ _REFERENCE = re.compile(rf"({NAME_PATTERN.strip('^$')})(?:@(live|[1-9][0-9]{{0,8
 
 
 def split_trained_name(name: str) -> tuple[str, int | None] | None:
-    """Split `NAME`, `NAME@live` or `NAME@V` into the name and version, None for the live one.
-
-    The result is None if the text has another form.
+    """Return name and version in `NAME`, `NAME@live` or `NAME@V`, or None if the text has another form. The live
+    version is None.
     """
     match = _REFERENCE.fullmatch(name)
     if match is None:
@@ -244,7 +242,9 @@ class TrainedSpecs:
         self.root = root
 
     def read_live(self, name: str) -> int | None:
-        """Return the live version of a name, or None if none is live or its pointer cannot be read."""
+        """Return the number of the live version of an encoder, or None if none is live or the file that says it cannot
+        be read.
+        """
         try:
             live = orjson.loads((self.root / name / "pointer.json").read_bytes())["live"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -252,7 +252,8 @@ class TrainedSpecs:
         return live if type(live) is int else None
 
     def find(self, name: str, dtype: Dtype) -> EncoderSpec | None:
-        """Return the spec of `NAME`, the live version, or of `NAME@V`. None if there is no such version.
+        """Return the spec of a version of a trained encoder, `NAME` for the live one or `NAME@V`, or None if there is
+        none.
 
         Args:
             name: name of the encoder.
@@ -267,13 +268,14 @@ class TrainedSpecs:
         return build_trained_spec(self.root, parts[0], version, self._read_manifest(parts[0], version), dtype)
 
     def list_live(self, dtype: Dtype) -> list[EncoderSpec]:
-        """Return the specs of the live versions of all trained encoders, by name."""
+        """Return the specs of the live versions of all trained encoders in the folder, sorted by name."""
         if not self.root.is_dir():
             return []
         found = (self.find(folder.name, dtype) for folder in sorted(self.root.iterdir()) if folder.is_dir())
         return [spec for spec in found if spec is not None]
 
     def _read_manifest(self, name: str, version: int) -> dict[str, Any]:
+        """Return the manifest of a version, or an empty dict if it is missing or damaged."""
         try:
             manifest: dict[str, Any] = orjson.loads((self.root / name / str(version) / MANIFEST).read_bytes())
         except (OSError, ValueError):  # the model's own settings are still right
@@ -282,7 +284,7 @@ class TrainedSpecs:
 
 
 def build_trained_spec(root: Path, name: str, version: int, manifest: dict[str, Any], dtype: Dtype) -> EncoderSpec:
-    """Build the spec of a version of a trained encoder, whose name is `NAME@V`."""
+    """Return the spec by which a version of a trained encoder is loaded. Its name is `NAME@V`."""
     base = manifest.get("base") or {}
     kept: dict[str, Any] = {field: base[field] for field in KEPT_FIELDS if base.get(field) is not None}
     return EncoderSpec(name=f"{name}@{version}", model=str(root / name / str(version) / MODEL), dtype=dtype, **kept)

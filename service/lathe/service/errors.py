@@ -29,7 +29,7 @@ LONG_WORD = re.compile(r"(?<!\S)(\S{80})\S{121,}")
 
 
 def shorten(text: str) -> str:
-    """Return a text with its long words and its middle cut, short enough for an error message.
+    """Return a text short enough for an error message: its long words and its middle are cut.
 
     Each word over 200 characters is cut to 80, and the middle is left out past `MAX_MESSAGE`.
     """
@@ -38,6 +38,7 @@ def shorten(text: str) -> str:
 
 
 def _cut_middle(text: str, max_characters: int) -> str:
+    """Return a text without its middle if it is longer than `max_characters`. Its last 400 characters stay."""
     if len(text) <= max_characters:
         return text
     return f"{text[: max_characters - MESSAGE_END]} … {text[-MESSAGE_END:]}"
@@ -45,7 +46,7 @@ def _cut_middle(text: str, max_characters: int) -> str:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What an error response says besides its message, unless the error says otherwise.
+    """Fields of an error response that follow from its HTTP status, unless the error has its own.
 
     Attributes:
         code: short constant for programs.
@@ -179,7 +180,7 @@ class UnavailableError(ServiceError):
 
 
 def convert_error(error: Exception) -> ServiceError:
-    """Convert any exception to the `ServiceError` that is answered to the client.
+    """Return the `ServiceError` that is answered to the client for any exception.
 
     An unexpected exception becomes a generic 500 that does not quote its message, which may hold texts.
     """
@@ -209,7 +210,7 @@ def convert_error(error: Exception) -> ServiceError:
 
 
 def _convert_encoder_error(error: EncoderError) -> ServiceError:
-    """Convert an encoder's error, such as a text that is too long, to the `ServiceError` that is answered."""
+    """Return the `ServiceError` that is answered for an encoder's error, such as a text that is too long."""
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
@@ -222,7 +223,7 @@ def _convert_encoder_error(error: EncoderError) -> ServiceError:
 
 
 def _convert_upstream_error(error: UpstreamError) -> ServiceError:
-    """Convert an error of an embeddings API to the `ServiceError` that is answered to the client.
+    """Return the `ServiceError` that is answered for an error of an embeddings API.
 
     It is never 401: a refused key is the server's, not the caller's.
     """
@@ -239,16 +240,18 @@ def _convert_upstream_error(error: UpstreamError) -> ServiceError:
 
 
 def _describe_sqlite_error(error: sqlite3.Error) -> str:
+    """Return a phrase on why the record of an index cannot be read or written."""
     if _get_sqlite_code(error) == "disk_full":
         return "the disk is full; nothing was written, and the stored items can be read"
     return f"it cannot be read or written: {error}"
 
 
 def _get_sqlite_code(error: sqlite3.Error) -> str:
+    """Return the error code `disk_full` if SQLite reports a full disk, else `record_unavailable`."""
     return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
-    """Return the JSON body of an error response: OpenAI's error object, and TEI's `error_type` next to it."""
+    """Return the JSON body of an error response as a dict: OpenAI's error object, and TEI's `error_type` next to it."""
     body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
     return {"error": body, "error_type": error.error_type}

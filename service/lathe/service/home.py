@@ -43,7 +43,7 @@ MAX_KEY_BYTES = 1000
 
 @dataclass(frozen=True)
 class Home:
-    """Paths in a state folder, and checks of whether the folder is safe and writable."""
+    """A state folder: the paths in it, and checks of whether it is safe and can be written."""
 
     root: Path
 
@@ -109,7 +109,7 @@ class Home:
 
     @property
     def uses(self) -> Path:
-        """File with the uses of chains outside the state folder."""
+        """File with the uses of chains of transforms outside the state folder."""
         return self.root / "uses.json"
 
     @property
@@ -133,15 +133,13 @@ class Home:
         )
 
     def open(self) -> str | None:
-        """Create missing folders and restrict their permissions. Return why they cannot be written, or None.
-
-        Returns:
-            Why the folder cannot be written; None if it can.
+        """Create missing folders and restrict their permissions. Return why the state folder cannot be written, or None
+        if it can.
 
         Raises:
-            ValueError: if the folder is not safe to use, see `require_safe`.
+            ValueError: if every user can write to a folder, or another user owns it.
         """
-        self.require_safe()
+        self._require_safe()
         try:
             if not self.root.exists():
                 make_folder(self.root, private=True)
@@ -150,13 +148,14 @@ class Home:
                     make_folder(folder, private=True)
         except OSError as error:
             return _describe_write_error(error)
-        self.require_safe()  # another process may have created it first
+        self._require_safe()  # another process may have created it first
         for folder in (self.root, *self.folders):
             _restrict_permissions(folder.resolve())
         return self.find_write_problem()
 
-    def require_writable(self) -> None:
-        """Prepare the folder for writing, as `open` does.
+    def open_writable(self) -> None:
+        """Create missing folders and restrict their permissions, as `open` does, and raise if the state folder cannot
+        be written.
 
         Raises:
             ValueError: if the folder cannot be written or is not safe.
@@ -164,11 +163,12 @@ class Home:
         if problem := self.open():
             raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can be written")
 
-    def require_safe(self) -> None:
-        """Raise `ValueError` if every user can write to the state folder, or another user owns it.
+    def _require_safe(self) -> None:
+        """Raise `ValueError` if every user can write to the state folder or a folder in it, or another user owns one of
+        them.
 
-        This also holds for each folder in it. The owner must be this process's user, or root, who can do anything
-        anyway. Folders that are missing or cannot be read are skipped: another error reports them.
+        The owner must be this process's user, or root, who can do anything anyway. Folders that are missing or cannot
+        be read are skipped: another error reports them.
         """
         for folder in (self.root, *self.folders):
             with suppress(OSError):  # missing or unreadable
@@ -215,13 +215,7 @@ class Home:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def find_write_problem(self) -> str | None:
-        """Write and delete a test file in the state folder. Return why that failed, or None if it did not.
-
-        This tests whether the folder can be written.
-
-        Returns:
-            Why that failed; None if it succeeded.
-        """
+        """Write and delete a test file in the state folder. Return why that failed, or None if it succeeded."""
         probe = self.root / f".probe.{secrets.token_hex(4)}"
         try:
             write_synced(probe, PROBE, private=True)
@@ -250,7 +244,7 @@ class Home:
 
 
 def _read_or_create(path: Path, content: str) -> str:
-    """Return a file's text, stripped. If there is no file, create it with `content` and mode 600 first.
+    """Return the text of a file, stripped. If there is no file, create it with `content` and mode 600 first.
 
     If several processes create the file at once, all return the content of the first.
 
@@ -271,16 +265,19 @@ def _read_or_create(path: Path, content: str) -> str:
 
 
 def _describe_write_error(error: OSError) -> str:
+    """Return a sentence that says why the state folder cannot be written."""
     return f"the state folder cannot be written: {error.strerror}"
 
 
 def _is_group_writable(folder: Path) -> bool:
+    """Return whether a folder's group can write to it. False if the folder is missing or cannot be read."""
     with suppress(OSError):
         return bool(folder.stat().st_mode & stat.S_IWGRP)
     return False
 
 
 def _walk(folder: Path) -> Iterator[Path]:
+    """Yield the paths of all folders and files below a folder."""
     for parent, folders, files in os.walk(folder):
         yield from (Path(parent, name) for name in (*folders, *files))
 

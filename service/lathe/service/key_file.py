@@ -36,7 +36,7 @@ class KeyFile:
 
     @classmethod
     def read(cls, path: Path, seconds: float = WAIT_SECONDS) -> "KeyFile":
-        """Read the keys in a file, one on each line, and return them with the path.
+        """Read the keys in a file, one on each line, and return them with the file's path.
 
         It may be a pipe that another process fills now, as of `--api-keys-file <(command)`; devices are refused.
 

@@ -96,11 +96,14 @@ class LineHandler(logging.Handler):
             self.handleError(record)
 
     def _build_notice(self) -> str:
+        """Return a log line that says how many lines were dropped."""
         notice = f"{self.dropped:,} lines of this log were dropped, because nobody read them"
         return self.format(logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": notice}))
 
     def _write(self, text: str) -> bool:
-        """Write a text to the stream. Return False if the stream takes none or only a part of it, else True."""
+        """Write a text to the stream. Return True if all of it was written, or False if the stream did not take it in
+        time.
+        """
         if self.descriptor is None:
             self.stream.write(text)
             return True
@@ -137,6 +140,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _dump_line(event: dict[str, Any]) -> str:
+    """Return a log event as one line of JSON. What JSON lacks is written as Python's `repr`."""
     try:
         return orjson.dumps(event, default=repr).decode()
     except TypeError:  # a path that is not UTF-8, or a number over 64 bits: `json` escapes and writes them

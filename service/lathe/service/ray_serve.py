@@ -58,7 +58,7 @@ class Arguments(BaseModel):
 
 
 def build(arguments: Arguments) -> Application:
-    """Build the Ray Serve application from the environment's settings and from `arguments`.
+    """Return the Ray Serve application for the settings in the environment and these arguments.
 
     Raises:
         ValueError: if several replicas would share no state, the server would be public without keys, or a setting is
@@ -141,6 +141,9 @@ class _OneRequestId:
 
 
 def _require_shared_state(settings: Settings, replicas: int) -> None:
+    """Raise `ValueError` if several replicas are allowed and no Redis is set, by which they would share chains and
+    jobs.
+    """
     if replicas > 1 and not settings.redis_url:
         raise ValueError(
             f"max_replicas={replicas} needs LATHE_REDIS_URL: without it each replica has its own chains and "
@@ -149,7 +152,7 @@ def _require_shared_state(settings: Settings, replicas: int) -> None:
 
 
 def _require_keys(settings: Settings) -> None:
-    """Raise `ValueError` if no API keys are set and use without keys is not allowed by the settings.
+    """Raise `ValueError` if no API keys are set, and the settings do not allow use without keys.
 
     Ray decides who can connect.
     """

@@ -8,7 +8,7 @@ from lathe.service.home import Home
 
 
 def open_registry(home: Home, redis_url: str = "") -> Registry:
-    """Open the registry of chains in the state folder, or in Redis if `redis_url` is set, and return it.
+    """Return the registry of chains of transforms in the state folder, or in Redis if `redis_url` is set.
 
     The starter chains that ship with Lathe are installed. If the folder cannot be written and holds no chains, the
     starter chains are served from the installed package.
@@ -38,7 +38,7 @@ def open_registry(home: Home, redis_url: str = "") -> Registry:
 
 
 def open_trained(home: Home, redis_url: str = "", names: Iterable[str] | None = None) -> TrainedEncoders:
-    """Open the trained encoders of the state folder, or of Redis if `redis_url` is set, and return them.
+    """Return the registry of trained encoders in the state folder, or in Redis if `redis_url` is set.
 
     Args:
         home: the state folder.

@@ -69,7 +69,7 @@ class Services:
     closing: Event = field(default_factory=Event)
 
     def list_warnings(self) -> list[str]:
-        """Return a sentence for `/health` on each current problem that does not stop the service."""
+        """Return a sentence on each current problem that does not stop the service, for `/health`."""
         engines = self.embedder.engines.values()
         engine_problems = [engine.problem or engine.find_warning() for engine in engines]
         engine_problems += [engine.info.warning for engine in engines if engine.info is not None]
@@ -83,7 +83,7 @@ class Services:
         return [problem for problem in problems if problem] + shared + jobs + self.drift.warnings()
 
     def describe_encoders(self) -> list[dict[str, Any]]:
-        """Return a description of each served encoder: name, model, state, and its problem if there is one.
+        """Return a dict for each served encoder: name, model, state, and its problem if there is one.
 
         Once an encoder was ready, also its properties, its number of ready workers, and the chains that answer requests
         for fewer dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
@@ -112,10 +112,7 @@ class Services:
 
     @property
     def state_problem(self) -> str | None:
-        """Why the state folder cannot be written, since startup or at the last check.
-
-        The result is None if it can.
-        """
+        """Why the state folder cannot be written, since startup or at the last check, or None if it can be."""
         return self.home_problem or self.state_monitor.problem
 
     @property
@@ -124,7 +121,7 @@ class Services:
         return self.home_problem is None or not self.indexes.capabilities.in_state_folder
 
     def list_reindex_jobs(self, index: str) -> dict[str, ReindexJob]:
-        """Return `{job id: request}` of the queued and running jobs that reindex an index. Log damaged requests."""
+        """Return the requests of the queued and running jobs that reindex an index, by job id. Log damaged requests."""
         requests = {}
         for job in self.jobs.list():
             if job.kind != "reindex" or job.ended:
@@ -139,9 +136,9 @@ class Services:
         return requests
 
     def cancel_job(self, job_id: str) -> Job:
-        """Cancel a job, and wait up to `CANCEL_SECONDS` until whoever runs it has killed its process.
+        """Cancel a job, wait up to 5 s until its process has ended, and return the job as it is then.
 
-        Return the job as it then is. An ended job stays unchanged.
+        An ended job stays unchanged.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -159,7 +156,7 @@ class Services:
             self.require_writable()
 
 
-async def get_services(request: Request) -> Services:
+async def _get_services(request: Request) -> Services:
     """Return the components of the request's app.
 
     This is a coroutine, as FastAPI would run a plain function in a thread.
@@ -168,31 +165,31 @@ async def get_services(request: Request) -> Services:
     return services
 
 
-async def require_use(request: Request) -> None:
+async def _require_use(request: Request) -> None:
     """Raise `UnauthorizedError` unless the request may use the service.
 
     The rules are those of `Keys.require_use`.
     """
-    (await get_services(request)).keys.require_use(request)
+    (await _get_services(request)).keys.require_use(request)
 
 
-async def require_write(request: Request) -> None:
+async def _require_write(request: Request) -> None:
     """Raise unless the request may write items of indexes.
 
     The rules are those of `Keys.require_write`.
     """
-    (await get_services(request)).keys.require_write(request)
+    (await _get_services(request)).keys.require_write(request)
 
 
-async def require_admin(request: Request) -> None:
+async def _require_admin(request: Request) -> None:
     """Raise a `ServiceError` unless the request may administrate.
 
     The rules are those of `Keys.require_admin`.
     """
-    (await get_services(request)).keys.require_admin(request)
+    (await _get_services(request)).keys.require_admin(request)
 
 
-ServicesDep = Annotated[Services, Depends(get_services)]
-USE = [Depends(require_use)]
-WRITE = [Depends(require_write)]
-ADMIN = [Depends(require_admin)]
+ServicesDep = Annotated[Services, Depends(_get_services)]
+USE = [Depends(_require_use)]
+WRITE = [Depends(_require_write)]
+ADMIN = [Depends(_require_admin)]

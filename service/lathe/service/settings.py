@@ -234,9 +234,8 @@ class Settings(BaseSettings):
     @field_validator("api_keys_file", "admin_keys_file", "read_only_keys_file", mode="before")
     @classmethod
     def read_key_file(cls, value: Any) -> Any:
-        """Read the key file at a path, only once, as it may be a pipe.
-
-        Other values are returned unchanged.
+        """Return the key file at a path, which is read only once, as it may be a pipe. Other values are returned
+        unchanged.
         """
         return KeyFile.read(expand_home(value).absolute()) if isinstance(value, str | Path) else value
 
@@ -248,6 +247,7 @@ class Settings(BaseSettings):
         Raises:
             ValueError: if a read-only key is a key of another kind too.
         """
+        # pydantic validates fields in the order of the class, in which the files come before the keys.
         file = info.data.get(f"{info.field_name}_file")
         keys = (*keys, *file.keys) if file else keys
         writing = {*info.data.get("api_keys", ()), *info.data.get("admin_keys", ())}
@@ -274,16 +274,13 @@ class Settings(BaseSettings):
     @field_validator("log_level", mode="before")
     @classmethod
     def lower_level(cls, value: Any) -> Any:
-        """Return the log level in lower case.
-
-        A value that is no string is returned unchanged.
-        """
+        """Return the log level in lower case. A value that is no string is returned unchanged."""
         return value.lower() if isinstance(value, str) else value
 
     @field_validator("encoders", mode="before")
     @classmethod
     def read_encoders(cls, value: Any) -> Any:
-        """Parse the setting of encoders, a JSON list or the path of a file with one, to a list.
+        """Return the setting of encoders as a list, parsed from a JSON list or from the file at a path.
 
         A value that is no string is returned unchanged.
         """
@@ -344,7 +341,8 @@ class Settings(BaseSettings):
         return tuple(encoder.build_spec(self.dtype) for encoder in self.hosted if encoder.load)
 
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of a named encoder, or None. Includes encoders added after these settings were read.
+        """Return the spec of an encoder by its name, or None if there is none. Encoders added after these settings were
+        read are found.
 
         Of a trained encoder, `NAME` is the live version and `NAME@V` a version.
 
@@ -356,7 +354,7 @@ class Settings(BaseSettings):
         return spec or self.trained.find(name, self.dtype)
 
     def find_idle_seconds(self, name: str) -> float:
-        """Return after how many seconds without a request an encoder is unloaded. 0 means never.
+        """Return the seconds without a request after which an encoder is unloaded, or 0 if it never is.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -404,10 +402,7 @@ class Settings(BaseSettings):
 
     @property
     def parse_memory(self) -> int:
-        """Maximum bytes that bodies may take together while they are parsed.
-
-        A body that takes more is parsed alone.
-        """
+        """Maximum bytes that bodies may take together while they are parsed. A body that takes more is parsed alone."""
         return PARSED_TIMES * self.max_body_bytes
 
     @property
@@ -444,7 +439,9 @@ class Settings(BaseSettings):
         return f"{users} may use the server without a key"
 
     def to_environment(self) -> dict[str, str]:
-        """Return the environment variables from which another process reads these settings, without keys."""
+        """Return the environment variables, as a dict, from which another process reads these settings. Keys are left
+        out.
+        """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         variables = {f"{PREFIX}{name.upper()}": _format_variable(value) for name, value in fields.items()}
         return {name: text for name, text in variables.items() if name not in KEY_VARIABLES}
@@ -462,7 +459,9 @@ KNOWN_VARIABLES = {"POSTGRES_URL", "RAY_ADDRESS", *(name.upper() for name in Set
 
 
 def _format_variable(value: Any) -> str:
-    """Format the value of a setting as its environment variable. An empty variable is as good as none."""
+    """Return the value of a setting as the text of its environment variable. None becomes an empty text, which counts
+    as unset.
+    """
     match value:
         case None:
             return ""
@@ -477,7 +476,9 @@ def _format_variable(value: Any) -> str:
 
 
 def list_unknown_variables() -> list[str]:
-    """List the environment variables `LATHE_…` that nothing reads, such as those that Kubernetes sets for a service."""
+    """Return the environment variables `LATHE_…` that nothing reads, sorted, such as those that Kubernetes sets for a
+    service.
+    """
     ours = {name.removeprefix(PREFIX) for name in os.environ if name.startswith(PREFIX)}
     return sorted(PREFIX + name for name in ours - KNOWN_VARIABLES)
 
@@ -490,7 +491,7 @@ def _refuse_misspelt_variables() -> None:
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Read the settings from the environment, and validate and return them.
+    """Read the settings from environment variables, validate them, and return them.
 
     Args:
         **overrides: values of settings; those that are not None override variables.

@@ -8,19 +8,21 @@ STANDING_SECONDS = 15.0
 
 
 class StandingMessage:
-    """The last message of a computation, which says for how long it stands. It belongs to one process."""
+    """Progress message of a long computation, with how long ago it was set. It belongs to one process."""
 
     def __init__(self) -> None:
         self.said = "starting"
         self._since, self._cpu_since = time.monotonic(), time.process_time()
 
     def say(self, message: str) -> None:
-        """Replace the message. The same one again still stands."""
+        """Replace the message. If it is the same again, its time goes on."""
         if message and message != self.said:
             self.said, self._since, self._cpu_since = message, time.monotonic(), time.process_time()
 
     def describe(self) -> str:
-        """Return the message. If it has stood long, add for how long, and whether other programs take the cores."""
+        """Return the message. If it was set over 15 s ago, add for how long it stands, and whether other programs take
+        the cores.
+        """
         seconds = time.monotonic() - self._since
         if seconds < STANDING_SECONDS:
             return self.said

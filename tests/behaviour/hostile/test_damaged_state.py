@@ -21,7 +21,7 @@ from lathe.service.index.bridge import load_bridge
 from lathe.service.index.embedded.damage import find_damage
 from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.maintenance import READY, Cutover, build_lock_path
-from lathe.service.index.embedded.snapshot import compute_digest
+from lathe.service.index.embedded.snapshot import compute_content_digest
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import read_artifact_files
 from lathe.service.index.spec import IndexSpec
@@ -248,7 +248,7 @@ def test_an_index_with_an_odd_snapshot_of_a_valid_checksum_is_rebuilt(what, root
     content = json.loads(path.read_text())
     content.pop("sha256")
     content |= ODD_SNAPSHOTS[what]
-    path.write_text(json.dumps(content | {"sha256": compute_digest(content)}))
+    path.write_text(json.dumps(content | {"sha256": compute_content_digest(content)}))
     with within_limits():
         assert_serves(root, rows)
 
@@ -270,7 +270,7 @@ def test_a_graph_file_of_somebody_else_with_a_valid_checksum_is_rebuilt(content,
     description.pop("sha256")
     (folder / description["graph"]).write_bytes(content)
     description["digests"][description["graph"]] = hashlib.sha256(content).hexdigest()
-    (folder / "snapshot.json").write_text(json.dumps(description | {"sha256": compute_digest(description)}))
+    (folder / "snapshot.json").write_text(json.dumps(description | {"sha256": compute_content_digest(description)}))
     with within_limits():
         assert_serves(root, rows)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot
+from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_content_digest, read_snapshot
 from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.reducer import normalize_rows, read_artifact_files
 from lathe.transforms.artifact import write_artifact
@@ -125,7 +125,7 @@ def test_a_reopened_index_of_codes_finds_the_same_from_its_snapshot_and_from_its
 
 def reseal(graphs, **changes):
     content = read_snapshot(graphs) | changes
-    (graphs / SNAPSHOT).write_text(json.dumps(content | {"sha256": compute_digest(content)}))
+    (graphs / SNAPSHOT).write_text(json.dumps(content | {"sha256": compute_content_digest(content)}))
 
 
 def test_a_graph_of_another_engine_is_rebuilt_and_its_file_deleted(folder, biased):

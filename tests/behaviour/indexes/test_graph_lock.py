@@ -29,7 +29,7 @@ class Watched:
         entered, let_go = entered or threading.Event(), threading.Event()
 
         def body():
-            with self.lock.writing() if ef is None else self.lock.searching(ef):
+            with self.lock.acquire_exclusive() if ef is None else self.lock.acquire_shared(ef):
                 entered.set()
                 assert let_go.wait(PATIENCE)
 
@@ -84,7 +84,7 @@ def test_a_stream_of_searches_starves_neither_a_writer_nor_another_ef(watched):
 
     def search():
         while not enough.is_set():
-            with watched.lock.searching(50):
+            with watched.lock.acquire_shared(50):
                 searches[0] += 1
 
     for _ in range(4):
@@ -107,7 +107,7 @@ def test_under_load_writers_are_alone_and_concurrent_searches_have_one_ef():
         draw = random.Random(seed)
         for _ in range(100):
             ef = draw.choice([None, 50, 50, 60])
-            with turns.writing() if ef is None else turns.searching(ef):
+            with turns.acquire_exclusive() if ef is None else turns.acquire_shared(ef):
                 with guard:
                     inside.append(ef)
                     if len(set(inside)) > 1 or (ef is None and len(inside) > 1) or (ef and ef_now[-1] != ef):
@@ -126,10 +126,10 @@ def test_under_load_writers_are_alone_and_concurrent_searches_have_one_ef():
 
 
 def test_an_error_in_the_block_releases_the_lock(watched):
-    for turn in (watched.lock.writing, lambda: watched.lock.searching(50)):
+    for turn in (watched.lock.acquire_exclusive, lambda: watched.lock.acquire_shared(50)):
         with pytest.raises(ZeroDivisionError), turn():
             raise ZeroDivisionError
-        with watched.lock.writing():
+        with watched.lock.acquire_exclusive():
             pass
     assert watched.lock.holders == 0
 
@@ -140,11 +140,11 @@ def test_an_error_in_setting_ef_reaches_its_search_only_and_releases_the_lock():
             raise ValueError(ef)
 
     turns = GraphLock(refuse_seven)
-    with pytest.raises(ValueError), turns.searching(7):
+    with pytest.raises(ValueError), turns.acquire_shared(7):
         pass
-    with turns.writing():
+    with turns.acquire_exclusive():
         assert turns.holders == 1
-    with turns.searching(8):
+    with turns.acquire_shared(8):
         assert turns.holders == 1
     assert turns.holders == 0 and not turns.waiting
 

@@ -8,7 +8,7 @@ import pytest
 
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders import adaptations
-from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
+from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.home import Home
@@ -34,7 +34,7 @@ def context(tmp_path, monkeypatch):
     home = Home(tmp_path / "home")
     home.open()
     settings, trained = Settings(home=home.root, device="cpu"), TrainedEncoders(home.trained)
-    return AdaptationSetting(settings, Registry(home.chains), trained, home, "lathe adapt")
+    return AdaptationContext(settings, Registry(home.chains), trained, home, "lathe adapt")
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class Double:
         self.asked = []
         self.queue = self
 
-    def require_ready(self):
+    def get_ready_info(self):
         return self.info
 
     def admit(self, texts, options, max_length, chain=None, keep_raw=False, positions=None):

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from lathe.service.encoders import training
 from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.encoders.training import TrainingSetting, train_encoder
+from lathe.service.encoders.training import TrainingContext, train_encoder
 from lathe.service.settings import Settings
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import JobError
@@ -23,7 +23,7 @@ from lathe.transforms.progress import no_progress
 def context(tmp_path, tiny_model):
     spec = EncoderSpec("tiny", str(tiny_model))
     trained, settings = TrainedEncoders(tmp_path / "trained"), Settings(home=tmp_path, device="cpu")
-    return TrainingSetting(trained, tmp_path / "training", "lathe train", spec, spec, settings)
+    return TrainingContext(trained, tmp_path / "training", "lathe train", spec, spec, settings)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from lathe.service.errors import BadValueError
 from lathe.service.http.json_body import validate_json
 from lathe.service.http.schemas import UpsertBody
-from lathe.service.index.importing import Ids, write_id
+from lathe.service.index.importing import Ids, format_id
 from lathe.service.index.items import serialize_metadata
 from lathe.training.sources.rows import RowBatch
 from lathe.training.sources.source import open_source
@@ -19,7 +19,7 @@ from lathe.training.sources.source import open_source
 def test_an_id_is_written_as_text():
     given = ["a", 7, 2**70, 7.0, -3.0, b"caf\xc3\xa9", Decimal("12"), UUID(int=5)]
     written = ["a", "7", str(2**70), "7", "-3", "café", "12", "00000000-0000-0000-0000-000000000005"]
-    assert [write_id(value) for value in given] == written
+    assert [format_id(value) for value in given] == written
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_an_id_is_written_as_text():
 )
 def test_anything_else_is_refused_as_an_id(value, reason):
     with pytest.raises(ValueError, match=reason):
-        write_id(value)
+        format_id(value)
 
 
 def build(records, listed=None):

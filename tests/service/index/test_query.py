@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching
+from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching_labels
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.items import MAX_FIELDS, list_entries
 from lathe.service.index.query import MAX_CONDITIONS, MAX_DEPTH, Condition, evaluate_filter, parse_filter
@@ -39,7 +39,7 @@ def find_by_record(record, given):
 
     def mask_of(condition):
         mask = np.zeros(ITEMS, np.bool_)
-        mask[find_matching(record, condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
+        mask[find_matching_labels(record, condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
         return mask
 
     return np.flatnonzero(evaluate_filter(parse_filter(given), mask_of, ITEMS)).tolist()
@@ -62,9 +62,10 @@ def test_eq_in_and_negated_ne_find_equal_values_only_for_every_kind_of_value(rec
 def test_find_matching_returns_labels_of_the_given_range_only(record):
     condition = parse_filter({"a": {"exists": True}})
     work = FilterWork(FILTER_STEPS)
-    whole = find_matching(record, condition, 0, ITEMS, work)
-    assert find_matching(record, condition, 50, 120, work).tolist() == [label for label in whole if 50 < label <= 120]
-    assert not len(find_matching(record, condition, ITEMS, ITEMS, work))
+    whole = find_matching_labels(record, condition, 0, ITEMS, work)
+    part = find_matching_labels(record, condition, 50, 120, work)
+    assert part.tolist() == [label for label in whole if 50 < label <= 120]
+    assert not len(find_matching_labels(record, condition, ITEMS, ITEMS, work))
 
 
 def test_list_entries_allows_256_values_and_a_depth_of_8():

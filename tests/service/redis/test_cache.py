@@ -287,7 +287,7 @@ def embed(app, texts, **body):
 
 def test_embed_answers_from_the_shared_cache_within_its_stated_cosine(app, sentences):
     services, cache = app.services, app.services.replica.cache
-    encoder = services.embedder.default.require_ready()
+    encoder = services.embedder.default.get_ready_info()
     raw, _ = embed(app, sentences)
     reduced, _ = embed(app, sentences, dimensions=64)
     keys = services.embedder.cache.compute_keys(encoder, EncodeOptions(), sentences)
@@ -311,6 +311,6 @@ def test_with_a_cache_of_zero_bytes_the_shared_cache_is_unused_too(app):
         answer = without.begin(EmbedRequest(texts, without.default, EncodeOptions())).wait_for_answer()
         assert answer.timings["inference"] > 0
     embed(app, ["another"])  # written behind the first, had that been put
-    keys = services.embedder.cache.compute_keys(without.default.require_ready(), EncodeOptions(), ["another", *texts])
+    keys = services.embedder.cache.compute_keys(without.default.get_ready_info(), EncodeOptions(), ["another", *texts])
     eventually(lambda: shared.get(keys[:1], True, WIDTH) != [None])
     assert counted("hits") - before[0] == 1 and shared.get(keys[1:], True, WIDTH) == [None]

@@ -46,7 +46,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
 
     @model_validator(mode="after")
     def build_embedder(self) -> Self:
-        """Build the embedder that calls the server.
+        """Build the embedder that calls the server, and return this object.
 
         Raises:
             ValueError: for an invalid address or key.
@@ -68,10 +68,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
 
     @property
     def space_id(self) -> str | None:
-        """Id of the vector space: `expected_space_id`, or that of the first answer.
-
-        The result is None before the first answer.
-        """
+        """Id of the embedding space: `expected_space_id`, or else that of the first answer, or None before that."""
         return self._embedder.space_id
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:

@@ -12,7 +12,7 @@ import httpx
 from numpy.typing import ArrayLike
 
 from lathe_client import embed_calls, index_calls
-from lathe_client.batches import DEFAULT_BATCH_SIZE, require_batch_size
+from lathe_client.batches import DEFAULT_BATCH_SIZE
 from lathe_client.calls import Call, build_list_call, build_object_call
 from lathe_client.connection import DEFAULT_URL, Connection, build_request
 from lathe_client.embeddings import Embeddings, join_embeddings
@@ -47,8 +47,8 @@ class AsyncClient:
         batch_size: int = DEFAULT_BATCH_SIZE,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.connection = Connection(url, api_key, timeout, retries)
-        self.batch_size = require_batch_size(batch_size)
+        self.connection = Connection(url, api_key, timeout, retries, batch_size)
+        self.batch_size = batch_size
         self._http = httpx.AsyncClient(**self.connection.build_http_arguments(), transport=transport)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class AsyncClient:
         await self._http.aclose()
 
     async def embed(self, texts: str | Sequence[str], **options: Unpack[EmbedOptions]) -> Embeddings:
-        """Embed texts.
+        """Embed texts, and return their vectors `(n, k)` in order, in float32 unless `output_dtype` is given.
 
         See `Client.embed`.
         """
@@ -75,7 +75,7 @@ class AsyncClient:
         return join_embeddings([await self._send(call) for call in calls])
 
     async def reduce(self, vectors: ArrayLike, chain: str, **options: Unpack[ReduceOptions]) -> Embeddings:
-        """Reduce vectors `(n, d)` by a chain.
+        """Reduce vectors `(n, d)` by a chain of transforms, and return the result `(n, k)` in order.
 
         See `Client.reduce`.
         """
@@ -90,35 +90,35 @@ class AsyncClient:
         return await self._send(build_object_call("/info"))
 
     async def list_encoders(self) -> list[dict[str, Any]]:
-        """Describe each encoder.
+        """Return name, model, state, dimensions, prompts and size routes of each encoder.
 
         See `Client.list_encoders`.
         """
         return await self._send(build_list_call("/encoders"))
 
     async def list_chains(self) -> list[dict[str, Any]]:
-        """Describe each chain.
+        """Return name, versions, steps and certificate of each chain of transforms.
 
         See `Client.list_chains`.
         """
         return await self._send(build_list_call("/chains"))
 
     async def list_indexes(self) -> list[dict[str, Any]]:
-        """Describe each index.
+        """Return name, number of items, chain and space id of each index.
 
         See `Client.list_indexes`.
         """
         return await self._send(build_list_call("/indexes"))
 
     async def create_index(self, name: str, **options: Unpack[IndexOptions]) -> dict[str, Any]:
-        """Create an index, or change nothing if it exists with these settings.
+        """Create an index and return its description. If it exists with these settings, nothing changes.
 
         See `Client.create_index`.
         """
         return await self._send(index_calls.build_create_index_call(name, options))
 
     async def delete_index(self, name: str) -> None:
-        """Delete an index with its items.
+        """Delete an index with its items. The key must be an admin's.
 
         See `Client.delete_index`.
         """
@@ -132,7 +132,7 @@ class AsyncClient:
         vectors: ArrayLike | Embeddings | None = None,
         **options: Unpack[UpsertOptions],
     ) -> int:
-        """Insert items, replacing those with the same ids.
+        """Insert items, replacing those with the same ids, and return the number of items written.
 
         See `Client.upsert`.
         """
@@ -146,7 +146,7 @@ class AsyncClient:
         vectors: ArrayLike | Embeddings | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResults:
-        """Return the nearest items to each query, best first.
+        """Return for each query a list of its nearest items, best first.
 
         See `Client.search`.
         """
@@ -156,7 +156,7 @@ class AsyncClient:
     async def delete_items(
         self, index: str, ids: Sequence[str] | None = None, filter: Mapping[str, Any] | None = None
     ) -> int:
-        """Delete items by their ids, or all that satisfy a filter.
+        """Delete items by their ids, or all that satisfy a filter, and return the number of those that existed.
 
         See `Client.delete_items`.
         """
@@ -179,11 +179,7 @@ class AsyncClient:
             tried += 1
 
     async def _send_once(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
-        """Send a call without a retry.
-
-        Returns:
-            The response, or the connection's error instead of raising it.
-        """
+        """Send a call without a retry. Return the response, or the connection's error instead of raising it."""
         try:
             return await self._http.send(build_request(self._http, call))
         except httpx.RequestError as error:

@@ -15,19 +15,8 @@ MAX_ROWS = 8192
 """Maximum vectors or ids of a request, as the server has it unless it is set otherwise."""
 
 
-def require_batch_size(batch_size: int) -> int:
-    """Return `batch_size`, the maximum number of texts in a request.
-
-    Raises:
-        ValueError: if it is less than 1.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
-    return batch_size
-
-
 def require_ids(ids: Sequence[str]) -> Sequence[str]:
-    """Return the ids.
+    """Return the ids unchanged, once it is checked that they are a list of Unicode texts.
 
     Raises:
         TypeError: for a single string, each of whose characters would be taken as an id.
@@ -41,11 +30,7 @@ def require_ids(ids: Sequence[str]) -> Sequence[str]:
 
 
 def list_texts(texts: str | Sequence[str]) -> list[str]:
-    """Return one text or several as a list.
-
-    Raises:
-        ValueError: if there are none.
-    """
+    """Return one text or several as a list. Raise `ValueError` if there are none."""
     listed = [texts] if isinstance(texts, str) else list(texts)
     if not listed:
         raise ValueError("texts must not be empty")
@@ -53,7 +38,7 @@ def list_texts(texts: str | Sequence[str]) -> list[str]:
 
 
 def as_rows(vectors: ArrayLike) -> NDArray[np.float32]:
-    """Convert vectors to an array `(n, d)` in float32.
+    """Return vectors as an array `(n, d)` in float32.
 
     Raises:
         ValueError: for another shape, or without rows.
@@ -65,7 +50,7 @@ def as_rows(vectors: ArrayLike) -> NDArray[np.float32]:
 
 
 def split_texts(texts: Sequence[str], max_texts: int) -> list[slice]:
-    """Divide texts into consecutive parts of at most `max_texts` texts and `MAX_BODY_BYTES` bytes.
+    """Return consecutive slices of the texts, each of at most `max_texts` texts and `MAX_BODY_BYTES` bytes.
 
     A text of more bytes is a part of its own.
 
@@ -77,17 +62,19 @@ def split_texts(texts: Sequence[str], max_texts: int) -> list[slice]:
 
 
 def split_rows(rows: NDArray[np.float32]) -> list[slice]:
-    """Divide rows into consecutive parts of at most `MAX_ROWS` rows and `MAX_BODY_BYTES` bytes."""
+    """Return consecutive slices of the rows, each of at most `MAX_ROWS` rows and `MAX_BODY_BYTES` bytes."""
     return list(_iterate_parts([rows[0].nbytes] * len(rows), MAX_ROWS))
 
 
 def split_ids(ids: Sequence[str]) -> list[slice]:
-    """Divide ids into consecutive parts of at most `MAX_ROWS` ids."""
+    """Return consecutive slices of the ids, each of at most `MAX_ROWS` ids."""
     return [slice(start, start + MAX_ROWS) for start in range(0, len(ids), MAX_ROWS)]
 
 
 def _iterate_parts(sizes: Sequence[int], max_items: int) -> Iterator[slice]:
-    """Yield consecutive slices of at most `max_items` items, and `MAX_BODY_BYTES` bytes if there are several."""
+    """Yield consecutive slices of at most `max_items` items. A slice of several items has at most `MAX_BODY_BYTES`
+    bytes.
+    """
     start, total = 0, 0
     for position, size in enumerate(sizes):
         if position > start and (position - start >= max_items or total + size > MAX_BODY_BYTES):

@@ -19,7 +19,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class Call(Generic[Result]):
-    """A request, and the function that reads its response.
+    """A request to the server, and the function that reads the result from its response.
 
     Attributes:
         method: HTTP method.
@@ -41,7 +41,7 @@ class Call(Generic[Result]):
     changes_state: bool = False
 
     def read(self, outcome: httpx.Response | httpx.RequestError) -> Result:
-        """Return the result that a response holds.
+        """Return the result in a response, or raise the error that an outcome without one stands for.
 
         Raises:
             ServerError: for a response with an error status.
@@ -62,12 +62,12 @@ class Call(Generic[Result]):
 
 
 def build_object_call(path: str) -> Call[dict[str, Any]]:
-    """Build a GET call whose result is a JSON object."""
+    """Return a GET call whose result is a JSON object."""
     return Call("GET", path, read_object)
 
 
 def build_list_call(path: str) -> Call[list[dict[str, Any]]]:
-    """Build a GET call whose result is a JSON list of objects."""
+    """Return a GET call whose result is a JSON list of objects."""
     return Call("GET", path, _read_list)
 
 
@@ -79,7 +79,7 @@ def build_json_call(
     accept: str = JSON,
     changes_state: bool = False,
 ) -> Call[Result]:
-    """Build a call with a JSON body.
+    """Return a call with a JSON body, whose response `read_answer` reads.
 
     Raises:
         InvalidTextError: if a text in the body is not Unicode.
@@ -95,10 +95,10 @@ def build_json_call(
 
 
 def select_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """Return the options that are not None.
+    """Return the options that are not None, as a dict. `known` is the TypedDict with the names of all options.
 
     Raises:
-        TypeError: for one that the TypedDict `known` does not have.
+        TypeError: for an option that it does not have.
     """
     names = get_type_hints(known)  # those of its bases too
     for name in options:

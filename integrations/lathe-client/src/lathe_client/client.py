@@ -9,7 +9,7 @@ import httpx
 from numpy.typing import ArrayLike
 
 from lathe_client import embed_calls, index_calls
-from lathe_client.batches import DEFAULT_BATCH_SIZE, require_batch_size
+from lathe_client.batches import DEFAULT_BATCH_SIZE
 from lathe_client.calls import Call, build_list_call, build_object_call
 from lathe_client.connection import DEFAULT_URL, Connection, build_request
 from lathe_client.embeddings import Embeddings, join_embeddings
@@ -47,8 +47,8 @@ class Client:
         batch_size: int = DEFAULT_BATCH_SIZE,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self.connection = Connection(url, api_key, timeout, retries)
-        self.batch_size = require_batch_size(batch_size)
+        self.connection = Connection(url, api_key, timeout, retries, batch_size)
+        self.batch_size = batch_size
         self._http = httpx.Client(**self.connection.build_http_arguments(), transport=transport)
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Client:
         return join_embeddings([self._send(call) for call in calls])
 
     def reduce(self, vectors: ArrayLike, chain: str, **options: Unpack[ReduceOptions]) -> Embeddings:
-        """Reduce vectors `(n, d)` by a chain, and return the result `(n, k)` in order.
+        """Reduce vectors `(n, d)` by a chain of transforms, and return the result `(n, k)` in order.
 
         Args:
             vectors: original vectors of the encoder that the chain was fitted for.
@@ -94,18 +94,17 @@ class Client:
         return self._send(build_list_call("/encoders"))
 
     def list_chains(self) -> list[dict[str, Any]]:
-        """Return name, versions, steps and certificate of each chain."""
+        """Return name, versions, steps and certificate of each chain of transforms."""
         return self._send(build_list_call("/chains"))
 
     def list_indexes(self) -> list[dict[str, Any]]:
-        """Return name, number of items, chain and space of each index."""
+        """Return name, number of items, chain and space id of each index."""
         return self._send(build_list_call("/indexes"))
 
     def create_index(self, name: str, **options: Unpack[IndexOptions]) -> dict[str, Any]:
-        """Create an index and return its description.
+        """Create an index and return its description. If it exists with these settings, nothing changes.
 
-        Nothing changes if it exists with these settings. The key must be an admin's. `chain` is required; see
-        `IndexOptions`.
+        The key must be an admin's. `chain` is required; see `IndexOptions`.
         """
         return self._send(index_calls.build_create_index_call(name, options))
 
@@ -121,7 +120,7 @@ class Client:
         vectors: ArrayLike | Embeddings | None = None,
         **options: Unpack[UpsertOptions],
     ) -> int:
-        """Insert items, replacing those with the same ids, and return their number.
+        """Insert items, replacing those with the same ids, and return the number of items written.
 
         A request writes all of its items or none; many items are sent in several requests.
 
@@ -142,7 +141,7 @@ class Client:
         vectors: ArrayLike | Embeddings | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResults:
-        """Return the nearest items to each query, best first.
+        """Return for each query a list of its nearest items, best first.
 
         Args:
             index: name of the index.
@@ -175,11 +174,7 @@ class Client:
             tried += 1
 
     def _send_once(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
-        """Send a call without a retry.
-
-        Returns:
-            The response, or the connection's error instead of raising it.
-        """
+        """Send a call without a retry. Return the response, or the connection's error instead of raising it."""
         try:
             return self._http.send(build_request(self._http, call))
         except httpx.RequestError as error:

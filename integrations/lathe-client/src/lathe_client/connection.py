@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from lathe_client.batches import DEFAULT_BATCH_SIZE
 from lathe_client.calls import Call
 from lathe_client.retries import DEFAULT_RETRIES, Retries
 
@@ -14,25 +15,28 @@ DEFAULT_URL = "http://localhost:8080"
 
 @dataclass(frozen=True)
 class Connection:
-    """Address of a server, and how it is called.
+    """Address of a server, and how it is called: key, timeouts, retries and batch size.
 
     Attributes:
         url: address, such as `http://localhost:8080`; a path below it is kept.
         api_key: key of the server; not shown by `repr`.
         timeout: seconds to wait for a connection, and between two parts of an answer.
         retries: how often, and after which delays, a call is retried.
+        batch_size: maximum number of texts in a request.
 
     Raises:
         ValueError: for an address that is not one of HTTP, or that holds a user or a password; for a key that cannot be
-            sent in a header, without quoting it.
+            sent in a header, without quoting it; for a batch size less than 1.
     """
 
     url: str
     api_key: str | None = field(default=None, repr=False)
     timeout: float = 60.0
     retries: Retries = DEFAULT_RETRIES
+    batch_size: int = DEFAULT_BATCH_SIZE
 
     def __post_init__(self) -> None:
+        """Raise `ValueError` for an address, a key or a batch size that cannot be used."""
         try:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:
@@ -44,6 +48,8 @@ class Connection:
         if self.api_key is not None and not re.fullmatch(r"[!-~]+", self.api_key):
             # An error of the connection would quote the header.
             raise ValueError("api_key is empty, or holds a space or a character that is not printable ASCII")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
 
     def build_http_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for `httpx.Client` and `httpx.AsyncClient`."""
@@ -52,5 +58,5 @@ class Connection:
 
 
 def build_request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
-    """Build the HTTP request of a call."""
+    """Return the HTTP request of a call."""
     return http.build_request(call.method, call.path, content=call.body, headers=call.headers, params=call.query)

@@ -16,7 +16,7 @@ NPY = "application/x-npy"
 
 
 def build_embed_calls(texts: str | Sequence[str], batch_size: int, options: EmbedOptions) -> list[Call[Embeddings]]:
-    """Build the calls that embed texts, in order, with at most `batch_size` texts each.
+    """Return the calls that embed texts, in order, with at most `batch_size` texts each.
 
     Raises:
         TypeError: for an unknown option.
@@ -31,7 +31,7 @@ def build_embed_calls(texts: str | Sequence[str], batch_size: int, options: Embe
 
 
 def build_reduce_calls(vectors: ArrayLike, chain: str, options: ReduceOptions) -> list[Call[Embeddings]]:
-    """Build the calls that reduce vectors `(n, d)` by a chain, in order.
+    """Return the calls that reduce vectors `(n, d)` by a chain of transforms, in order.
 
     Raises:
         TypeError: for an unknown option.
@@ -47,14 +47,14 @@ def build_reduce_calls(vectors: ArrayLike, chain: str, options: ReduceOptions) -
 
 
 def _dump_npy(rows: NDArray[np.float32]) -> bytes:
-    """Serialize an array to the bytes of a .npy file."""
+    """Return the bytes of a .npy file that holds an array."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, rows, allow_pickle=False)
     return buffer.getvalue()
 
 
 def _read_embeddings(response: httpx.Response) -> Embeddings:
-    """Return the vectors in the .npy body of a response, with the space, chain and token counts in its headers."""
+    """Return the vectors in the .npy body of a response, with the space id, chain and token counts in its headers."""
     headers = response.headers
     tokens, cut = headers.get("x-tokens"), headers.get("x-tokens-cut")
     return Embeddings(

@@ -12,7 +12,7 @@ from lathe_client.errors import SpaceMismatchError
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Vectors of one answer, or of several that were joined.
+    """Vectors of one answer, or of several that were joined, with the id of their embedding space.
 
     Attributes:
         vectors: `(n, k)`; float32 unless another `output_dtype` was asked for.
@@ -37,12 +37,14 @@ class Embeddings:
         return len(self.vectors)
 
     def require_space(self, other: "Embeddings | str") -> None:
-        """Raise `SpaceMismatchError` unless the other vectors, or the space id, are of this space."""
+        """Raise `SpaceMismatchError` unless other vectors, or a space id, are of the same embedding space as these
+        vectors.
+        """
         require_same_space([self.space_id, other if isinstance(other, str) else other.space_id])
 
 
 def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
-    """Join the vectors of several answers in order.
+    """Return the vectors of several answers joined in order, with the sums of their token counts.
 
     Raises:
         SpaceMismatchError: if they belong to different spaces, because the server's chain changed between two answers.
@@ -63,19 +65,16 @@ def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
 
 
 def require_same_space(space_ids: Sequence[str]) -> None:
-    """Raise `SpaceMismatchError` unless all ids are equal."""
-    found = list(dict.fromkeys(space_ids))
-    if len(found) > 1:
+    """Raise `SpaceMismatchError` unless all space ids are equal."""
+    spaces = list(dict.fromkeys(space_ids))
+    if len(spaces) > 1:
         raise SpaceMismatchError(
-            f"the vectors belong to different spaces: {', '.join(found)}. Embed them again by one chain, and name its "
+            f"the vectors belong to different spaces: {', '.join(spaces)}. Embed them again by one chain, and name its "
             "version (chain='NAME@VERSION') if the live version may change meanwhile"
         )
 
 
 def _sum_counts(counts: Sequence[int | None]) -> int | None:
-    """Return the sum of counts.
-
-    The result is None if one is not known.
-    """
+    """Return the sum of counts, or None if one of them is None."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -70,7 +70,7 @@ class SpaceMismatchError(LatheError):
 
 
 def build_server_error(response: httpx.Response) -> ServerError:
-    """Build the error of a response with an error status, from Lathe's JSON or from the text of another server."""
+    """Return the error for a response with an error status, with the message of Lathe or of another server."""
     details = _read_details(response)
     text = str(details.get("message") or response.text[:MAX_TEXT].strip() or response.reason_phrase)
     return ServerError(
@@ -84,9 +84,8 @@ def build_server_error(response: httpx.Response) -> ServerError:
 
 
 def _read_details(response: httpx.Response) -> dict[str, Any]:
-    """Return the object `error` in the JSON of Lathe's errors.
-
-    An empty dict if the body is something else.
+    """Return the object `error` in the JSON body of an error of Lathe, or an empty dict if the body is something
+    else.
     """
     try:
         content = response.json()
@@ -97,9 +96,6 @@ def _read_details(response: httpx.Response) -> dict[str, Any]:
 
 
 def read_retry_after(response: httpx.Response) -> float | None:
-    """Return the seconds of the header `Retry-After`.
-
-    The result is None if it is missing or a date.
-    """
+    """Return the seconds in the header `Retry-After`, or None if it is missing or a date."""
     value = response.headers.get("retry-after", "")
     return float(value) if value.isdecimal() else None

@@ -18,7 +18,7 @@ from lathe_client.text_encoding import encode_text
 
 
 def build_create_index_call(name: str, options: IndexOptions) -> Call[dict[str, Any]]:
-    """Build the call that creates an index.
+    """Return the call that creates an index.
 
     Raises:
         TypeError: for an unknown option.
@@ -28,7 +28,7 @@ def build_create_index_call(name: str, options: IndexOptions) -> Call[dict[str, 
 
 
 def build_delete_index_call(name: str) -> Call[None]:
-    """Build the call that deletes an index."""
+    """Return the call that deletes an index."""
     return Call("DELETE", _index_path(name), lambda _: None, changes_state=True)
 
 
@@ -40,9 +40,7 @@ def build_upsert_calls(
     batch_size: int,
     options: UpsertOptions,
 ) -> list[Call[int]]:
-    """Build the calls that insert or replace items, in order.
-
-    Each returns the number of written items.
+    """Return the calls that insert or replace items, in order. The result of each is the number of items written.
 
     Raises:
         TypeError: for an unknown option, or a string in place of a list of ids.
@@ -76,7 +74,7 @@ def build_search_calls(
     batch_size: int,
     options: SearchOptions,
 ) -> list[Call[SearchResults]]:
-    """Build the calls that search an index, in order.
+    """Return the calls that search an index, in order.
 
     Raises:
         TypeError: for an unknown option.
@@ -91,9 +89,8 @@ def build_search_calls(
 def build_delete_items_calls(
     name: str, ids: Sequence[str] | None, item_filter: Mapping[str, Any] | None
 ) -> list[Call[int]]:
-    """Build the calls that delete items by their ids, or the one that deletes those that satisfy a filter.
-
-    Each returns the number of deleted items.
+    """Return the calls that delete items by their ids, or the one that deletes those that satisfy a filter. The result
+    of each is the number of items deleted.
 
     Raises:
         TypeError: for a string in place of a list of ids.
@@ -135,7 +132,7 @@ class _Items:
     parts: list[slice]
 
     def select(self, part: slice) -> dict[str, Any]:
-        """Return the JSON fields of the request that sends a part: the values, and their space if it is known."""
+        """Return the JSON fields of the request that sends a part: the values, and their space id if it is known."""
         space = {} if self.space_id is None else {"space_id": self.space_id}
         return {self.field: self.values[part]} | space
 
@@ -143,7 +140,7 @@ class _Items:
 def _collect_items(
     texts: str | Sequence[str] | None, vectors: ArrayLike | Embeddings | None, batch_size: int
 ) -> _Items:
-    """Collect texts in parts of `batch_size`, or vectors in parts of `MAX_ROWS`.
+    """Return the texts, or the vectors as base64, with the slices of them that one request each sends.
 
     Raises:
         ValueError: unless exactly one of them is given, and vectors are floats `(n, d)`.
@@ -163,10 +160,7 @@ def _collect_items(
 
 
 def _slice_field(name: str, values: Sequence[Any] | None, part: slice) -> dict[str, Any]:
-    """Return a JSON field that holds a part of the values, as a dict.
-
-    An empty dict if `values` is None.
-    """
+    """Return the JSON field `name` with a part of the values, as a dict, or an empty dict if `values` is None."""
     return {} if values is None else {name: list(values[part])}
 
 
@@ -176,7 +170,7 @@ def _index_path(name: str) -> str:
 
 
 def _read_results(response: httpx.Response) -> SearchResults:
-    """Return the hits in the JSON answer to a search."""
+    """Return the hits in the JSON answer to a search, with the index's space id and chain."""
     content = response.json()
     hits = [[Hit(item["id"], item["score"], item["metadata"]) for item in items] for items in content["results"]]
     return SearchResults(hits, content["space_id"], content["chain"])

@@ -32,17 +32,15 @@ class Retries:
     def choose_delay(
         self, call: Call[object], outcome: httpx.Response | httpx.RequestError, tried: int
     ) -> float | None:
-        """Return the seconds to wait before a retry: those of `Retry-After`, plus half to all of the delay, at random.
+        """Return the seconds to wait before a retry, or None if the call must not be sent again.
 
-        After a broken connection, only calls that change nothing are tried again.
+        That is `Retry-After`, plus half to all of the delay, at random. After a broken connection, only calls that
+        change nothing are tried again.
 
         Args:
             call: the call.
             outcome: answer or error of the last try.
             tried: number of tries before the last one, all of which failed.
-
-        Returns:
-            Seconds; None if the call must not be retried.
         """
         if tried >= self.tries or not _is_retryable(call, outcome):
             return None
@@ -58,7 +56,7 @@ DEFAULT_RETRIES = Retries()
 
 
 def _is_retryable(call: Call[object], outcome: httpx.Response | httpx.RequestError) -> bool:
-    """Return whether a retry may succeed, and cannot make a change twice."""
+    """Return whether a retry may succeed, and cannot make the same change twice."""
     if isinstance(outcome, httpx.Response):
         return outcome.status_code in BUSY
     return isinstance(outcome, BROKEN) and not call.changes_state

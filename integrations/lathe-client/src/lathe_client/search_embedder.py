@@ -20,10 +20,10 @@ Vector = list[float]
 
 @dataclass
 class SearchEmbedder:
-    """Embedder of the queries and documents of one search, in one vector space.
+    """Embedder of the queries and documents of one search, whose vectors are all of one embedding space.
 
-    The first answer sets `space_id` unless it is given. An answer of another space raises
-    `SpaceMismatchError`: its vectors do not fit those that the caller has stored.
+    The first answer sets `space_id` unless it is given. An answer of another space raises `SpaceMismatchError`: its
+    vectors do not fit those that the caller has stored.
 
     Attributes:
         url: address of the server.
@@ -52,6 +52,7 @@ class SearchEmbedder:
     batch_size: int = DEFAULT_BATCH_SIZE
 
     def __post_init__(self) -> None:
+        """Create the client of synchronous calls, which is closed when this object is collected."""
         self._client = Client(**self._build_client_arguments())
         weakref.finalize(self, self._client.close)  # frameworks do not close their embedders
         self._async_client: tuple[asyncio.AbstractEventLoop, AsyncClient] | None = None
@@ -85,10 +86,7 @@ class SearchEmbedder:
         return self._list_vectors(self._client.embed(text, **self._query_options))[0]
 
     def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vectors of documents in order.
-
-        An empty list for none.
-        """
+        """Return the vectors of documents in order, or an empty list for no documents."""
         return self._list_vectors(self._client.embed(texts, **self._document_options)) if texts else []
 
     async def aembed_query(self, text: str) -> Vector:
@@ -96,33 +94,28 @@ class SearchEmbedder:
         return self._list_vectors(await self._get_async_client().embed(text, **self._query_options))[0]
 
     async def aembed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vectors of documents in order.
-
-        An empty list for none.
-        """
+        """Return the vectors of documents in order, or an empty list for no documents."""
         return (
             self._list_vectors(await self._get_async_client().embed(texts, **self._document_options)) if texts else []
         )
 
     @property
     def _query_options(self) -> EmbedOptions:
-        """Options for queries."""
+        """Options of `embed` for queries."""
         return {**self._shared_options, "prompt_name": self.query_prompt_name, "input_type": "query"}
 
     @property
     def _document_options(self) -> EmbedOptions:
-        """Options for documents."""
+        """Options of `embed` for documents."""
         return {**self._shared_options, "prompt_name": self.document_prompt_name, "input_type": "document"}
 
     @property
     def _shared_options(self) -> EmbedOptions:
-        """Options for both."""
+        """Options of `embed` for queries and documents: model, chain and dimensions."""
         return {"model": self.model, "chain": self.chain, "dimensions": self.dimensions}
 
     def _list_vectors(self, embeddings: Embeddings) -> list[Vector]:
-        """Return vectors as lists of floats.
-
-        The first call sets `space_id` if it is None.
+        """Return vectors as lists of floats, and set `space_id` to that of the vectors if it is None.
 
         Raises:
             SpaceMismatchError: if the vectors are not of the space `space_id`.
@@ -134,9 +127,8 @@ class SearchEmbedder:
         return rows
 
     def _get_async_client(self) -> AsyncClient:
-        """Return the client of the running event loop.
-
-        Connections cannot be used in another loop.
+        """Return the client for the running event loop. Another loop's connections cannot be used in it, so a new
+        client is made.
         """
         loop = asyncio.get_running_loop()
         if self._async_client is None or self._async_client[0] is not loop:

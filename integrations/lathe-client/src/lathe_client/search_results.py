@@ -24,7 +24,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResults:
-    """Hits of each query.
+    """Hits of each query of a search, with the space id and chain of the index.
 
     Attributes:
         hits: for each query in order, its hits, best first.
@@ -38,7 +38,7 @@ class SearchResults:
 
 
 def join_results(parts: Sequence[SearchResults]) -> SearchResults:
-    """Join the hits of several answers in order.
+    """Return the hits of several answers joined in order.
 
     Raises:
         SpaceMismatchError: if the index moved between two of them.

@@ -8,7 +8,7 @@ from lathe_client.errors import InvalidTextError
 
 
 def encode_text(text: str, name: str) -> bytes:
-    """Return a text as UTF-8.
+    """Return a text as UTF-8 bytes. `name` is what an error calls it.
 
     Args:
         text: the text.
@@ -30,7 +30,7 @@ def encode_text(text: str, name: str) -> bytes:
 
 
 def encode_json(fields: Mapping[str, Any]) -> bytes:
-    """Return fields as JSON in UTF-8.
+    """Return fields as UTF-8 bytes of JSON.
 
     Raises:
         InvalidTextError: if a text in them is not Unicode.
@@ -45,7 +45,7 @@ def encode_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def _iterate_texts(content: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each text in JSON fields, keys included."""
+    """Yield the name and value of each text in JSON fields, also of the keys."""
     if isinstance(content, str):
         yield name, content
     elif isinstance(content, Mapping):

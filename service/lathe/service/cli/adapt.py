@@ -42,7 +42,7 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
     request = build_request(AdaptRequest, fields)
     request.check()
     from lathe.service.chains.names import require_name
-    from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
+    from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
     from lathe.training.adaptation.report import format_adaptation
 
     settings, home = load_state()
@@ -51,7 +51,7 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
     registry = open_chains(write=True)
     loaded = load_encoder(settings, request.encoder)
     trained = open_trained_encoders(write=True)
-    context = AdaptationSetting(settings, registry, trained, home, format_command_line())
+    context = AdaptationContext(settings, registry, trained, home, format_command_line())
     with ProgressBar() as progress:
         adaptation = run_adaptation(request, loaded, context, progress)
     if as_json:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 from packaging.requirements import Requirement
 
-from lathe.service.build_info import DISTRIBUTIONS, describe_build, describe_package, find_mixture
+from lathe.service.build_info import DISTRIBUTIONS, describe_build, describe_package, find_mixed_installation
 from lathe.service.cli.options import load_state
 from lathe.service.errors import ServiceError
 from lathe.training.encoder.devices import best_device, has_bfloat16, read_cpu_flags, resolve_dtype
@@ -72,7 +72,7 @@ def doctor() -> None:
     settings, home = load_state()
     machine = read_machine(settings)
     _print_line("lathe", describe_build())
-    if mixture := find_mixture():
+    if mixture := find_mixed_installation():
         _print_line("lathe", mixture)
     _print_line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):

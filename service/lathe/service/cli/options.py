@@ -116,7 +116,7 @@ def load_writable_state() -> "tuple[Settings, Home]":
         ValueError: if the folder cannot be written, or is not safe to use.
     """
     settings, home = load_state()
-    home.require_writable()
+    home.open_writable()
     return settings, home
 
 

@@ -68,12 +68,12 @@ def sample(
     require_driver()
     from lathe.service.index.pgvector.connection import open_database
     from lathe.service.index.pgvector.reduction import find_full_vectors, read_sample
-    from lathe.service.index.pgvector.table import parse_table_name, require_table
+    from lathe.service.index.pgvector.table import get_table, parse_table_name
     from lathe.training.sources.writers import open_writer
 
     name, written = parse_table_name(table), 0
     with open_database(postgres_url) as connection, open_writer(out) as writer:
-        full = find_full_vectors(connection, require_table(connection, name), column)
+        full = find_full_vectors(connection, get_table(connection, name), column)
         for vectors in read_sample(connection, full, rows):
             writer.write([{} for _ in vectors], vectors)
             written += len(vectors)
@@ -103,14 +103,14 @@ def reduce(
         VectorColumn,
         describe_space,
         format_index_statement,
+        get_table,
         parse_table_name,
         require_searchable,
-        require_table,
     )
 
     name = parse_table_name(table)
     with open_database(postgres_url) as connection, ProgressBar() as progress:
-        full = find_full_vectors(connection, require_table(connection, name), column)
+        full = find_full_vectors(connection, get_table(connection, name), column)
         target = ChainResolver(open_chains(write=False)).resolve_for_vectors(full.dimensions, chain, dimensions)
         require_searchable(target.chain, target.quantizer, column_type, "cosine")
         reduced_column = VectorColumn(

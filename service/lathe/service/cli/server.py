@@ -20,7 +20,7 @@ import uvicorn
 
 from lathe.service import logs
 from lathe.service.app import create_app
-from lathe.service.build_info import find_mixture
+from lathe.service.build_info import find_mixed_installation
 from lathe.service.http.connection import Connection, ConnectionLimits, check_connections, get_descriptor_limit
 from lathe.service.processes.program import ProcessStarter
 from lathe.service.services import Services
@@ -152,7 +152,7 @@ def list_start_warnings(services: Services) -> list[str]:
     API keys.
     """
     warnings = services.list_warnings()
-    if (mixture := find_mixture()) is not None:
+    if (mixture := find_mixed_installation()) is not None:
         warnings.append(mixture)
     if services.home_problem:
         warnings.append("fits and administration are off, because the state folder cannot be written")

@@ -161,7 +161,7 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
     _require_training_extra()
     import torch
 
-    from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
+    from lathe.service.encoders.training import TrainingContext, require_free_name, train_encoder
     from lathe.training.finetuning.job import TrainingJob, read_settings
 
     settings, home = load_writable_state()
@@ -170,7 +170,7 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
     torch.set_num_threads(settings.threads)
     request = build_request(NewTraining, fields | {"job": {}})
     request = request.model_copy(update={"job": job.model_dump(mode="json", exclude_unset=True)})
-    context = TrainingSetting(
+    context = TrainingContext(
         open_trained_encoders(write=True),
         home.training,
         format_command_line(),

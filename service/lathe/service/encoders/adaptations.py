@@ -26,13 +26,13 @@ from lathe.transforms.progress import Progress, part_of
 JUDGED = "judged"
 """Name of the judged searches in the certificate of a trained encoder."""
 
-CLIMBED = 0.9
-"""Progress once the ladder is climbed; publishing takes the rest."""
+TRIALS_SHARE = 0.9
+"""Progress once all candidate changes are tried; publishing takes the rest."""
 
 
 @dataclass(frozen=True)
-class AdaptationSetting:
-    """What an adaptation works with besides its request.
+class AdaptationContext:
+    """What an adaptation works with besides its request: settings, registries and folders.
 
     Attributes:
         settings: settings of the process: device, folders of stored vectors.
@@ -55,7 +55,7 @@ class AdaptationSetting:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Result of an adaptation.
+    """Result of an adaptation: the candidate changes that were tried, and what was published of the recommended one.
 
     Attributes:
         ladder: the trials and the recommendation.
@@ -66,16 +66,18 @@ class Adaptation:
     published: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return recommendation, trials and what was published as JSON."""
+        """Return a JSON object of the recommendation, the trials of candidate changes, and what was published."""
         return to_json(self.ladder) | self.published
 
 
 def run_adaptation(
-    request: AdaptRequest, encoder: TextEncoder, context: AdaptationSetting, on_progress: Progress
+    request: AdaptRequest, encoder: TextEncoder, context: AdaptationContext, on_progress: Progress
 ) -> Adaptation:
-    """Climb the ladder, and publish what it recommends under the request's name: a chain, a trained encoder, or both.
+    """Try changes of an encoder and its vectors on judged searches, and publish the recommended one under the request's
+    name. Return all trials and what was published.
 
-    Nothing is published without a name, or if the vectors are to stay as they are.
+    A chain of transforms, a trained encoder, or both are published. Nothing is published without a name, or if the
+    vectors are to stay as they are.
 
     Args:
         request: what to adapt, to which judged searches.
@@ -92,24 +94,26 @@ def run_adaptation(
         require_name(request.name)
         if request.train:
             require_free_name(request.name, settings)
-    climbing = part_of(on_progress, 0.0, CLIMBED)
+    trials_progress = part_of(on_progress, 0.0, TRIALS_SHARE)
     with try_candidates(
         request,
         encoder,
         context.home.vectors,
-        climbing,
+        trials_progress,
         settings.device,
         settings.vector_stores,
         on_work_folder=context.on_work_folder,
     ) as ladder:
         if request.name is None:
             return Adaptation(ladder, {})
-        return Adaptation(ladder, _publish(ladder, request.name, context, part_of(on_progress, CLIMBED, 1.0)))
+        return Adaptation(ladder, _publish(ladder, request.name, context, part_of(on_progress, TRIALS_SHARE, 1.0)))
 
 
-def _publish(ladder: AdaptationResult, name: str, context: AdaptationSetting, on_progress: Progress) -> dict[str, Any]:
-    """Publish the recommended rung: its trained encoder first, then the chain that was measured on that encoder or on
-    the base.
+def _publish(ladder: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress) -> dict[str, Any]:
+    """Publish the recommended change: the trained encoder, if there is one, then the chain of transforms. Return the
+    results under `encoder` and `chain`.
+
+    The chain is the one that was measured on that encoder, or on the base encoder.
     """
     published: dict[str, Any] = {}
     encoder = ladder.encoder
@@ -124,9 +128,10 @@ def _publish(ladder: AdaptationResult, name: str, context: AdaptationSetting, on
 
 
 def _decide_promotion(ladder: AdaptationResult) -> bool | None:
-    """Return whether what is published goes live: as the request says, else not if its gain may be chance.
+    """Return whether what is published becomes the live version: as the request says, or else False if its gain may be
+    chance.
 
-    None makes it live if no version is.
+    None makes it live if no version is live.
     """
     if ladder.request.promote is not None or ladder.is_certain:
         return ladder.request.promote
@@ -134,9 +139,11 @@ def _decide_promotion(ladder: AdaptationResult) -> bool | None:
 
 
 def _publish_encoder(
-    ladder: AdaptationResult, name: str, context: AdaptationSetting, on_progress: Progress
+    ladder: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress
 ) -> tuple[dict[str, Any], TextEncoder]:
-    """Add the trained encoder of the recommended rung to the registry, and return the result and the opened encoder."""
+    """Publish the trained encoder of the recommended change. Return the result of that as a dict, and the opened
+    encoder.
+    """
     request, settings = ladder.request, context.settings
     trained_spec = ladder.trained[ladder.recommended.candidate.name]
     trained = open_encoder(trained_spec, settings.device, settings.vector_stores)

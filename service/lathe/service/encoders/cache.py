@@ -24,13 +24,15 @@ BYTES = Gauge("lathe_cache_bytes", "Bytes of cached vectors")
 
 @cache
 def _get_counters(encoder: str) -> tuple[Counter, Counter]:
-    """Return an encoder's counters of hits and misses, which Prometheus takes longer to find than a vector."""
+    """Return an encoder's counters of cache hits and cache misses, which take longer to look up than a cached
+    vector.
+    """
     return HITS.labels(encoder), MISSES.labels(encoder)
 
 
 @dataclass(frozen=True)
 class CachedVector:
-    """A text's encoder vector `(d,)`, before any chain, and its number of tokens, read and cut."""
+    """A text's vector `(d,)` by the encoder, before any chain of transforms, and its numbers of tokens read and cut."""
 
     vector: NDArray[np.float32]
     tokens: int
@@ -41,7 +43,7 @@ class SecondLevelCache(Protocol):
     """A second-level cache, asked for vectors that this process has not cached."""
 
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
-        """Return each key's entry in order, None where it is missing or has other dimensions.
+        """Return the entry of each key in order, or None where there is none or it has other dimensions.
 
         The call may block briefly.
         """
@@ -73,10 +75,7 @@ class VectorCache:
         self.guard = threading.Lock()
 
     def can_serve(self, options: EncodeOptions) -> bool:
-        """Return whether the cache may answer a request with these options.
-
-        It may if the cache is on and long texts are no error.
-        """
+        """Return whether the cache may answer a request with these options: it is on, and long texts are no error."""
         return self.max_bytes > 0 and options.long_text != "error"
 
     def compute_keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
@@ -98,10 +97,11 @@ class VectorCache:
         return keys
 
     def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[CachedVector | None]:
-        """Look up vectors by key, in memory and then in the second-level cache. None where there is no entry.
+        """Look up vectors by key in memory, then in the second-level cache. Return an entry or None for each key, in
+        order.
 
-        The entries are in the order of the keys. The hit and miss counters are updated. The second-level cache may
-        block, and its entries are kept in memory: do not call this on the event loop if there is one.
+        The metrics of hits and misses are updated. The second-level cache may block, and its entries are kept in
+        memory: do not call this on the event loop if there is one.
         """
         with self.guard:
             entries = [self.entries.get(key) for key in keys]
@@ -139,9 +139,10 @@ class VectorCache:
             self.second_level.put(keys, vectors, tokens, cut)
 
     def _store(self, entries: Mapping[bytes, CachedVector]) -> None:
-        """Add entries to memory, except those larger than the whole cache, and update the metric of its size."""
+        """Add entries to memory, except those larger than the whole cache. Update the metric of the cache's bytes."""
         with self.guard:
             for key, entry in entries.items():
                 if entry.vector.nbytes + ENTRY_BYTES <= self.max_bytes:
                     self.entries[key] = entry
+            # Set under the lock, so that the metric's last value is that of the last change.
             BYTES.set(self.entries.currsize)

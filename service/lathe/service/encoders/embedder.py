@@ -26,12 +26,14 @@ CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["e
 
 @lru_cache(maxsize=1024)
 def _get_counter(encoder: str, chain: str) -> Counter:
+    """Return the counter of the texts of an encoder that were answered through a chain of transforms."""
     return CHAIN_TEXTS.labels(encoder, chain)
 
 
 @dataclass(frozen=True)
 class EmbedRequest:
-    """Texts to embed, and what is wanted of them, whichever route they came by.
+    """Texts to embed, the encoder and chain of transforms to use, and the dimensions and dtype that the request asks
+    for.
 
     Attributes:
         engine: engine of the encoder.
@@ -53,7 +55,7 @@ class EmbedRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """Vectors `(n, k)` with the data for their response headers.
+    """Vectors `(n, k)` for a response, with the numbers of tokens and the times that its headers state.
 
     Attributes:
         vectors: output of the chain, or the encoder's vectors without a chain.
@@ -70,7 +72,8 @@ class Answer:
     cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
-        """Return the HTTP headers that describe the vectors: space, chain, dimensions, dtype, times and tokens.
+        """Return the HTTP headers that describe the vectors: space id, chain of transforms, dimensions, dtype, times
+        and tokens.
 
         Times are in milliseconds.
 
@@ -93,12 +96,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pending:
-    """A request whose texts were found in the cache or are queued for the encoder.
+    """A request whose texts were looked up in the cache, and of which the missing ones are queued for the encoder.
 
     Attributes:
         live_vectors: passes the vectors to their observer; None if there is none.
         keys: cache keys of the texts; empty if the cache is not used.
-        found: cached entry of each text, None where missing.
+        entries: cached vector of each text, None where there is none.
         sizes: length of each text relative to the part that was looked up or encoded; 1 for a text that is whole.
         missing: positions of the texts that were not cached.
         work: encoding of the missing texts; None if there are none.
@@ -110,14 +113,15 @@ class Pending:
     live_vectors: LiveVectors | None
     cache: VectorCache
     keys: list[bytes]
-    found: list[CachedVector | None]
+    entries: list[CachedVector | None]
     sizes: list[float]
     missing: list[int]
     work: Work | None
     chain_waits: bool = False
 
     def wait_for_answer(self) -> Answer:
-        """Wait until all texts are encoded, and return their vectors in order, transformed by the chain.
+        """Wait until all texts are encoded. Return their vectors `(n, k)` after the chain of transforms, with tokens
+        and times.
 
         Texts found in the cache are not encoded. The new vectors are cached, the texts counted by chain, and the raw
         vectors passed to their observer.
@@ -126,7 +130,7 @@ class Pending:
             ArtifactError: if the chain maps a text to NaN or inf.
         """
         encoded_texts = None if self.work is None else self.work.future.result()
-        _get_counter(self.encoder, self.target.chain).inc(len(self.found))
+        _get_counter(self.encoder, self.target.chain).inc(len(self.entries))
         cached = self._stack_cached()
         if encoded_texts is None:
             tokens, cut = self._count_tokens(None)
@@ -141,11 +145,11 @@ class Pending:
 
         # Cached vectors are stored before the chain, so that all chains share them; it is applied to them here.
         vectors = new_vectors = self.target.apply(encoded_texts.vectors) if self.chain_waits else encoded_texts.vectors
-        if len(self.missing) < len(self.found):
+        if len(self.missing) < len(self.entries):
             # (n, k) in the order of the request: new rows from the encoder, all others from the cache.
-            vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
+            vectors = np.empty((len(self.entries), self.target.dimensions), np.float32)
             vectors[self.missing] = new_vectors
-            vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
+            vectors[[row for row, entry in enumerate(self.entries) if entry is not None]] = self.target.apply(cached)
 
         tokens, cut = self._count_tokens(encoded_texts)
         vectors = self._require_finite(vectors)
@@ -153,24 +157,26 @@ class Pending:
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
 
     def _require_finite(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vectors unchanged, or raise if a chain made NaN or inf of the encoder's vectors.
+        """Return the vectors unchanged. Raise `ArtifactError` if a chain of transforms made NaN or inf of the encoder's
+        vectors.
 
         Loading a chain tries two rows. Its weights may be such that only others overflow.
-
-        Raises:
-            ArtifactError: if a chain made NaN or inf of the encoder's finite vectors.
         """
         if self.target.loaded is not None and not np.isfinite(vectors).all():
             raise ArtifactError(f"the chain {self.target.chain} maps a text to numbers that float32 cannot hold")
         return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
-        """Return the cached vectors `(n, d)`, before the chain, in text order, or `(0, 0)` if there are none."""
-        cached = [entry.vector for entry in self.found if entry is not None]
+        """Return the cached vectors `(n, d)`, before the chain of transforms, in text order, or `(0, 0)` if there are
+        none.
+        """
+        cached = [entry.vector for entry in self.entries if entry is not None]
         return np.concatenate(cached).reshape(len(cached), -1) if cached else np.empty((0, 0), np.float32)
 
     def _notify_observer(self, *raw: NDArray[np.float32]) -> None:
-        """Pass the encoder's vectors, before the chain, to their observer. Does nothing without a chain or observer."""
+        """Pass the encoder's vectors, before the chain of transforms, to the observer of live vectors. Without a chain
+        or an observer, do nothing.
+        """
         loaded = self.target.loaded
         if loaded is None or self.live_vectors is None:
             return
@@ -179,14 +185,14 @@ class Pending:
         self.live_vectors.notify(ObservedVectors(self.encoder, loaded, stacked))
 
     def _count_tokens(self, encoded_texts: EncodedTexts | None) -> tuple[int, int]:
-        """Return how many tokens of the request's texts the encoder read, and how many were cut off.
+        """Return how many tokens of the request's texts the encoder read, and how many it cut off.
 
         The tokens of a text that was cut before it was tokenized are estimated by those of the part.
 
         Args:
             encoded_texts: the texts that were just encoded; None if all were cached.
         """
-        counts = [(0, 0) if entry is None else (entry.tokens, entry.cut) for entry in self.found]
+        counts = [(0, 0) if entry is None else (entry.tokens, entry.cut) for entry in self.entries]
         if encoded_texts is not None:
             pairs = zip(encoded_texts.tokens.tolist(), encoded_texts.cut.tolist(), strict=True)
             for index, count in zip(self.missing, pairs, strict=True):
@@ -197,7 +203,7 @@ class Pending:
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
-    """Return the texts, each cut where the encoder certainly stops reading, so that less is hashed and sent.
+    """Return the texts without what the encoder certainly does not read of them, so that less is hashed and sent.
 
     With `long_text` "mean", no text is cut.
 
@@ -221,7 +227,7 @@ def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) ->
 
 
 class Embedder:
-    """The served encoders by name, and the chains their vectors can go through.
+    """The served encoders by name, and the chains of transforms that their vectors can go through.
 
     Attributes:
         aliases: name of the served version, `NAME@V`, by the name of a trained encoder.
@@ -259,10 +265,7 @@ class Embedder:
         return engine.spec if engine else None
 
     def fail_unfinished(self) -> None:
-        """Answer all unfinished requests of all encoders with an error.
-
-        Called at shutdown.
-        """
+        """Answer all unfinished requests of all encoders with an error, at shutdown."""
         for engine in self.engines.values():
             engine.fail_unfinished()
 
@@ -292,7 +295,8 @@ class Embedder:
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
-        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`, and return what it selects.
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`. Return the encoder, chain of transforms and
+        dimensions that it selects.
 
         The grammar is in `lathe.service.encoders.model_names`.
         """
@@ -302,7 +306,8 @@ class Embedder:
         return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
 
     def begin(self, request: EmbedRequest, at_once: bool = False) -> "Pending":
-        """Look texts up in the cache and queue missing ones for the encoder. Return the pending request.
+        """Look a request's texts up in the cache, and queue the missing ones for the encoder. Return the request with
+        both, to be waited for.
 
         This resolves the chain and does not wait for the encoder. Texts are first cut to what the encoder can read.
         Only a chain that must be read from disk or folded, and a second-level cache, may block.
@@ -319,7 +324,7 @@ class Embedder:
             TooLongError: for a text that is much too long if `long_text` is "error"; the worker checks shorter ones.
         """
         engine, options = request.engine, request.options
-        encoder = engine.require_ready()
+        encoder = engine.get_ready_info()
         encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
 
         if at_once and self.cache.second_level is not None:
@@ -366,7 +371,8 @@ class Embedder:
         input_type: InputType = "document",
         output_dtype: OutputDtype | None = None,
     ) -> Answer:
-        """Transform vectors `(n, d)` sent by the caller with a chain, and return the outputs with their headers' data.
+        """Transform vectors `(n, d)` that a caller sent by a chain of transforms. Return the outputs `(n, k)` with what
+        their headers state.
 
         The vectors are passed to their observer if there is one.
 
@@ -387,21 +393,24 @@ class Embedder:
         return Answer(reduced, target)
 
     def list_models(self) -> list[str]:
-        """List the values of a request's `model`: encoders, encoders with chains, and both with sizes.
+        """Return the values that a request's `model` can have: encoders, encoders with chains, both with dimensions,
+        and names of trained encoders.
 
         The order is that of `list_model_names`.
         """
         return [*list_model_names(self.engines, self.registry, self.resolver), *self.aliases]
 
-    def require_model(self, model: str) -> None:
-        """Raise unless a request's `model`, such as `ENCODER+CHAIN:256`, names a served encoder and chain.
+    def resolve_model(self, model: str) -> ModelChoice:
+        """Return the encoder, chain of transforms and dimensions that a request's `model` selects. Raise unless encoder
+        and chain are served.
 
         The chain must take the encoder's vectors and serve the dimensions. While the encoder was never ready, only its
         name is checked.
 
         Raises:
-            BadValueError, ConflictError, UnknownNameError: if it does not.
+            BadValueError, ConflictError, UnknownNameError: if they are not.
         """
         choice = self.parse_model(model)
         if choice.engine.info is not None:
             self.resolver.resolve_for_encoder(choice.engine.info, choice.chain, choice.dimensions)
+        return choice

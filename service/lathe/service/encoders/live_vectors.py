@@ -41,7 +41,7 @@ Work = Callable[[], None]
 
 
 class LiveVectors:
-    """The observer of the vectors that go through chains, and a thread for the work that it puts off.
+    """The observer of vectors that go through chains of transforms, and a thread for the slow part of its work.
 
     The observer is called in the request's thread and may need microseconds: waking another thread for each request,
     and holding its vectors meanwhile, would cost more. It passes slower work to `submit`, so that no request waits.
@@ -72,23 +72,22 @@ class LiveVectors:
             self.thread.join()
             self.thread = None
 
-    def notify(self, seen: ObservedVectors) -> None:
+    def notify(self, observed: ObservedVectors) -> None:
         """Call the observer, if there is one, with a request's vectors. Its error is logged, not raised."""
         observer = self.observer
         if observer is not None:
             try:
-                observer(seen)
+                observer(observed)
             except Exception as error:
                 self.unexpected.record(error)
 
     def submit(self, work: Work) -> bool:
-        """Queue a function to be called in the thread. Return False if the queue is full and it was dropped.
-
-        Returns:
-            Whether the work was queued; if the queue is full, it is dropped.
+        """Queue a function to be called in the thread, and return True. If the queue is full, drop the function and
+        return False.
         """
         if len(self.waiting) >= self.max_waiting:
             return False
+        # Appending to a deque and taking from its other end are atomic, so there is no lock.
         self.waiting.append(work)
         # `set` takes a lock, which most calls need not.
         if not self.wakeup.is_set():

@@ -26,7 +26,7 @@ MIN_LISTED_DIMENSIONS = 32
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """What a request's `model` selects.
+    """The encoder, chain of transforms and dimensions that a request's `model` selects.
 
     Attributes:
         model: the value itself; None if the request names none.
@@ -55,7 +55,8 @@ class ModelChoice:
 
 
 def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], names: set[str]) -> ModelChoice:
-    """Parse a request's `model`, `ENCODER+CHAIN:DIMENSIONS` with optional parts, and return what it selects.
+    """Parse a request's `model`, `ENCODER+CHAIN:DIMENSIONS` with optional parts. Return the encoder, chain of
+    transforms and dimensions that it selects.
 
     Without the name of an encoder, such as in `+CHAIN`, the default encoder is meant.
 
@@ -82,11 +83,11 @@ def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], 
 
 
 def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: ChainResolver) -> list[str]:
-    """List values that a request's `model` can have: encoders, then `ENCODER+CHAIN`, then both with dimensions.
+    """Return values that a request's `model` can have: encoders, then `ENCODER+CHAIN`, then both with `:DIMENSIONS`.
 
     A chain matches the encoder it was fitted on, or all if it was fitted without one. Encoders that were never ready
-    are listed without chains, and chains that cannot be read are left out. Of a nested chain, the halves of its
-    dimensions are listed.
+    are listed without chains, and chains that cannot be read are left out. Of the dimensions of a nested chain, a half,
+    a quarter and so on are listed.
     """
     chains: list[str] = []
     sizes: list[str] = []
@@ -116,9 +117,9 @@ def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: C
 
 
 def _list_route_sizes(encoder: EncoderInfo, resolver: ChainResolver) -> list[int]:
-    """Return the numbers of dimensions for which chains are registered for an encoder, largest first.
+    """Return the numbers of dimensions for which a chain of transforms is registered for an encoder, largest first.
 
-    Of a nested chain, which can be cut to any number, only the halves are listed.
+    Of a nested chain, which can be cut to any number, only a half of its dimensions, a quarter and so on are listed.
     """
     try:
         routes = resolver.registry.size_routes.get_current().get(encoder.fingerprint, {})

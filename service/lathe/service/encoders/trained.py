@@ -51,7 +51,7 @@ class TrainedEncoders(VersionFolder):
         promote: bool | None,
         job: str | None = None,
     ) -> tuple[int, bool]:
-        """Copy a trained model as the next version of a name. Return the version number, and whether it is live.
+        """Copy a trained model as the next version of an encoder. Return the version number, and whether it is live.
 
         Args:
             name: name of the encoder.
@@ -77,7 +77,7 @@ class TrainedEncoders(VersionFolder):
         return version, pointer.live == version
 
     def find_published(self, name: str, job: str | None) -> int | None:
-        """Return the version of a name that a job has published, or None."""
+        """Return the version of an encoder that a job has published, or None if there is none or `job` is None."""
         if job is None:
             return None
         for version in self.versions(name):
@@ -104,7 +104,7 @@ class TrainedEncoders(VersionFolder):
         return manifest
 
     def manifest(self, name: str, version: int) -> dict[str, Any]:
-        """Read the manifest of a version.
+        """Return the manifest of a version, read from its file.
 
         Raises:
             ArtifactError: if it is missing or damaged.
@@ -115,16 +115,18 @@ class TrainedEncoders(VersionFolder):
             raise ArtifactError(f"the manifest of the encoder {name}@{version} cannot be read: {error}") from error
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return what `VersionFolder.describe_version` returns, without the list of the version's files."""
+        """Return the manifest of a version with its `state`, without the list of its files. See
+        `VersionFolder.describe_version`.
+        """
         described = super().describe_version(name, version)
         return {key: described[key] for key in described if key != "files"}
 
     def specs(self, dtype: Dtype) -> list[EncoderSpec]:
-        """Return the specs of the live versions."""
+        """Return the specs by which the live versions of all trained encoders are loaded, sorted by name."""
         return TrainedSpecs(self.root).list_live(dtype)
 
     def build_spec(self, name: str, version: int, dtype: Dtype) -> EncoderSpec:
-        """Build the spec of a version that exists.
+        """Return the spec by which a version that exists is loaded.
 
         Raises:
             ArtifactError: if its manifest is damaged.
@@ -134,7 +136,8 @@ class TrainedEncoders(VersionFolder):
     def write_version(
         self, name: str, version: int, manifest: Mapping[str, Any], write_model: Callable[[Path], None]
     ) -> None:
-        """Write a version to a temporary folder, and rename that when it is complete. The caller holds the lock.
+        """Write a version's manifest and model to a temporary folder, and rename it to the version's folder. The caller
+        holds the lock.
 
         Args:
             name: name of the encoder.
@@ -152,6 +155,7 @@ class TrainedEncoders(VersionFolder):
             sync_folder(staging / MODEL)
             if target.exists():
                 self.remove_folder(name, version)
+            # Renamed once it is complete: whoever reads the folder sees all files of a version or none.
             staging.rename(target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -161,12 +165,14 @@ class TrainedEncoders(VersionFolder):
 def complete_manifest(
     manifest: Mapping[str, Any], name: str, version: int, files: Mapping[str, str], job: str | None
 ) -> dict[str, Any]:
-    """Return a manifest with format, name, version, digests of the files and the job that published it."""
+    """Return a version's manifest, completed by format, name, version, digests of the files, and the job that published
+    it.
+    """
     return {"schema": SCHEMA, "name": name, "version": version, **manifest, "files": dict(files), "job": job}
 
 
 def parse_manifest(content: bytes) -> dict[str, Any]:
-    """Parse the JSON of a manifest, and check that it has what every manifest has.
+    """Parse the JSON of a manifest, check that it has what every manifest has, and return it.
 
     Raises:
         ValueError: if it is damaged, or of a newer version of Lathe.
@@ -199,7 +205,7 @@ def _require_model_file(path: str) -> None:
 
 
 def _list_model_files(model: Path) -> list[str]:
-    """List the files of a model's folder as relative paths, sorted, and check that a version may have them.
+    """Return the files in a model's folder as sorted relative paths. Check that a version may have them.
 
     Raises:
         BadValueError: if the folder has a link, or a file that no version may have.
@@ -216,7 +222,7 @@ def _list_model_files(model: Path) -> list[str]:
 
 
 def digest_files(model: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a model's folder, by relative path.
+    """Return `{relative path: SHA-256}` of the files in a model's folder, in hexadecimal.
 
     Raises:
         BadValueError: if the folder has a link, or a file that no version may have.
@@ -238,7 +244,9 @@ def make_parents(model: Path, path: str) -> None:
 
 
 def _copy_model(source: Path, target: Path, files: Mapping[str, str]) -> None:
-    """Copy the files of a model, each synced to disk, and check that they are still those with the digests."""
+    """Copy the files of a model to a folder, each synced to disk. Raise `ArtifactError` if one no longer has its
+    digest.
+    """
     for path, digest in files.items():
         make_parents(target, path)
         with (source / path).open("rb") as file:

@@ -69,12 +69,15 @@ class TrainedServing:
             self.thread.join(timeout=5)
 
     def _run(self) -> None:
+        """Call `update` every second until the thread is stopped. Errors are noted."""
         while not self.stopping.wait(POLL_SECONDS):
             with self.unexpected.watch():
                 self.update()
 
     def update(self) -> None:
-        """Start engines that are needed, let names stand for live versions that are ready, and stop other engines."""
+        """Start the engines of versions that are needed, let names stand for their live versions, and stop all other
+        engines of trained encoders.
+        """
         live = {spec.name.partition("@")[0]: spec for spec in self.settings.trained.list_live(self.settings.dtype)}
         in_indexes = self.list_index_encoders()
         needed = {spec.name: spec for spec in live.values()}
@@ -95,19 +98,25 @@ class TrainedServing:
                     self._stop_engine(name)
 
     def request(self, spec: EncoderSpec) -> Engine:
-        """Serve a version until it is asked to stop, and return its engine, which may still load the model."""
+        """Serve a version of a trained encoder until it is forgotten. Return its engine, which may still be loading the
+        model.
+        """
         self.requested.add(spec.name)
         self.stopped.discard(spec.name)
         self._start_engine(spec)
         return self.embedder.engines[spec.name]
 
     def forget(self, name: str) -> None:
-        """Do not serve a version any more, whatever uses it, until it is requested again."""
+        """Serve a version no longer, whatever uses it, until it is requested again. Its engine is not stopped here."""
         self.requested.discard(name)
         self.stopped.add(name)
 
     def _update_aliases(self, live: dict[str, EncoderSpec]) -> None:
-        """Let each name stand for its live version once that is ready, or at once if no version of it is served."""
+        """Let each name stand for its live version once that is ready, and until then for the version that it stood for
+        before.
+
+        If that one is not served, the live version takes the name at once.
+        """
         engines, aliases = self.embedder.engines, {}
         for name, spec in live.items():
             engine = engines.get(spec.name)
@@ -119,12 +128,14 @@ class TrainedServing:
         self.embedder.aliases = aliases  # replaced as a whole, because other threads read it
 
     def _start_engine(self, spec: EncoderSpec) -> None:
+        """Build and start the engine of an encoder, unless the encoder is served already."""
         with self.changing:
             if spec.name not in self.embedder.engines:
                 self.embedder.add(self.make_engine(spec))
                 self.on_start()
 
     def _stop_engine(self, name: str) -> None:
+        """Remove an encoder from those served, if it is served, and stop its engine."""
         with self.changing:
             engine = self.embedder.remove(name) if name in self.embedder.engines else None
         if engine is not None:
@@ -139,9 +150,9 @@ ROOM_SECONDS = 10.0
 
 
 class Residency:
-    """Thread that unloads encoders.
+    """Thread that unloads encoders which are idle, or which exceed the memory limit together.
 
-    It runs only if something limits how long they stay loaded.
+    It runs only if there is such a limit, or an encoder has a limit of idle time.
 
     Args:
         list_engines: returns the engines of all served encoders.
@@ -172,7 +183,7 @@ class Residency:
             self.thread.join(timeout=2 * CHECK_SECONDS)
 
     def find_problem(self) -> str | None:
-        """Return a message if unloading fails or the loaded encoders exceed the memory limit, else None."""
+        """Return a message if unloading fails, or if the loaded encoders exceed the memory limit. Else return None."""
         if self.unexpected.message is not None:
             return self.unexpected.message
         total = sum(engine.model_bytes for engine in self.list_engines() if engine.ready_dispatchers)
@@ -181,13 +192,18 @@ class Residency:
         return f"the loaded encoders have {total:,} bytes of weights, more than LATHE_MODEL_BYTES, {self.max_bytes:,}"
 
     def _run(self) -> None:
+        """Unload idle encoders, and those beyond the memory limit, again and again until the thread is stopped. Errors
+        are noted.
+        """
         while not self.stopping.wait(self._choose_pause()):
             with self.unexpected.watch():
                 self.unload_idle()
                 self.unload_beyond_limit()
 
     def _choose_pause(self) -> float:
-        """Return the seconds until the next check: at most a tenth of the shortest time that an encoder may be idle."""
+        """Return the seconds until the next check: at most 1, and at most a tenth of the shortest time that an encoder
+        may be idle.
+        """
         limits = [engine.options.unload_seconds for engine in self.list_engines() if engine.options.unload_seconds]
         return min([CHECK_SECONDS, *(max(limit / 10, 0.01) for limit in limits)])
 
@@ -199,15 +215,13 @@ class Residency:
                 engine.unload()
 
     def unload_beyond_limit(self, wanted: Engine | None = None) -> list[Engine]:
-        """Unload the least recently used encoders until the rest fits the memory limit. Return those unloaded.
+        """Unload the least recently used encoders until the others fit the memory limit, and return the engines of
+        those unloaded.
 
         Encoders that are at work are left. The one used last, or `wanted`, stays, even if it alone exceeds the limit.
 
         Args:
             wanted: encoder that is about to be loaded again; its bytes count too.
-
-        Returns:
-            The engines of the unloaded encoders.
         """
         if not self.max_bytes:
             return []
@@ -229,7 +243,9 @@ class Residency:
             return unloaded
 
     def make_room(self, engine: Engine) -> None:
-        """Unload other encoders so that `engine`, which is loaded again, fits the limit. Waits until they are gone."""
+        """Unload other encoders so that the memory limit has space for `engine`, and wait up to 10 s until their
+        workers are gone.
+        """
         unloaded = self.unload_beyond_limit(engine)
         # An unloaded encoder may be loaded again with new workers: only those that it has now must be gone.
         leaving = [(evicted, frozenset(evicted.ready_dispatchers)) for evicted in unloaded]

@@ -39,8 +39,8 @@ OUT_OF_MEMORY = "the training ran out of memory: set a smaller batch_size, mini_
 
 
 @dataclass(frozen=True)
-class TrainingSetting:
-    """What a training works with besides its request.
+class TrainingContext:
+    """What a training works with besides its request: settings, specs of encoders, and folders.
 
     Attributes:
         trained: trained encoders, to which the version is added.
@@ -63,14 +63,12 @@ class TrainingSetting:
     on_work_folder: Callable[[Path], None] | None = None
 
 
-def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: Progress) -> dict[str, Any]:
-    """Train an encoder, certify it, and publish it as the next version of its name.
+def train_encoder(request: NewTraining, context: TrainingContext, on_progress: Progress) -> dict[str, Any]:
+    """Train an encoder, certify it, and publish it as the next version of its name. Return `{encoder: "name@1",
+    promoted, failed_gates, certificate}`.
 
     A training that was stopped is resumed from its last checkpoint, as long as its work folder is there. The work
     folder is deleted once the version is published, or a week after the training was stopped.
-
-    Returns:
-        `{encoder: "name@1", promoted, failed_gates, certificate}`.
 
     Raises:
         JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
@@ -107,9 +105,10 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
 
 
 def _train_and_certify(
-    request: NewTraining, job: "TrainingJob", context: TrainingSetting, folder: Path, on_progress: Progress
+    request: NewTraining, job: "TrainingJob", context: TrainingContext, folder: Path, on_progress: Progress
 ) -> dict[str, Any]:
-    """Train the encoder in its work folder, and return the version's manifest with the gates that it fails.
+    """Train an encoder in its work folder and certify it. Return the version's manifest, with the gates that it fails
+    under `failed_gates`.
 
     Raises:
         JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
@@ -130,9 +129,9 @@ def _train_and_certify(
 
 
 def _train(
-    method: str, job: "TrainingJob", context: TrainingSetting, folder: Path, on_progress: Progress
+    method: str, job: "TrainingJob", context: TrainingContext, folder: Path, on_progress: Progress
 ) -> dict[str, Any]:
-    """Train the encoder in its work folder, unless an earlier run has, and return the summary of the training."""
+    """Train an encoder in its work folder, unless an earlier run has. Return the summary of the training."""
     import orjson
 
     from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
@@ -155,12 +154,14 @@ def _train(
 def _build_manifest(
     request: NewTraining,
     job: "TrainingJob",
-    context: TrainingSetting,
+    context: TrainingContext,
     folder: Path,
     summary: dict[str, Any],
     on_progress: Progress,
 ) -> dict[str, Any]:
-    """Certify the encoder in the work folder, and return the version's manifest with the gates that it fails."""
+    """Certify the encoder in the work folder. Return the version's manifest, with the gates that it fails under
+    `failed_gates`.
+    """
     from lathe.training.encoder.encoder import Encoder
     from lathe.training.finetuning.certificate import certify_job, read_job_tests
 
@@ -195,7 +196,11 @@ def build_manifest(
     certificate: dict[str, Any],
     provenance: dict[str, Any],
 ) -> dict[str, Any]:
-    """Build the manifest of a version, to which `TrainedEncoders.publish` adds name, version and files."""
+    """Return the manifest of a trained encoder's version: method, base encoder, trained encoder, certificate and
+    provenance.
+
+    `TrainedEncoders.publish` adds name, version and files.
+    """
     described = trained.describe()
     return {
         "method": method,
@@ -207,7 +212,9 @@ def build_manifest(
 
 
 def require_trainable(base: EncoderSpec) -> None:
-    """Raise `BadValueError` if an encoder cannot be trained into a version."""
+    """Raise `BadValueError` if an encoder is behind an embeddings API or runs code of its own, and cannot be trained
+    into a version.
+    """
     if base.upstream is not None:
         raise BadValueError(f"{base.name} is behind an embeddings API, which cannot be trained", param="job.encoder")
     if base.trust_remote_code:

@@ -230,14 +230,12 @@ class Connection(HttpToolsProtocol):
         """Receive the whole body of a request into one buffer and return it. Return None if the body must be read as a
         stream.
 
+        It must if the request is not the one that is received now, or if nothing of the body is missing.
+
         Args:
             scope: the request's scope.
             length: bytes of the body.
             on_size: called with the bytes received so far; what it raises ends the reading.
-
-        Returns:
-            The body. None if its request is not the one that is received now, or nothing of it is missing: it is then
-            read as a stream.
 
         Raises:
             ClientDisconnect: if the client disconnects before the end.

@@ -75,7 +75,7 @@ async def encode_body_texts(
     """
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = _find_index_engine(services.embedder, spec)
-    prompt_name = engine.require_ready().choose_prompt(body.prompt_name or None, side)
+    prompt_name = engine.get_ready_info().choose_prompt(body.prompt_name or None, side)
     embed_request = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
     pending = await run_in_threadpool(services.embedder.begin, embed_request)
     await wait_for_encoding(request, pending.work)
@@ -178,7 +178,7 @@ def _find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
             param="texts",
             code="space_mismatch",
         )
-    encoder = engine.require_ready()
+    encoder = engine.get_ready_info()
     if encoder.fingerprint != spec.encoder_fingerprint:
         current_space = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
         raise ConflictError(
@@ -198,5 +198,5 @@ def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> N
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
     """
     engine = _find_index_engine(embedder, spec)
-    options = EncodeOptions(engine.require_ready().find_side_prompt("document"))
+    options = EncodeOptions(engine.get_ready_info().find_side_prompt("document"))
     return embedder.begin(EmbedRequest(texts, engine, options)).wait_for_answer().vectors

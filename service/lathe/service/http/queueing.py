@@ -73,6 +73,6 @@ def build_spec_resolver(services: Services) -> SpecResolver:
     return SpecResolver(
         services.registry,
         embedder.resolver,
-        lambda name: embedder.find_engine(name, param="encoder").require_ready(),
-        lambda: [engine.require_ready() for engine in embedder.engines.values()],
+        lambda name: embedder.find_engine(name, param="encoder").get_ready_info(),
+        lambda: [engine.get_ready_info() for engine in embedder.engines.values()],
     )

@@ -232,9 +232,6 @@ class RequestMemory:
 
         Args:
             size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.
-
-        Raises:
-            OverloadedError: if all bodies together would exceed the limit.
         """
         # A body that grows past the free bytes counts as a whole from then on.
         counted = size if size > FREE_BYTES else 0

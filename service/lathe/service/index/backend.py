@@ -29,12 +29,20 @@ def _refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
 
 
 def find_backend(settings: Settings) -> type[MilvusIndexes] | type[EmbeddedIndexes]:
-    """Return the backend that the settings choose: Milvus if they have its address, else the state folder."""
+    """Return the class of the backend that the settings choose: Milvus if they have its address, else the state
+    folder.
+    """
     return MilvusIndexes if settings.index_url else EmbeddedIndexes
 
 
 def open_indexes(settings: Settings, home: Home, encode: EncodeTexts = _refuse_texts) -> SearchIndexes:
-    """Open the indexes of the backend that the settings choose."""
+    """Return the indexes of the backend that the settings choose. An index is opened when it is first used.
+
+    Args:
+        settings: settings of the server.
+        home: the state folder.
+        encode: encodes texts with the encoder of an index; by default no texts can be encoded.
+    """
     return find_backend(settings).open(settings, home, encode)
 
 
@@ -44,7 +52,7 @@ def get_capabilities(settings: Settings) -> Capabilities:
 
 
 def find_problem(settings: Settings, home: Home) -> str | None:
-    """Try to list the indexes. Return the error message if their backend cannot be reached, else None."""
+    """Try to list the indexes. Return the error message if their backend does not answer, else None."""
     with closing(open_indexes(settings, home)) as indexes:
         try:
             indexes.names()
@@ -54,7 +62,7 @@ def find_problem(settings: Settings, home: Home) -> str | None:
 
 
 def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
-    """Return a description of each index (name, counts, settings), or its name and error if it cannot be read.
+    """Return a dict for each index: its name, counts and settings, or its name and error if it cannot be read.
 
     The indexes are read without owning them: another process may serve them meanwhile.
     """
@@ -65,9 +73,9 @@ def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
 
 
 def _describe_folder(folder: Path) -> dict[str, Any]:
-    """Return name, counts, settings and file size of the index in a folder, or its name and an error.
+    """Return name, counts, settings and file size of the index in a folder, or its name and error if it cannot be read.
 
-    The index's SQLite file is opened read-only. The error is there if the file cannot be read.
+    The index's SQLite file is opened read-only.
     """
     try:
         with closing(IndexRecord(folder / "record.db", read_only=True)) as record:
@@ -97,7 +105,8 @@ class StoredItems:
 
 @contextmanager
 def read_items(settings: Settings, home: Home, name: str, batch_rows: int) -> Iterator[StoredItems]:
-    """Open an index for reading, and yield its settings, chain, number of items and batches of its items.
+    """Open an index for reading, and yield its settings, chain of transforms, number of items, and an iterator of its
+    items.
 
     The index is not owned: another process may serve it meanwhile. It is closed after the block.
 

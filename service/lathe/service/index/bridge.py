@@ -38,7 +38,7 @@ fewer steps, so that training takes a few seconds at most."""
 
 @dataclass(frozen=True)
 class Bridge:
-    """Fitted alignment from a new encoder to the space that an index serves.
+    """Fitted map from vectors of a new encoder to the embedding space of the vectors that an index still holds.
 
     Attributes:
         spec: settings that the index is moving to.
@@ -56,12 +56,16 @@ class Bridge:
     kind: str | None = None
 
     def __call__(self, vectors: Vectors) -> Vectors:
-        """Map vectors `(n, d)` of the new encoder to the space of the vectors that the index still holds."""
+        """Return vectors `(n, d)` of the new encoder mapped to `(n, k)`, to be compared with the index's original
+        vectors.
+        """
         mapped: Vectors = self.chain.floats(vectors)
         return mapped
 
     def describe(self) -> dict[str, Any]:
-        """Return the new encoder, its space, and kind, pairs and recall of the map, for responses."""
+        """Return a dict of the new encoder, the space id of its vectors, and the map's kind, number of pairs and
+        recall@10.
+        """
         return {
             "encoder": self.spec.encoder,
             "raw_space_id": self.spec.raw_space_id,
@@ -87,7 +91,8 @@ class Move:
 
 
 def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:
-    """Fit a linear map from a new encoder's vectors to the old one's, and save it in `folder`.
+    """Fit a linear map from a new encoder's vectors to the old one's, and save it in `folder`, if there are enough
+    pairs.
 
     Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
     held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead. The
@@ -99,6 +104,7 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
         spec: settings that the index is moving to; saved beside the map, to know later what it was fitted for.
         folder: folder of the new generation.
     """
+    # Every fifth pair is held out, so that the recall is of texts that the map was not fitted on.
     held_out = slice(None, None, HELDOUT_SHARE)
     fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
     if len(fitted_on) < MIN_PAIRS:
@@ -121,7 +127,8 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
 
 
 def make_alignment(dimensions: int, target_dimensions: int) -> Transform:
-    """Return the unfitted map between encoders of such dimensions: trained, or orthogonal if training takes too long.
+    """Return the unfitted transform from vectors of one encoder to those of another. It is trained, or orthogonal if
+    training would take too long.
 
     The recall on held-out pairs does not choose among maps. It is highest for the map of the smallest squared error,
     with which searches find least (research/adapters.md).
@@ -131,7 +138,7 @@ def make_alignment(dimensions: int, target_dimensions: int) -> Transform:
 
 
 def load_bridge(folder: Path) -> Bridge | None:
-    """Load the map that `fit_bridge` saved in a folder, from new to old vectors. None if there is none yet.
+    """Load the map that `fit_bridge` saved in a folder, and return it, or None if there is none yet.
 
     Raises:
         ArtifactError: if the files of the map are damaged.

@@ -42,7 +42,7 @@ ID_FIELDS = ("id", "_id")
 
 @dataclass(frozen=True)
 class ImportCost:
-    """Cost of a chain on the vectors of a store, measured on a sample.
+    """What a chain of transforms costs on the vectors of a store: recall on a sample, and bytes before and after.
 
     Attributes:
         rows: number of rows in the store.
@@ -61,7 +61,7 @@ class ImportCost:
 
 
 class Ids:
-    """Assignment of ids to the rows of a source, and of their other fields to metadata.
+    """Assignment of ids to the rows of a source of texts or vectors, and of their other fields to metadata.
 
     Args:
         listed: file with one id per line, or a .npy file of integers; None to take ids from the rows.
@@ -82,7 +82,7 @@ class Ids:
     def build_rows(
         self, batch: RowBatch, first: int, vector_field: str, text_field: str | None
     ) -> tuple[list[str], list[dict[str, Any] | None]]:
-        """Return the ids and the metadata of the rows of a batch as they are imported.
+        """Return the ids of a batch's rows, and the metadata of each or None, as they are imported.
 
         Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`
         holds an object, or its JSON text, its fields are merged in, because `lathe index export` writes items so.
@@ -100,7 +100,7 @@ class Ids:
             field = self._find_id_field(record)
             items.append(self._get_id(record, field, first + position))
             fields = {key: value for key, value in record.items() if key not in (vector_field, field)}
-            nested = parse_object(fields.get("metadata"))
+            nested = _parse_object(fields.get("metadata"))
             if nested is not None:
                 del fields["metadata"]
                 fields |= nested
@@ -110,17 +110,19 @@ class Ids:
         return items, metadata
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
+        """Return the name of the field that holds a row's id, or None if ids are listed or no field has them."""
         if self.listed is not None:
             return None
         return self.field or next((field for field in ID_FIELDS if field in record), None)
 
     def _get_id(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
+        """Return the id of row `number`: from the list, or else from the field. Without either, it is the number."""
         if self.listed is not None:
             return self.listed[number]
         if field is None:
             return str(number)
         try:
-            return write_id(record.get(field))
+            return format_id(record.get(field))
         except ValueError as error:
             raise BadValueError(f"row {number}: the id in the field {field!r} is {error}", param="id_field") from None
 
@@ -129,7 +131,7 @@ MAX_EXACT = 2**53
 """Largest whole number up to which floats hold every whole number."""
 
 
-def write_id(value: Any) -> str:
+def format_id(value: Any) -> str:
     """Return an id from a table as text: a text as it is, a whole number in digits, a UUID, bytes as UTF-8.
 
     A float is taken if it is a whole number that floats hold exactly, as tables with missing values write ids.
@@ -159,7 +161,7 @@ def write_id(value: Any) -> str:
 
 
 def _decode_bytes(value: bytes) -> str:
-    """Decode bytes as UTF-8 text, and raise `ValueError` if they are not UTF-8."""
+    """Return bytes as UTF-8 text. Raise `ValueError` if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -186,7 +188,7 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_ids(path: Path) -> list[str]:
-    """Read ids from a file, as texts: one from each line, or the integers of a .npy array."""
+    """Return the ids in a file as texts: one from each line, or the integers of a .npy array."""
     if path.suffix == ".npy":
         numbers = np.load(path, allow_pickle=False)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
@@ -203,8 +205,8 @@ def _read_ids(path: Path) -> list[str]:
     return ids
 
 
-def parse_object(value: Any) -> dict[str, Any] | None:
-    """Return `value` if it is a dict, the dict that it encodes if it is JSON text, else None."""
+def _parse_object(value: Any) -> dict[str, Any] | None:
+    """Return `value` if it is a dict, or the dict that it encodes if it is JSON text, or else None."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -214,7 +216,8 @@ def parse_object(value: Any) -> dict[str, Any] | None:
 def measure_cost(
     source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
 ) -> ImportCost:
-    """Measure what reducing the source's vectors with the chain costs in recall and saves in bytes.
+    """Measure on a sample what reducing the vectors of a source of texts or vectors costs in recall and saves in bytes.
+    Return these measures.
 
     Up to 2,000 rows spread over the source are measured. The source is read to the end. Sampled duplicates and zero
     vectors are left out.
@@ -231,6 +234,7 @@ def measure_cost(
         NotFiniteError: if the encoder gives NaN or inf for a text of the sample.
     """
     total = source.count()
+    # Spread over the whole source, as stores are often sorted by topic or date.
     numbers = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
     values: list[Any] = []
     read = 0
@@ -270,10 +274,13 @@ def add_rows(
     on_progress: Progress,
     skip_zeros: bool,
 ) -> dict[str, int]:
-    """Add all rows of a source to an index in batches, resuming an earlier run. Return counts of rows by outcome.
+    """Add all rows of a source of texts or vectors to an index in batches, resuming an earlier run. Return `{imported,
+    left_out, replaced}`.
 
-    Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the progress in
-    the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last batch.
+    These are the numbers of rows added in this run, of zero rows skipped, and of items that rows with the same id
+    replaced. Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the
+    progress in the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last
+    batch.
 
     Args:
         index: index to fill.
@@ -281,12 +288,8 @@ def add_rows(
         encoder: encoder of the texts; None for vectors.
         ids: assigns ids and metadata.
         key: identifies this import; only an import with the same key is resumed.
-        on_progress: called with progress in [0, 1] and a message with rows, rate and time left.
+        on_progress: called with progress in [0, 1] and a message.
         skip_zeros: whether to skip zero vectors instead of raising.
-
-    Returns:
-        {imported, left_out, replaced}: number of rows added in this run, of zero rows skipped, and of items that rows
-            with the same id replaced.
 
     Raises:
         BadValueError: if a row cannot be stored.
@@ -309,9 +312,11 @@ def add_rows(
 
         kept = _select_rows(vectors, items, spec, skip_zeros)
         if kept:
+            # Of rows with the same id, the last one counts, as if they were written one after another.
             last = {items[position]: position for position in kept}
             require_ids(list(last))
             kept_metadata = [metadata[position] for position in last.values()]
+            # Stored by the write of the batch itself, so that a resumed run continues behind it.
             progress = {NOTE: {"key": key, "rows": seen}}
             written = index.upsert(list(last), vectors[[*last.values()]], kept_metadata, None, note=progress).result()
             replaced += (written.removed or 0) + len(kept) - len(last)
@@ -322,7 +327,11 @@ def add_rows(
 
 
 def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros: bool) -> list[int]:
-    """Return the positions of the rows to import: all, but for cosine only those whose vector is not zero."""
+    """Return the positions of the rows to import. For cosine these are the rows whose vector is not zero, else all.
+
+    Raises:
+        BadValueError: for cosine, if a vector is zero and `skip_zeros` is false.
+    """
     if spec.metric != "cosine":
         return list(range(len(items)))
     nonzero = vectors.any(axis=1)
@@ -333,7 +342,9 @@ def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros
 
 
 def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
-    """Return the original vectors `(n, d)` float32 of a batch. Texts are encoded, vectors are checked."""
+    """Return the original vectors `(n, d)` float32 of a batch. Texts are encoded. Vectors must have the index's
+    dimensions.
+    """
     if len(values) and isinstance(values[0], str):
         if encoder is None:
             raise BadValueError("texts need an encoder to become vectors", param="encoder")

@@ -41,10 +41,8 @@ def require_ids(ids: Sequence[str]) -> None:
 
 
 def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> bytes | None:
-    """Return the metadata of an item as JSON bytes, or None if it is empty or None.
-
-    Returns:
-        The JSON. `position` of the item in the request is only for error messages.
+    """Return the metadata of an item as JSON bytes, or None if it is empty or None. `position` is named in error
+    messages.
 
     Raises:
         TooLargeError: if it takes more than 256 KiB.
@@ -66,7 +64,7 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
 
 
 def parse_metadata(item: str, metadata: bytes) -> dict[str, Any]:
-    """Parse the stored JSON metadata of an item to a dict. `item` is its id, for the error message.
+    """Parse the stored JSON metadata of an item, and return the dict. `item` is the item's id, for the error message.
 
     Raises:
         UnavailableError: if it is damaged.
@@ -138,7 +136,7 @@ Value = int | float | str | bytes
 
 
 def list_entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
-    """Flatten an item's metadata to a set of (dotted field name, stored value), by which filters find it.
+    """Return an item's metadata as a flat set of (dotted field name, stored value), by which filters find the item.
 
     Raises:
         BadValueError: if the metadata has too many values, too long names or too many levels.
@@ -178,7 +176,7 @@ def _walk_values(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value
 
 
 def convert_to_stored(value: Any) -> Value:
-    """Convert a JSON scalar of the metadata to the value that the index stores and compares for filters.
+    """Return a JSON scalar of an item's metadata in the form in which the index stores and compares it for filters.
 
     null, true and false become blobs, integers beyond 64 bits become floats, and long texts are cut and get a digest.
     """

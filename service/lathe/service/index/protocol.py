@@ -36,7 +36,9 @@ class Change:
 
 
 class SpaceMovedError(Exception):
-    """Error for vectors of a space that the index no longer serves, whose texts the caller must encode again."""
+    """Error for vectors of an embedding space that the index no longer serves, whose texts the caller must encode
+    again.
+    """
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ class Capabilities:
 
 
 class Serving(Protocol):
-    """Protocol of the state of an index at one moment, whose settings and items belong together."""
+    """Protocol of an index as it is at one moment: its settings, and a search of its items."""
 
     @property
     def spec(self) -> IndexSpec:
         """Settings of the index at that moment."""
 
     def search(self, query: Query) -> list[list[Hit]]:
-        """Return the k nearest items to each vector of the query, best first."""
+        """Return for each vector of the query a list of its k nearest items as `{id, score, metadata}`, best first."""
 
 
 class SearchIndex(Protocol):
@@ -82,13 +84,13 @@ class SearchIndex(Protocol):
 
     @property
     def bridge(self) -> Bridge | None:
-        """Alignment for queries of the encoder that the index is moving to, or None if there is none."""
+        """Fitted map for queries of the encoder that the index is moving to, or None if there is none."""
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the chain that the current settings name, or None for raw vectors."""
+        """Return the manifest and tensors, as bytes, of the index's chain of transforms, or None for raw vectors."""
 
     def get_serving(self) -> Serving:
-        """Return the current state to search in, which stays consistent if the index changes."""
+        """Return the state of the index for a search. It stays the same if the index changes."""
 
     def upsert(
         self,
@@ -98,36 +100,51 @@ class SearchIndex(Protocol):
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items, which replace those with the same ids.
+        """Queue the insertion of items, which replace those with the same ids. Return a future of the `Change`: the
+        write's number, and how many items it replaced.
 
         See `EmbeddedIndex.upsert` for arguments and errors.
         """
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, ignoring unknown ones."""
+        """Queue the deletion of the items with these ids, ignoring unknown ones. Return a future of the `Change`: the
+        write's number, and how many items it deleted.
+        """
 
     def delete_matching(self, item_filter: Filter) -> "Future[Change]":
-        """Queue the deletion of all items that satisfy a filter when its turn comes."""
+        """Queue the deletion of all items that satisfy a filter when its turn comes. Return a future of the `Change`:
+        the write's number, and how many items it deleted.
+        """
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request, and None for unknown ids."""
+        """Return `{id, metadata}` for each id in order, or None for an unknown one. With `vectors`, each has its
+        original vector under `vector`.
+        """
 
     def describe(self) -> dict[str, Any]:
         """Return the settings, counts and state of the index as a dict."""
 
     def read_note(self, key: str) -> Any:
-        """Return the value that a write stored under the key, or None."""
+        """Return the JSON value that an upsert stored in its `note` under a key, or None if there is none."""
 
     def delete_note(self, key: str) -> None:
-        """Delete the value that a write stored under the key."""
+        """Delete the value that an upsert stored in its `note` under a key."""
 
     def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
-        """Yield all items in batches of at most `max_items`: ids and metadata, and original vectors `(n, d)`."""
+        """Yield all items in batches of at most `max_items`: a list of (id, metadata), and the original vectors `(n,
+        d)`.
+        """
 
     def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
-        """Return up to `max_items` items after a cursor, None for the first ones, and the cursor of the next page.
+        """Return up to `max_items` items (id, metadata) after a cursor, and the cursor of the next page. It is None
+        after the last item.
 
-        The cursor is None after the last item. `BadValueError` is raised for one that the index never gave.
+        Args:
+            cursor: cursor that an earlier page gave; None for the first page.
+            max_items: maximum number of items.
+
+        Raises:
+            BadValueError: if no page of this index gave the cursor.
         """
 
     def wait_until_linked(self, on_progress: Progress) -> None:
@@ -146,10 +163,10 @@ class SearchIndexes(Protocol):
     capabilities: Capabilities
 
     def warnings(self) -> list[str]:
-        """Return messages about unusable or damaged indexes, as of the last check."""
+        """Return sentences about indexes that cannot be used or are damaged, as far as is known without a new check."""
 
     def count_states(self) -> dict[str, int]:
-        """Return the number of indexes in each state, for the metrics."""
+        """Return `{state: number of indexes}`, for the metrics."""
 
     def start(self) -> None:
         """Start opening all indexes in the background, and return at once."""
@@ -164,13 +181,17 @@ class SearchIndexes(Protocol):
         """Return the open index of that name, or raise `UnknownNameError`."""
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> SearchIndex:
-        """Create an index and return it, or return the existing index of that name unchanged."""
+        """Create an index with these settings and chain of transforms, and return it. If one of that name exists,
+        return that unchanged.
+        """
 
     def delete(self, name: str) -> None:
         """Delete an index permanently."""
 
     def require_owned(self, name: str) -> None:
-        """Raise unless the index exists and this process may change it."""
+        """Raise a `ServiceError` unless the index exists and this process may change it."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of every index, which is its error if it cannot be opened."""
+        """Return a dict for each index: its settings, counts and state, or name, state and error if it cannot be
+        opened.
+        """

@@ -70,7 +70,7 @@ Filter = Condition | Junction
 
 
 def parse_filter(value: Any) -> Filter:
-    """Parse a filter from a JSON object.
+    """Parse a filter from a JSON object, and return it as a tree of conditions.
 
     Raises:
         BadValueError: if it is not a valid filter, or has too many conditions or levels; the message names the part.
@@ -88,13 +88,14 @@ class _ConditionBudget:
         self.left = MAX_CONDITIONS
 
     def spend(self) -> None:
+        """Count one more condition. Raise `BadValueError` if the filter has 256 already."""
         if self.left == 0:
             raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
         self.left -= 1
 
 
 def _parse_part(value: Any, depth: int, budget: _ConditionBudget) -> Filter:
-    """Parse a filter object, or an object nested in one, to a filter. Several keys are combined by `and`."""
+    """Parse a filter object, or an object nested in one, and return the filter. Several keys are combined by `and`."""
     if not isinstance(value, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
     if depth > MAX_DEPTH:
@@ -106,7 +107,7 @@ def _parse_part(value: Any, depth: int, budget: _ConditionBudget) -> Filter:
 
 
 def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
-    """Parse one key of a filter object and its value: `and`, `or`, `not`, or a field with a value or operators.
+    """Parse one key of a filter object and its value, and return the filter. The key is `and`, `or`, `not` or a field.
 
     Several operators on a field are combined by `and`. Each spends one condition of the budget.
     """
@@ -130,7 +131,9 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
 
 
 def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
-    """Parse `{field: {operator: operand}}` to a filter. A negative operator gives `not` of the positive one."""
+    """Parse `{field: {operator: operand}}`, and return the filter. A negative operator becomes `not` of the positive
+    one.
+    """
     if operator in ("eq", "ne"):
         equality = Condition(field, "in", (_convert_comparable(field, operand),))
         return equality if operator == "eq" else Junction("not", (equality,))
@@ -142,32 +145,37 @@ def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
             raise BadValueError(f"{field}: exists takes true or false", param="filter")
         existence = Condition(field, "exists")
         return existence if operand else Junction("not", (existence,))
-    for side in RANGES:
-        if operator == side:
-            return _build_range(field, side, operand)
+    for known in RANGES:
+        if operator == known:
+            return _build_range(field, known, operand)
     raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
 
 
 def _build_membership(field: str, operand: Any) -> Condition:
+    """Return the condition that a field has, or contains, one of the values in the list `operand`."""
     if not isinstance(operand, list) or not 0 < len(operand) <= 1000:
         raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
     return Condition(field, "in", tuple(_convert_comparable(field, value) for value in operand))
 
 
-def _build_range(field: str, side: Range, operand: Any) -> Condition:
+def _build_range(field: str, operator: Range, operand: Any) -> Condition:
+    """Return the condition that a field's value is on one side of the bound `operand`. `operator` is `gt`, `gte`, `lt`
+    or `lte`.
+    """
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
-        raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
-    return Condition(field, side, (convert_to_stored(operand),))
+        raise BadValueError(f"{field}: {operator} takes a number or a text", param="filter")
+    return Condition(field, operator, (convert_to_stored(operand),))
 
 
 def _convert_comparable(field: str, value: Any) -> Value:
+    """Return a JSON scalar as the index stores it. Raise `BadValueError` for an object or a list."""
     if isinstance(value, dict | list):
         raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
     return convert_to_stored(value)
 
 
 def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
-    """Return the mask `(rows,)` of rows that satisfy a filter, from the masks that `mask_of` gives of conditions."""
+    """Return the mask `(rows,)` of the rows that satisfy a filter. `mask_of` returns the mask of one condition."""
     if isinstance(parsed, Condition):
         return mask_of(parsed)
     if parsed.kind == "not":
@@ -210,7 +218,7 @@ class Query:
     reduced: bool = False
 
     def slice_batches(self, candidates: int, width: int) -> Iterator[slice]:
-        """Yield consecutive slices of the query vectors, small enough that searching each bounds the memory.
+        """Yield consecutive slices of the query vectors, so small that the candidates of a slice take limited memory.
 
         A slice has at least one query, at most 256, and so few that the original vectors of all their candidates have
         at most 2²⁴ entries.

@@ -25,7 +25,7 @@ Vectors = NDArray[np.float32]
 
 
 class Reducer:
-    """Map from original to reduced vectors: a chain, or the identity without one.
+    """The chain of transforms of an index, applied to documents and queries. Without a chain, vectors are not reduced.
 
     A nested chain is cut to the index's dimensions. A chain may map queries otherwise than documents. If it ends in a
     quantizer, documents have codes and queries are floats.
@@ -57,6 +57,7 @@ class Reducer:
             chain = _load_chain(spec, artifact)
             cut = spec.dimensions if chain.nested else None
             self.quantizer = chain.quantizer
+            # Folded: neighbouring linear steps become one matrix, so that a vector is multiplied once.
             self.queries = chain.fold(cut, side="query")
             self.documents = chain.without_quantizer().fold(cut) if chain.two_sided else self.queries
             self.leading = build_leading_query_maps(chain)
@@ -65,7 +66,8 @@ class Reducer:
             self.only_normalizes = self.metric == "cosine" and all(isinstance(step, Normalize) for step in steps)
 
     def reduce_documents(self, originals: Vectors) -> Vectors:
-        """Map original vectors `(n, d)` to the reduced vectors `(n, k)` that are searched. Unit length for cosine.
+        """Return original vectors `(n, d)` reduced to the vectors `(n, k)` that are searched. For cosine they have
+        length 1.
 
         With a quantizer these are the vectors that the codes stand for.
 
@@ -77,7 +79,7 @@ class Reducer:
         return self.reduce_unquantized(originals)
 
     def reduce_queries(self, originals: Vectors) -> Vectors:
-        """Map query vectors `(n, d)` to the floats `(n, k)` with which reduced vectors are searched.
+        """Return query vectors `(n, d)` reduced to the floats `(n, k)` with which reduced documents are searched.
 
         They have length 1 for cosine. The chain's map of queries is used, without a quantizer.
 
@@ -89,7 +91,8 @@ class Reducer:
         return self._prepare(_map_to_floats(self.queries, originals), self.unit)
 
     def map_for_rescoring(self, originals: Vectors) -> Vectors:
-        """Map original queries `(n, d)` to what the original documents are compared with, `(n, d)`, when rescored.
+        """Return query vectors `(n, d)` as they are compared with the documents' original vectors in rescoring, `(n,
+        d)`.
 
         A map of queries at the beginning of the chain, like a query adapter's, counts for rescoring too. All else that
         the chain does approximates the originals' own scores. Rows have length 1 for cosine.
@@ -100,7 +103,8 @@ class Reducer:
         return self._prepare(_map_to_floats(self.leading, originals))
 
     def reduce_unquantized(self, originals: Vectors) -> Vectors:
-        """Map original documents `(n, d)` to the floats `(n, k)` that are encoded, of length 1 for cosine.
+        """Return original documents `(n, d)` reduced to floats `(n, k)` by the chain of transforms without its
+        quantizer. For cosine they have length 1.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -108,7 +112,8 @@ class Reducer:
         return self._prepare(_map_to_floats(self.documents, originals), self.unit)
 
     def encode(self, originals: Vectors) -> NDArray[np.uint8]:
-        """Map original vectors `(n, d)` to the codes of the chain's last step, a quantizer, as bytes `(n, b)`.
+        """Return the byte codes `(n, b)` of original vectors `(n, d)`, by a chain of transforms that ends in a
+        quantizer.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -118,25 +123,31 @@ class Reducer:
         return np.ascontiguousarray(codes).view(np.uint8)
 
     def decode(self, codes: NDArray[np.uint8]) -> Vectors:
-        """Decode codes `(n, b)` of the chain's quantizer to the vectors `(n, k)` they stand for. Unit for cosine."""
+        """Return the vectors `(n, k)` that byte codes `(n, b)` of the chain of transforms stand for. For cosine they
+        have length 1.
+        """
         assert self.quantizer is not None
         return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
 
     def measure_bytes(self, dimensions: int) -> int:
-        """Return the number of bytes of a reduced vector of `dimensions` dimensions: of its code, or of its floats."""
+        """Return the number of bytes of a reduced vector of `dimensions` dimensions: those of its byte code, or of its
+        floats.
+        """
         return 4 * dimensions if self.quantizer is None else self.quantizer.code_bytes(dimensions)
 
     def view_codes(self, codes: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the same bytes of codes `(n, b)` viewed in the dtype of the quantizer, without a copy."""
+        """Return byte codes `(n, b)` as an array of the quantizer's dtype, int8 or uint8, without copying them."""
         assert self.quantizer is not None
         return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
 
     def _prepare(self, reduced: Vectors, unit: bool = False) -> Vectors:
-        """Return reduced vectors as contiguous rows, normalized for cosine unless their length is 1 (`unit`)."""
+        """Return reduced vectors as a contiguous array. For cosine they are normalized first, unless `unit` says that
+        they are.
+        """
         return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" and not unit else reduced)
 
     def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
-        """Convert original vectors `(n, d)` to float16, as stored for rescoring. For cosine they are normalized first.
+        """Return original vectors `(n, d)` as float16, as stored for rescoring. For cosine they are normalized first.
 
         Raises:
             BadValueError: if the metric is not cosine, and float16 cannot hold the vectors.
@@ -148,17 +159,22 @@ class Reducer:
 
 
 def _map_to_floats(chain: Chain | None, originals: Vectors) -> Vectors:
+    """Return vectors `(n, d)` mapped by a chain of transforms to floats `(n, k)`, or unchanged without one. Raise
+    `BadValueError` if a result is not finite.
+    """
     return _require_finite(originals if chain is None else chain.transform(originals))
 
 
 def _require_finite(vectors: Vectors) -> Vectors:
+    """Return the vectors unchanged. Raise `BadValueError` if they hold NaN or inf."""
     if not np.isfinite(vectors).all():
         raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
     return vectors
 
 
 def _load_chain(spec: IndexSpec, artifact: tuple[bytes, bytes]) -> Chain:
-    """Load an index's chain from the bytes of its manifest and tensors, and check that it fits the settings.
+    """Load an index's chain of transforms from the bytes of its manifest and tensors, check its dimensions, and return
+    it.
 
     Raises:
         ArtifactError: if they are damaged, or the chain does not map the index's vectors to its dimensions.
@@ -180,7 +196,7 @@ def _load_chain(spec: IndexSpec, artifact: tuple[bytes, bytes]) -> Chain:
 
 
 def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
-    """Read manifest and tensors of a chain saved in a folder, as bytes."""
+    """Return the manifest and the tensors, as bytes, of a chain of transforms that is saved in a folder."""
     return read_file(folder, MANIFEST), read_file(folder, TENSORS)
 
 
@@ -196,7 +212,7 @@ def normalize_rows(vectors: Vectors) -> Vectors:
 
 
 def require_finite_norms(vectors: Vectors) -> None:
-    """Raise `BadValueError` if a vector is so long that its squared norm overflows float32."""
+    """Raise `BadValueError` if a vector is so long that its squared norm overflows float32. The message says which."""
     with np.errstate(over="ignore"):
         invalid = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
     if invalid.any():
@@ -217,7 +233,7 @@ def require_directions(vectors: Vectors) -> None:
 
 
 def require_float16(vectors: Vectors) -> None:
-    """Raise `BadValueError` if float16 cannot hold a vector: its largest entry is too large or too small.
+    """Raise `BadValueError` if float16 cannot hold a vector, because its largest entry is too large or too small.
 
     The largest absolute entry of each nonzero vector must be within float16's normal range.
     """

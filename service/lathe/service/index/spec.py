@@ -162,12 +162,12 @@ class IndexSpec:
 
     @property
     def has_originals(self) -> bool:
-        """Whether the original vectors are stored, and not codes alone."""
+        """Whether the original vectors are stored, and not byte codes alone."""
         return self.originals != "none"
 
     @property
     def stored_dtype(self) -> str:
-        """Dtype of what the record stores for an item: of its original vector, or of its code."""
+        """Dtype of what the record stores for an item: of its original vector, or of its byte code."""
         return self.originals if self.has_originals else "uint8"
 
     def to_json(self) -> dict[str, Any]:
@@ -175,7 +175,9 @@ class IndexSpec:
         return asdict(self)
 
     def describe(self, name: str, count: int, state: str) -> dict[str, Any]:
-        """Return name, number of items, state and settings of an index as a dict that all backends share."""
+        """Return a dict of an index's name, number of items, state and settings, for responses. All backends share
+        it.
+        """
         return {
             "name": name,
             "count": count,
@@ -198,7 +200,7 @@ _STORED_SPEC = TypeAdapter(IndexSpec)
 
 
 def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
-    """Build the settings of an index from a dict as `IndexSpec.to_json` returns it, and validate them.
+    """Build the settings of an index from a dict that `IndexSpec.to_json` returned, validate them, and return them.
 
     They are validated because a backup's record may come from someone else: settings become names of folders and
     tables, and decide how much space rows take.
@@ -217,7 +219,8 @@ def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
 
 
 def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, Any]) -> None:
-    """Raise `ConflictError` if an existing index differs from the requested settings, naming these.
+    """Raise `ConflictError` if requested settings differ from those of an existing index. The message names these
+    settings.
 
     Args:
         name: name of the index, for the message.
@@ -235,7 +238,7 @@ def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, An
 
 
 def require_originals(spec: IndexSpec, purpose: str, param: str | None = None) -> None:
-    """Raise `ConflictError` if the index does not store its original vectors, which `purpose` needs.
+    """Raise `ConflictError` if an index stores no original vectors. The message says that `purpose` needs them.
 
     Args:
         spec: settings of the index.

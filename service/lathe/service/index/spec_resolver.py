@@ -16,7 +16,7 @@ from lathe.training.encoder.text_encoder import compute_space_id
 
 
 class SpecResolver:
-    """Resolver of encoder, chain and spaces of an index.
+    """Translation of requests to create or reindex an index into complete settings and a chain of transforms.
 
     Args:
         find_encoder: returns the encoder of a name, or the default one for None.
@@ -36,7 +36,8 @@ class SpecResolver:
         self.list_encoders = list_encoders
 
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
-        """Return the settings for a new index as requested, and its chain's (manifest, tensors) or None.
+        """Return the settings of the index that a request describes, and the manifest and tensors of its chain of
+        transforms, or None for raw vectors.
 
         Raises:
             ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
@@ -63,11 +64,12 @@ class SpecResolver:
     def resolve_reindexed(
         self, request: ReindexRequest, index: SearchIndex
     ) -> tuple[IndexSpec, Artifact, HasSpace | None]:
-        """Return an index's new settings, its chain's files, and the new encoder, or None if that stays.
+        """Return an index's settings after a reindexing, its chain of transforms (manifest and tensors) or None, and
+        the new encoder or None if it stays.
 
-        They are those of the index's next generation (its rows and graph, built again). Settings that the request
-        leaves None are kept, and the generation's name is new and random. An encoder with the same fingerprint is no
-        change. If no other encoder, chain or dimensions are requested, the index's own chain files are returned.
+        The settings name the index's next generation (its rows and graph, built again) by a new, random name. Settings
+        that the request leaves None are kept. An encoder with the same fingerprint is no change. If no other encoder,
+        chain or dimensions are requested, the index's own chain files are returned.
 
         Raises:
             ConflictError: if encoder, chain or dimensions would change, and the index stores no originals.
@@ -82,6 +84,7 @@ class SpecResolver:
             for key in ("metric", "m", "ef_construction", "text_field")
             if (value := getattr(request, key)) is not None
         }
+        # A random name, so that the folder of an abandoned reindexing is never taken for this one's.
         spec = replace(spec, generation=secrets.token_hex(6), **changed)
         if encoder is None and request.chain is None and request.dimensions is None:
             return spec, index.read_artifact(), None
@@ -89,6 +92,7 @@ class SpecResolver:
         owner = encoder or self._find_encoder(spec.encoder, chain, spec.width)
         known = None if encoder is not None else spec.width
         target, fingerprint, width = self._resolve_target(owner, chain, request.dimensions, known)
+        # Compact vectors of another space can only be made from the originals.
         if target.space_id != spec.space_id:
             require_originals(spec, "another chain or encoder", "chain" if encoder is None else "encoder")
         spec = replace(
@@ -99,7 +103,8 @@ class SpecResolver:
         return spec, self._read_artifact(target), encoder
 
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
-        """Return the encoder of an index: the named one, else the one its chain was fitted for, else None.
+        """Return the encoder of that name, or else the one that the chain of transforms was fitted for, or None if
+        there is none.
 
         With neither name nor chain, return None if `width` is given, else the default encoder.
         """
@@ -115,10 +120,11 @@ class SpecResolver:
     def _resolve_target(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
-        """Resolve an index's chain and dimensions. Return the target, encoder fingerprint and original dimensions.
+        """Return an index's chain of transforms cut to the dimensions, its encoder's fingerprint or None, and the
+        dimensions of original vectors.
 
-        The target is the chain cut to the dimensions, or no chain. Without an encoder, the fingerprint is that of the
-        encoder the chain was fitted for, or None.
+        For raw vectors the target has no chain. Without an encoder, the fingerprint is that of the encoder that the
+        chain was fitted for, or None.
 
         Raises:
             ServiceError: if these do not fit together, or `width` is needed and None.
@@ -153,13 +159,16 @@ class SpecResolver:
         )
 
     def _read_artifact(self, target: Target) -> Artifact:
+        """Return the manifest and tensors, as bytes, of the target's chain of transforms, or None for raw vectors."""
         if target.loaded is None:
             return None
         return self.registry.read_files(target.loaded.name, target.loaded.version)
 
 
 def _describe_spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
-    """Return the index settings that name the encoder, the chain and the spaces of original and reduced vectors."""
+    """Return the settings that name an index's encoder and chain of transforms, and its space ids and dimensions, as a
+    dict.
+    """
     return {
         "encoder": encoder.name if encoder else None,
         "encoder_fingerprint": fingerprint,

@@ -22,9 +22,6 @@ from lathe.training.fitting.requests import NewFit, SourcedRequest
 def _require_input_name(name: str) -> str:
     """Return `name` if it is a file name that jobs read as an input. Raise `ValueError` otherwise.
 
-    Raises:
-        ValueError: otherwise.
-
     Names come from outside, so that any other could be a path to a file that is none of the job's.
     """
     if name not in INPUT_NAMES:

@@ -318,7 +318,7 @@ def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> No
 
     require_redis(settings)
     require_device(settings.device)
-    Home(settings.home).require_writable()
+    Home(settings.home).open_writable()
     queue = RedisQueue.open(settings)
     with closing(create_process_starter(settings.device)) as processes, closing(queue.connection):
         worker = Worker(queue, worker_class, build_job_environment(settings), processes)

@@ -31,7 +31,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
 
     The training log is copied to the job's folder each time it grows.
     """
-    from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
+    from lathe.service.encoders.training import TrainingContext, require_free_name, train_encoder
 
     home = Home(settings.home)
     require_free_name(job.request.name, settings)
@@ -39,7 +39,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
     # A link may have appeared since the request came.
     request = job.request.model_copy(update={"job": locate_data_sets(job.request.job, settings.data_root)})
     log = TrainingLog(folder)
-    context = TrainingSetting(
+    context = TrainingContext(
         wait_for_redis(lambda: open_trained(home, settings.redis_url, [request.name]), part_of(on_progress, 0.0, 0.0)),
         home.training,
         "POST /train",
@@ -58,7 +58,7 @@ def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress
 
     It is the dict of `lathe.service.encoders.adaptations.Adaptation.to_json`.
     """
-    from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
+    from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
     from lathe.training.encoder.opening import open_encoder
 
     request = locate_inputs(job.request, job.files, folder)
@@ -73,7 +73,7 @@ def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress
         lambda: open_trained(home, settings.redis_url, [request.name] if request.name else []), waiting
     )
     log = TrainingLog(folder)
-    context = AdaptationSetting(
+    context = AdaptationContext(
         settings, registry, trained, home, "POST /adapt", job=folder.name, on_work_folder=log.watch
     )
     return run_adaptation(request, encoder, context, log.follow(on_progress)).to_json()

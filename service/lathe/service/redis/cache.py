@@ -68,7 +68,7 @@ Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.in
 
 
 class SharedCache:
-    """Cache of vectors in Redis.
+    """Cache of vectors of texts in Redis, as float16, which all replicas share.
 
     While Redis is unreachable, lookups miss and writes are dropped.
 
@@ -109,7 +109,7 @@ class SharedCache:
         self.client.close()
 
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
-        """Look up texts' vectors in Redis by key. Return one entry for each key, None where there is none.
+        """Look up vectors of texts in Redis by key. Return an entry for each key in order, or None where there is none.
 
         An entry is None if it is missing or damaged, or Redis fails. Hits, misses and damaged entries are counted. A
         timeout pauses requests, and a lost connection marks Redis as down.
@@ -188,10 +188,10 @@ class SharedCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Write vectors `(n, d)` and their token counts to Redis as float16, under the keys of their texts.
+        """Write vectors `(n, d)` and their token counts to Redis as float16, under the keys of their texts, with
+        checksums.
 
-        Each has a checksum. Vectors that overflow float16 are skipped. The number of tokens that were cut is left out
-        where it is 0.
+        Vectors that overflow float16 are skipped. The number of tokens that were cut is left out where it is 0.
         """
         # Numbers beyond 65504 become inf in float16; such rows are left out below.
         with np.errstate(over="ignore"):
@@ -209,6 +209,9 @@ class SharedCache:
             self.script(keys=[YOUNG, OLD, STATE], args=limits + pairs)
 
     def _note_failure(self, operation: str, error: redis_errors.RedisError) -> None:
+        """Count a failed read or write. After a timeout, pause requests. After a lost connection, mark Redis as
+        down.
+        """
         FAILURES.labels(operation).inc()
         # A slow Redis is left alone for a while; a lost one is marked as down for all that use it.
         if isinstance(error, redis_errors.TimeoutError):
@@ -218,7 +221,7 @@ class SharedCache:
 
 
 def _decode_entry(content: bytes, normalized: bool, dimensions: int) -> CachedVector | None:
-    """Decode a cached entry to a float32 vector and its token counts, or return None if it is damaged.
+    """Return a cached entry as a float32 vector `(d,)` with its token counts, or None if it is damaged.
 
     It is damaged if its checksum, dimensions or numbers are wrong.
 
@@ -231,6 +234,7 @@ def _decode_entry(content: bytes, normalized: bool, dimensions: int) -> CachedVe
     if len(content) not in (end, end + 4) or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
 
+    # CRC-32 of the rest (4 bytes), tokens read (4), d numbers (2 each), and tokens cut (4) unless there are none.
     vector = np.frombuffer(content[:end], np.float16, offset=8).astype(np.float32)
     if not np.isfinite(vector).all():
         return None

@@ -55,10 +55,7 @@ class RedisConnection:
         UP.set(0)
 
     def close(self) -> None:
-        """Close the connections.
-
-        A later request opens new ones.
-        """
+        """Close the connections. A later request opens new ones."""
         self.client.close()
 
     @property
@@ -67,25 +64,18 @@ class RedisConnection:
         return self.problem is None
 
     def mark_up(self) -> None:
-        """Mark Redis as usable, log it if that is new, and set the metric."""
+        """Mark Redis as usable, log that if Redis was not usable before, and set the metric."""
         with self.guard:
             if self.problem is not None:
                 log.info("Redis is reached")
             self.problem = None
         UP.set(1)
 
-    def mark_answering(self) -> None:
-        """Note that Redis answers, so that requests are sent again.
-
-        The local replica may still be out of date.
-        """
-        self.silent = False
-
     def mark_down(self, problem: str, code: str = "redis_unreachable") -> None:
-        """Mark Redis as unusable because of `problem`, and log that if Redis was usable before.
+        """Mark Redis as unusable because of `problem`, log that if Redis was usable before, and set the metric.
 
-        The metric is set. While a replicator (the thread that copies Redis to disk) runs, requests then fail at once
-        until it reaches Redis again.
+        While a replicator (the thread that copies Redis to disk) runs, requests then fail at once until it reaches
+        Redis again.
         """
         with self.guard:
             self.code = code
@@ -97,9 +87,9 @@ class RedisConnection:
         UP.set(0)
 
     def check_settings(self) -> None:
-        """Set `danger` to a warning if Redis's memory settings allow it to evict chains, else to None.
+        """Set `danger` to a warning if Redis's memory settings allow it to evict chains of transforms, else to None.
 
-        It is None too if Redis does not permit reading its settings.
+        It is None, too, if Redis does not permit reading its settings.
         """
         self.danger = None
         with suppress(redis_errors.ResponseError):  # Redis may forbid CONFIG
@@ -110,7 +100,7 @@ class RedisConnection:
 
     @contextmanager
     def reached(self) -> Iterator[Redis]:
-        """Yield the Redis client to a block that needs Redis, and convert Redis's errors to `UnavailableError`.
+        """Yield the Redis client to a block, and convert Redis's errors in it to `UnavailableError`.
 
         A lost connection also marks Redis as down.
 
@@ -129,7 +119,8 @@ class RedisConnection:
             raise unavailable from error
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Run `change` as one atomic Redis transaction, retrying if a watched key changes. Return its result.
+        """Run `change` as one atomic Redis transaction, and return its result. If a watched key changes meanwhile, run
+        it again.
 
         Args:
             change: reads, calls `multi`, and queues the writes; may be called several times.
@@ -145,7 +136,7 @@ class RedisConnection:
 
 
 def connect(url: str, seconds: float, retries: int = 1) -> Redis:
-    """Create a Redis client with timeouts and retries. It connects when it is first used.
+    """Return a new Redis client with timeouts and retries. It connects when it is first used.
 
     Args:
         url: URL of Redis.
@@ -163,7 +154,7 @@ def connect(url: str, seconds: float, retries: int = 1) -> Redis:
 
 
 def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
-    """Convert an error of Redis to an `UnavailableError` that says what is wrong and has a code."""
+    """Return the `UnavailableError` that says what an error of Redis means, with a code for programs."""
     match error:
         case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
             return UnavailableError("Redis rejects the password of LATHE_REDIS_URL", code="redis_unreachable")
@@ -182,12 +173,13 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
 
 
 def _decode_text(value: bytes | str) -> str:
-    """Decode a value from Redis if it is bytes."""
+    """Return a text from Redis as `str`. Bytes are decoded as UTF-8."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _get_first_line(error: Exception) -> str:
     # redis-py quotes a command of a pipeline, with parts of what it would have written.
+    """Return the first line of an error's message, at most 200 characters, without a command that redis-py quotes."""
     message = re.sub(r"(?s)^Command # \d+ \(.*\) of pipeline caused error: ", "", str(error))
     return (message.splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 

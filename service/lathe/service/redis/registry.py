@@ -30,7 +30,7 @@ from lathe.transforms.files import parse_json, parse_json_object, replace_synced
 
 
 class SharedRegistry(SharedVersions, Registry):
-    """The registry of all replicas, with a copy of its chains and size routes in a folder.
+    """The registry of chains of transforms that all replicas share in Redis, with a copy of it in a folder.
 
     Args:
         root: folder of the copy; processes may share it.
@@ -44,9 +44,9 @@ class SharedRegistry(SharedVersions, Registry):
         self.size_routes: _SharedSizeRoutes = _SharedSizeRoutes(self.size_routes.path, self, self.record)
 
     def load(self, ref: str) -> LoadedChain:
-        """Load the chain that a reference such as `name@2` names. A version damaged on disk is fetched again.
+        """Load the chain of transforms that a reference such as `name@2` names from memory or disk, and return it.
 
-        The chain comes from memory or disk. The damaged version is deleted and fetched from Redis.
+        A version that is damaged on disk is deleted and fetched from Redis.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -68,12 +68,10 @@ class SharedRegistry(SharedVersions, Registry):
         job: str | None = None,
         distribution: FitDistribution | None = None,
     ) -> tuple[int, bool]:
-        """Add a fitted chain as its next version, in Redis and on disk. Return the version, and whether it is live.
+        """Add a fitted chain of transforms as its next version, in Redis and on disk. Return the version, and whether
+        it is live.
 
         A job that runs twice publishes once. The arguments are those of `Registry.publish`.
-
-        Returns:
-            The version, and whether it is live.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -82,6 +80,7 @@ class SharedRegistry(SharedVersions, Registry):
         with tempfile.TemporaryDirectory() as scratch:
 
             def prepare(version: int) -> tuple[bytes, dict[str, Path]]:
+                # Called again with the next number if another replica takes this one meanwhile.
                 folder = Path(scratch) / str(version)
                 chain.save(folder, {"name": name, "version": version}, distribution)
                 return read_file(folder, MANIFEST), {path: folder / path for path in (TENSORS, DISTRIBUTION)}
@@ -91,12 +90,8 @@ class SharedRegistry(SharedVersions, Registry):
         return outcome
 
     def import_chain(self, name: str, source: Registry) -> bool:
-        """Copy a chain from another registry, unless its name was ever used. Return whether it was copied.
-
-        It is copied to Redis and to disk.
-
-        Returns:
-            Whether the chain was copied.
+        """Copy a chain of transforms from another registry to Redis and disk, unless its name was ever used. Return
+        whether it was copied.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -106,7 +101,8 @@ class SharedRegistry(SharedVersions, Registry):
         return imported
 
     def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
-        """Write a version's files from a folder to Redis, once its chain was loaded from them.
+        """Write a version's files from a folder to Redis, once its chain of transforms was loaded from them. Return the
+        upload.
 
         Raises:
             ArtifactError: if they are damaged.
@@ -116,7 +112,8 @@ class SharedRegistry(SharedVersions, Registry):
         return super().upload_version(source, name, version)
 
     def list_files(self, manifest: bytes) -> dict[str, str | None]:
-        """Return the files of a chain's version: its tensors, and the fit distribution if there is one.
+        """Return the files of a version of a chain of transforms as `{relative path: SHA-256}`: its tensors, and its
+        fit distribution with None.
 
         Raises:
             ValueError: if the manifest is damaged.
@@ -130,25 +127,27 @@ ROUTES_NAME = "which chain answers which size"
 
 
 class _SharedSizeRoutes(SizeRoutes):
-    """The size routes of all encoders, in Redis."""
+    """The size routes of all encoders, in Redis: which chain of transforms answers requests for a number of
+    dimensions.
+    """
 
     def __init__(self, path: Path, chains: ChainFolder, record: SharedRecord) -> None:
         super().__init__(path, chains)
         self.record = record
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain now set.
+        """Set the chain of transforms that answers an encoder's requests for a number of dimensions. Return the chain
+        that answers them now.
 
-        It is written to Redis and to the local copy.
-
-        Returns:
-            The chain that the size is routed to; an earlier one if `replace` is false and its chain still exists.
+        It is written to Redis and to the local copy. The result is an earlier chain if `replace` is false and that
+        chain still exists.
 
         Raises:
             UnavailableError: if Redis is unreachable.
         """
 
         def change(pipe: Pipeline) -> str:
+            # All reads come before `multi`: after it, redis-py only queues commands.
             content: Any = pipe.hget(SIZE_ROUTES, encoder_fingerprint)
             routes = _parse_routes(content)
             is_routed = not replace and self.find_chain(routes, route) is not None
@@ -187,9 +186,10 @@ class _SharedSizeRoutes(SizeRoutes):
                 replace_synced(self.path, written)
 
     def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Parse one encoder's size routes from Redis to `{fingerprint: {dimensions: chain}}`.
+        """Return one encoder's size routes from Redis, or from the local copy if Redis's are damaged, as `{fingerprint:
+        {dimensions: chain}}`.
 
-        If they are damaged, that is noted and those of the local copy are returned. The result is empty if it has none.
+        The damage is counted. The result is empty if the local copy has none either.
         """
         name = fingerprint.decode(errors="replace")
         try:
@@ -200,13 +200,16 @@ class _SharedSizeRoutes(SizeRoutes):
         return {} if local_routes is None else {name: local_routes}
 
     def _read_local(self) -> dict[str, dict[str, str]]:
+        """Return the size routes of the local copy, by encoder. Empty if the copy is damaged."""
         try:
             return self.read()
         except ArtifactError:
             return {}
 
     def push(self) -> None:
-        """Write the local size routes of each encoder to Redis if it has none there. Skips routes to missing chains."""
+        """Write the local size routes of each encoder to Redis, if Redis has none for it. Routes to missing chains are
+        left out.
+        """
         names = set(self.chains.names())
         for fingerprint, routes in self._read_local().items():
             size_routes = {route: ref for route, ref in routes.items() if ref.partition("@")[0] in names}
@@ -226,11 +229,15 @@ class _SharedSizeRoutes(SizeRoutes):
 
 
 def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str]) -> None:
+    """Queue Redis commands on `pipe` that write an encoder's size routes and announce the change to replicas."""
     pipe.hset(SIZE_ROUTES, fingerprint, json.dumps(size_routes))
     pipe.xadd(CHANGES, {"size_routes": fingerprint}, maxlen=CHANGES_KEPT)
 
 
 def _parse_routes(content: bytes | None) -> dict[str, str]:
+    """Return an encoder's size routes, `{dimensions: chain of transforms}`, from JSON. None gives an empty dict, damage
+    an `ArtifactError`.
+    """
     try:
         return parse_size_routes(parse_json(content or b"{}"))
     except (ValueError, AttributeError) as error:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Replicator:
-    """The replicator thread, which copies each change in Redis to the local copies of chains and trained encoders.
+    """Thread that copies each change in Redis to the local copies of chains of transforms and trained encoders.
 
     Everything is copied whenever Redis was unreachable, so that no change is missed; after that each change arrives
     through a stream within milliseconds. What cannot be copied does not stop the others.
@@ -72,7 +72,7 @@ class Replicator:
         self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and wait up to `FIRST_SECONDS` for its first attempt to copy all chains."""
+        """Start the thread, and wait up to 3 s for its first attempt to copy all chains of transforms."""
         self.connection.has_replicator = True
         self.thread.start()
         self.tried.wait(FIRST_SECONDS)
@@ -85,7 +85,8 @@ class Replicator:
         self.client.close()
 
     def run(self) -> None:
-        """Copy all chains and trained encoders from Redis to disk, then copy each change, until the thread is stopped.
+        """Copy all chains of transforms and trained encoders from Redis to disk, then copy each change, until the
+        thread is stopped.
 
         Redis is marked as usable once the chains are copied, as models take longer. After any error, or if Redis holds
         another record than before, Redis is marked as unusable and the thread starts over.
@@ -93,7 +94,7 @@ class Replicator:
         while not self.stopping.is_set():
             try:
                 self.client.ping()
-                self.connection.mark_answering()
+                self.connection.silent = False  # requests are sent again, though the copy may still be out of date
                 position = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
@@ -115,12 +116,10 @@ class Replicator:
             self.stopping.wait(AGAIN_SECONDS)
 
     def _copy_everything(self) -> Any:
-        """Copy all chains and size routes from Redis, and return the stream position from which to read changes.
+        """Copy all chains of transforms and size routes from Redis. Return the position in the change stream from which
+        to read on.
 
         Also checks the settings of Redis.
-
-        Returns:
-            The position in the change stream from which to read on.
         """
         # The position is read before anything is copied: a change in between is copied twice instead of never.
         newest: Any = self.client.xrevrange(CHANGES, count=1)
@@ -130,15 +129,12 @@ class Replicator:
         return newest[0][0] if newest else "0-0"
 
     def _copy_changes(self, position: Any) -> Any:
-        """Copy what changed after a position of the change stream. Return the new position.
+        """Copy what changed in Redis after a position in the change stream, and return the new position.
 
         Waits up to `BLOCK_SECONDS` for changes. Every `retry_seconds`, what could not be copied is tried again.
 
         Args:
             position: position in the stream that was read last.
-
-        Returns:
-            The new position.
         """
         streams: Any = self.client.xread({CHANGES: position}, block=int(1000 * BLOCK_SECONDS))
         changes = [change for _, stream in streams for change in stream]
@@ -157,7 +153,7 @@ class Replicator:
         return position
 
     def bring_up_to_date(self) -> None:
-        """Write chains and size routes to Redis that it lacks, then copy all of them from Redis to disk.
+        """Write chains of transforms and size routes to Redis that it lacks, then copy all of them from Redis to disk.
 
         Failures are noted in `failures`.
 
@@ -183,19 +179,17 @@ class Replicator:
             self._copy_versions(self.trained, name)
 
     def _copy_versions(self, folder: SharedVersions, name: str) -> None:
-        """Copy a chain or trained encoder from Redis.
-
-        A failure is noted in `failures`.
-        """
+        """Copy a chain or trained encoder of this name from Redis. A failure is noted in `failures`."""
         self._attempt(f"the {folder.kind} {name}", folder.kind, partial(folder.pull, name))
 
     def retry(self) -> None:
-        """Try again to copy what is in `failures`, as the disk may have space by now."""
+        """Try again to copy everything in `failures`, as the disk may have space by now."""
         for _, again in list(self.failures.values()):
             again()
 
     def _attempt(self, what: str, kind: str, pull: Callable[[], None]) -> None:
-        """Call `pull` to copy the item named `what`. If it fails, note that in `failures`, else clear the entry.
+        """Call `pull`, which copies what `what` names. Note a failure in `failures`, and remove it from there after a
+        success.
 
         A failure is logged if it is new, and damage is counted by kind.
         """
@@ -214,13 +208,17 @@ class Replicator:
                 log.info("%s is copied now", what)
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each thing that could not be copied."""
+        """Return a sentence for each chain of transforms, trained encoder or set of size routes that could not be
+        copied.
+        """
         return [sentence for sentence, _ in list(self.failures.values())]
 
 
 @dataclass(frozen=True)
 class Replica:
-    """What replicas share, chains, trained encoders and a cache, and the thread that keeps the copies up to date."""
+    """What one server shares through Redis: chains of transforms, trained encoders and a cache, and the thread that
+    copies changes.
+    """
 
     connection: RedisConnection
     registry: SharedRegistry
@@ -238,9 +236,8 @@ class Replica:
         retry_seconds: float = RETRY_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> "Replica":
-        """Open this server's copy of the shared chains, install the starter chains, and return the replica.
-
-        Nothing is requested from Redis yet.
+        """Return this server's copy of what replicas share. The starter chains are installed in it. Nothing is
+        requested from Redis yet.
 
         Args:
             home: the state folder.
@@ -275,7 +272,7 @@ class Replica:
         self.connection.close()
 
     def bring_up_to_date(self) -> None:
-        """Copy chains and size routes from Redis once, for a command that does not serve.
+        """Copy chains of transforms and size routes from Redis once, for a command that does not serve.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -283,12 +280,14 @@ class Replica:
         self.replicator.bring_up_to_date()
 
     def describe(self) -> dict[str, Any]:
-        """Return the state of Redis and the shared cache as JSON for `/info`."""
+        """Return a dict for `/info`: whether Redis is up, its problem or None, and the shared cache's dtype and
+        accuracy or None.
+        """
         cache = {"dtype": "float16", "cosine": COSINE} if self.cache is not None else None
         return {"up": self.connection.up, "problem": self.connection.problem, "cache": cache}
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each current problem with Redis or the local copy, for `/health`."""
+        """Return a sentence for each current problem with Redis or with the local copy."""
         problem = self.connection.problem
         outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.connection.danger] if self.connection.danger else []

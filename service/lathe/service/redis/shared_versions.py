@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Upload:
-    """A version's files that are in Redis already, and expire unless a transaction keeps them.
+    """Files of a version that were written to Redis, and that expire unless a transaction keeps them.
 
     Attributes:
         stamp: what the record will say of the version.
@@ -70,9 +70,9 @@ class Upload:
 
 
 class SharedVersions(VersionFolder, ABC):
-    """The versions of all replicas, with a copy in a folder.
+    """Versions of chains of transforms, or of trained encoders, that replicas share in Redis, with a copy in a folder.
 
-    lathe:files:<digest>   hash: a version's manifest, and the pieces of its other files as <path>:<number>
+    lathe:files:<digest> hash: a version's manifest, and the pieces of its other files as <path>:<number>
 
     The digest in the key is that of the manifest. Files may be large, so they are written before the transaction in
     which a record names them. Until then they expire.
@@ -98,7 +98,7 @@ class SharedVersions(VersionFolder, ABC):
 
     @abstractmethod
     def list_files(self, manifest: bytes) -> Mapping[str, str | None]:
-        """Return the relative paths of a version's files beside its manifest, with the SHA-256 of each.
+        """Return the files of a version beside its manifest, as `{relative path: SHA-256}`.
 
         A file whose digest is None may be missing, and is checked when it is read.
 
@@ -107,10 +107,10 @@ class SharedVersions(VersionFolder, ABC):
         """
 
     def join_record(self) -> None:
-        """Use the set of versions in Redis, starting it if there is none, and write names to it that it lacks.
+        """Use the set of versions in Redis, or start one if there is none. Then write to Redis the names that only this
+        copy has.
 
-        The names written are those that only this server's copy has. One that is damaged in this copy is logged and
-        skipped.
+        A name that is damaged in this copy is logged and skipped.
 
         Raises:
             UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
@@ -123,7 +123,7 @@ class SharedVersions(VersionFolder, ABC):
                 log.error("this replica's copy of the %s %s is damaged: %s", self.kind, name, error)
 
     def list_all_names(self) -> list[str]:
-        """List the names that Redis or this copy has, sorted.
+        """Return the names of the chains, or trained encoders, that Redis or this copy has, sorted.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -134,7 +134,8 @@ class SharedVersions(VersionFolder, ABC):
         return sorted({*filter(is_name, (key.removeprefix(prefix) for key in keys)), *self.names()})
 
     def push(self, name: str, source: VersionFolder) -> bool:
-        """Write a name with all its versions to Redis, unless Redis knows it. Return whether it was written.
+        """Write a chain or trained encoder with all versions that `source` has of it to Redis, unless Redis knows its
+        name. Return whether it was written.
 
         Raises:
             ArtifactError: if a version is damaged.
@@ -163,7 +164,8 @@ class SharedVersions(VersionFolder, ABC):
         job: str | None,
         prepare: Callable[[int], tuple[bytes, Mapping[str, Path]]],
     ) -> tuple[int, bool]:
-        """Add the next version of a name in Redis, and return it and whether it is live. The copy is left as it is.
+        """Add the next version of a chain or trained encoder in Redis. Return its number, and whether it is live. The
+        copy on disk is left as it is.
 
         Args:
             name: the name.
@@ -186,7 +188,9 @@ class SharedVersions(VersionFolder, ABC):
                 return version, pointer.live == version
 
     def _commit(self, name: str, version: int, promote: bool | None, upload: Upload) -> Pointer | None:
-        """Write an uploaded version to the record. Return the new pointer, or None if its number is taken."""
+        """Write an uploaded version to the record of its name. Return the new pointer, or None if its number is
+        taken.
+        """
 
         def change(pipe: Pipeline) -> Pointer | None:
             record = read_record(pipe, self.kind, name)
@@ -200,7 +204,8 @@ class SharedVersions(VersionFolder, ABC):
         return self.record.transaction(change, build_key(self.kind, name))
 
     def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
-        """Write a version's files from a folder to Redis, where they expire unless a transaction keeps them.
+        """Write a version's files from a folder to Redis, where they expire unless a transaction keeps them. Return the
+        upload.
 
         Raises:
             ArtifactError: if they are damaged.
@@ -216,7 +221,7 @@ class SharedVersions(VersionFolder, ABC):
         return self.upload(manifest, files, source.links_within, job)
 
     def upload(self, manifest: bytes, files: Mapping[str, Path], root: Path | None, job: str | None) -> Upload:
-        """Write a manifest and files to Redis, where they expire unless a transaction keeps them.
+        """Write a manifest and files to Redis, where they expire unless a transaction keeps them. Return the upload.
 
         Args:
             manifest: the manifest.
@@ -230,6 +235,7 @@ class SharedVersions(VersionFolder, ABC):
             UnavailableError: if Redis is unreachable, or full. What was written is removed after any of these errors.
         """
         stamp = VersionStamp(compute_digest(manifest), job)
+        # A random key, as another replica may be writing the same files: two writers must not share pieces.
         key = f"{build_files_key(stamp)}:{secrets.token_hex(8)}"
         with self.connection.reached() as client:
             try:
@@ -250,7 +256,7 @@ class SharedVersions(VersionFolder, ABC):
         return Upload(stamp, key)
 
     def _write_versions(self, pipe: Pipeline, name: str, uploads: Mapping[int, Upload], pointer: Pointer) -> None:
-        """Begin the writes of a transaction with versions of a name and its pointer.
+        """Begin the writes of a Redis transaction, and queue those of a name's uploaded versions and its pointer.
 
         Raises:
             UnavailableError: if uploaded files are gone, which a Redis that is full may remove.
@@ -265,15 +271,17 @@ class SharedVersions(VersionFolder, ABC):
         write_pointer(pipe, self.kind, name, pointer)
 
     def pull_if_reachable(self, name: str) -> None:
-        """Update the copy of a name from Redis. If Redis is unreachable, leave that to the replicator."""
+        """Update the copy of a chain or trained encoder from Redis. If Redis is unreachable, do nothing, as the
+        replicator will.
+        """
         with suppress(UnavailableError):
             self.pull(name)
 
     def pull(self, name: str) -> None:
-        """Update the copy of a name on disk from Redis: fetch new versions, move the pointer, delete old ones.
+        """Update the copy of a chain or trained encoder on disk from Redis: fetch new versions, set which one is live,
+        and delete those that are gone.
 
-        Versions that are gone in Redis are deleted. If the record of the name is missing in Redis, the versions here
-        are written back to it.
+        If the record of the name is missing in Redis, the versions here are written back to it.
 
         Raises:
             UnavailableError: if Redis is unreachable, or holds another record than before.
@@ -306,7 +314,7 @@ class SharedVersions(VersionFolder, ABC):
                 del self.refused[ref]
 
     def fetch_again(self, name: str, version: int) -> None:
-        """Delete this copy's files of a version that is damaged on disk, and fetch them from Redis.
+        """Delete the files of a version that is damaged on disk, and fetch them from Redis.
 
         Raises:
             UnavailableError: if Redis is unreachable; a version that was deleted is then fetched later.
@@ -316,7 +324,8 @@ class SharedVersions(VersionFolder, ABC):
         self.pull(name)
 
     def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Compute a name's new pointer with `change`, write it to Redis and to disk, and return it.
+        """Compute with `change` which version of a chain or trained encoder is live. Write that to Redis and to disk,
+        and return the new pointer.
 
         Args:
             name: the name.
@@ -339,7 +348,8 @@ class SharedVersions(VersionFolder, ABC):
         return pointer
 
     def check_version(self, name: str, version: int) -> Any:
-        """Update the copy of a name from Redis, then read one of its versions, and return its manifest.
+        """Update the copy of a chain or trained encoder from Redis, check the files of one of its versions as serving
+        it would, and return its manifest.
 
         A version that is damaged on disk is fetched again first.
 
@@ -357,9 +367,9 @@ class SharedVersions(VersionFolder, ABC):
             return super().check_version(name, version)
 
     def _apply_pointer(self, name: str, record: VersionRecord) -> None:
-        """Write the pointer of a record in Redis to disk, if the version that it makes live is on disk.
+        """Make the version live on disk that is live according to Redis, if that version is on disk.
 
-        If that version is missing and none is live here, the most recent earlier version becomes live.
+        If it is missing and none is live here, the most recent earlier version becomes live.
         """
         versions = self.versions(name)
         pointer = record.pointer
@@ -370,6 +380,7 @@ class SharedVersions(VersionFolder, ABC):
             self._replace_pointer(name, replace(pointer, live=earlier[-1], earlier=earlier[:-1]))
 
     def _replace_pointer(self, name: str, pointer: Pointer) -> None:
+        """Write a name's pointer to disk, unless the same one is there."""
         try:
             same = self.read_pointer(name) == pointer
         except ArtifactError:
@@ -378,7 +389,7 @@ class SharedVersions(VersionFolder, ABC):
             self.write_pointer(name, pointer)
 
     def _has_version(self, name: str, version: int, stamp: VersionStamp) -> bool:
-        """Return whether this version is on disk, by comparing its manifest's digest with the stamp's.
+        """Return whether this version is on disk: its manifest there has the digest that the record in Redis says.
 
         The other files are checked when they are read.
         """
@@ -389,10 +400,10 @@ class SharedVersions(VersionFolder, ABC):
         return compute_digest(manifest) == stamp.manifest
 
     def _fetch_version(self, name: str, version: int, stamp: VersionStamp) -> None:
-        """Copy a version's files from Redis to disk, or refuse them if they do not have the digests of the record.
+        """Copy a version's files from Redis to disk, or refuse the version if they do not have the digests of the
+        record.
 
-        A version that is there is replaced. The caller holds the name's lock. A version that is refused is logged,
-        counted and noted in `refused`.
+        A version that is there is replaced. The caller holds the name's lock.
         """
         ref = f"{name}@{version}"
         target = self.root / name / str(version)
@@ -420,7 +431,9 @@ class SharedVersions(VersionFolder, ABC):
         sync_folder(self.root / name)
 
     def _fetch_files(self, stamp: VersionStamp, manifest: bytes, folder: Path) -> bool:
-        """Write a version's files from Redis to a folder, piece by piece. Return whether their digests are right."""
+        """Write a version's files from Redis to a folder, piece by piece. Return whether the digests are those in the
+        manifest.
+        """
         try:
             files = self.list_files(manifest)
         except ValueError:
@@ -436,6 +449,7 @@ class SharedVersions(VersionFolder, ABC):
         return True
 
     def _fetch_pieces(self, stamp: VersionStamp, path: str) -> Iterator[bytes]:
+        """Yield the pieces of a version's file from Redis, in order."""
         with self.connection.reached() as client:
             for number in count():
                 piece: Any = client.hget(build_files_key(stamp), f"{path}:{number}")
@@ -444,6 +458,7 @@ class SharedVersions(VersionFolder, ABC):
                 yield piece
 
     def _refuse(self, ref: str) -> None:
+        """Note in `refused` that a version was altered in Redis, and count it. Log it the first time."""
         REFUSED.inc()
         # Each pull reads the version again, so only the first refusal is logged.
         if ref not in self.refused:
@@ -452,10 +467,11 @@ class SharedVersions(VersionFolder, ABC):
 
 
 def build_files_key(stamp: VersionStamp) -> str:
-    """Return the Redis key of the files of a version."""
+    """Return the Redis key under which the files of a version are stored."""
     return f"lathe:files:{stamp.manifest}"
 
 
 def _read_pieces(path: Path, root: Path | None) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces. With a `root`, no link may lead out of that folder."""
     with path.open("rb") if root is None else open_beneath(root, path.relative_to(root).as_posix()) as file:
         yield from read_pieces(file)

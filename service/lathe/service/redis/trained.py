@@ -20,7 +20,7 @@ from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions
 
 
 class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
-    """The trained encoders of all replicas, with a copy in a folder.
+    """The registry of trained encoders that all replicas share in Redis, with a copy of it in a folder.
 
     Args:
         root: folder of the copy; processes may share it.
@@ -33,7 +33,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         self.connect(connection, grace_seconds)
 
     def bring_up_to_date(self, names: Iterable[str] | None = None) -> None:
-        """Copy trained encoders from Redis, after writing those to it that it lacks.
+        """Write trained encoders to Redis that it lacks, then copy trained encoders from Redis to disk.
 
         Args:
             names: names of the encoders to copy, as models are large; None for all.
@@ -48,7 +48,8 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
             self.pull(name)
 
     def find_published(self, name: str, job: str | None) -> int | None:
-        """Return the version of a name that a job has published, on any machine, or None.
+        """Update the copy of a trained encoder from Redis. Return the version of it that a job published on any
+        machine, or None.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -66,12 +67,10 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         promote: bool | None,
         job: str | None = None,
     ) -> tuple[int, bool]:
-        """Add a trained model as the next version of a name, in Redis and on disk.
+        """Add a trained model as the next version of an encoder, in Redis and on disk. Return the version, and whether
+        it is live.
 
         The arguments are those of `TrainedEncoders.publish`.
-
-        Returns:
-            The version, and whether it is live.
 
         Raises:
             BadValueError: if the name is not valid, or the model has files that no version may have.
@@ -92,7 +91,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         return outcome
 
     def list_files(self, manifest: bytes) -> dict[str, str | None]:
-        """Return the files of the model.
+        """Return the files of a version's model as `{relative path: SHA-256}`.
 
         Raises:
             ValueError: if the manifest is damaged.

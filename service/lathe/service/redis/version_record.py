@@ -39,7 +39,7 @@ POINTER, VERSION = b"pointer", b"version:"
 
 @dataclass(frozen=True)
 class VersionStamp:
-    """What the record says of a version.
+    """SHA-256 of a version's manifest, and the job that published the version, as recorded in Redis.
 
     Attributes:
         manifest: SHA-256 of the manifest, which has the digests of all other files.
@@ -52,14 +52,16 @@ class VersionStamp:
 
 @dataclass(frozen=True)
 class VersionRecord:
-    """The record of a name in Redis: the pointer, and the stamp of each version."""
+    """The record of a chain of transforms or trained encoder in Redis: which version is live, and each version's digest
+    and job.
+    """
 
     pointer: Pointer
     stamps: dict[int, VersionStamp]
 
     @classmethod
     def parse(cls, kind: str, name: str, content: dict[bytes, bytes]) -> "VersionRecord":
-        """Parse the Redis hash of a name to its live pointer and the stamps of its versions.
+        """Parse the Redis hash of a chain of transforms or trained encoder, and return its record.
 
         An empty hash means that the name was never used.
 
@@ -77,7 +79,7 @@ class VersionRecord:
         return cls(pointer, stamps)
 
     def find_published(self, job: str | None) -> int | None:
-        """Return the version that a job published, or None."""
+        """Return the version that a job published, or None if there is none or `job` is None."""
         return next((version for version, stamp in self.stamps.items() if job and stamp.job == job), None)
 
     @property
@@ -87,41 +89,45 @@ class VersionRecord:
 
 
 def build_key(kind: str, name: str) -> str:
-    """Return the Redis key of a name's record."""
+    """Return the Redis key of the record of a chain of transforms or trained encoder. The kind is "chain" or
+    "encoder".
+    """
     return f"lathe:{kind}:{name}"
 
 
 def read_record(client: Redis, kind: str, name: str) -> VersionRecord:
-    """Read the record of a name (pointer and versions), within a transaction if `client` is its pipeline."""
+    """Read the record of a chain of transforms or trained encoder from Redis and return it. `client` may be a
+    transaction's pipeline.
+    """
     content: Any = client.hgetall(build_key(kind, name))
     return VersionRecord.parse(kind, name, content)
 
 
 def write_stamp(pipe: Pipeline, kind: str, name: str, version: int, stamp: VersionStamp) -> None:
-    """Queue a Redis command on `pipe` that writes what the record says of a version."""
+    """Queue a Redis command on `pipe` that writes a version's digest and job to the record of a name."""
     pipe.hset(build_key(kind, name), f"version:{version}", json.dumps(asdict(stamp)))
 
 
 def delete_stamp(pipe: Pipeline, kind: str, name: str, version: int) -> None:
-    """Queue a Redis command on `pipe` that removes a version from the record."""
+    """Queue a Redis command on `pipe` that removes a version from the record of a name."""
     pipe.hdel(build_key(kind, name), f"version:{version}")
 
 
 def write_pointer(pipe: Pipeline, kind: str, name: str, pointer: Pointer) -> None:
-    """Queue Redis commands on `pipe` that write a name's pointer and announce the change to replicas."""
+    """Queue Redis commands on `pipe` that write which version of a chain or encoder is live, and announce the change to
+    replicas.
+    """
     pipe.hset(build_key(kind, name), "pointer", pointer.serialize())
     pipe.xadd(CHANGES, {kind: name}, maxlen=CHANGES_KEPT)
 
 
 def compute_digest(content: bytes) -> str:
-    """Return the SHA-256 digest of the content as hexadecimal text."""
+    """Return the SHA-256 of the content in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _parse_identity(content: bytes) -> str:
-    """Return the id of the set of all versions that this Redis holds.
-
-    Each Redis has one such record. Its schema must be one that this version of Lathe reads.
+    """Return the id of the set of versions that a Redis holds, from its record of that.
 
     Raises:
         UnavailableError: if the record cannot be read, or is of a newer version of Lathe.
@@ -148,7 +154,8 @@ T = TypeVar("T")
 
 
 class SharedRecord:
-    """The set of versions in Redis, of which a folder is the local copy.
+    """The set of all versions in a Redis, which a random id tells from that of another Redis. A folder is its local
+    copy.
 
     Args:
         root: folder of the local copy, which stores the id of its record.
@@ -160,7 +167,7 @@ class SharedRecord:
 
     @property
     def identity(self) -> str | None:
-        """Id of the set of versions in Redis that the local folder is a copy of, or None before its first copy."""
+        """Id of the set of versions in Redis that the local folder is a copy of, or None before the first copy."""
         try:
             return read_plain_file(self.root / IDENTITY_FILE).decode()
         except FileNotFoundError:
@@ -170,13 +177,13 @@ class SharedRecord:
         """Raise `UnavailableError` unless Redis holds the set of versions that the local folder is a copy of.
 
         Args:
-            content: the record as read from Redis; None if there is none.
+            content: bytes of the record `lathe:registry` in Redis; None if there is none.
         """
         if content is None or _parse_identity(content) != self.identity:
             raise UnavailableError("Redis holds other versions than before: try again", code="redis_unreachable")
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Run `change` as one atomic Redis transaction that is committed at most once. Return its result.
+        """Run `change` as one atomic Redis transaction that is committed at most once, and return its result.
 
         Redis must hold this record. The transaction leaves a token in Redis for `TOKEN_SECONDS`, by which a repetition
         after a lost reply is recognized.
@@ -189,6 +196,7 @@ class SharedRecord:
             UnavailableError: if Redis is unreachable, or holds no record or another record. The replicator copies
                 another record within a second, so the caller may try again.
         """
+        # redis-py sends a transaction again after a lost reply, and it may have been committed the first time.
         token, outcomes = f"lathe:change:{secrets.token_hex(8)}", list[T]()
 
         def check_and_change(pipe: Pipeline) -> T:
@@ -203,10 +211,11 @@ class SharedRecord:
         return self.connection.transaction(check_and_change, IDENTITY, *keys)
 
     def join(self, grace_seconds: float) -> None:
-        """Start the set of versions in a Redis that has none, or join the one there. Store its id in the folder.
+        """Make the local folder a copy of the set of versions in Redis, and store that set's id in the folder. If Redis
+        has no set, start one.
 
-        A Redis without a record is new, or has lost its data. If the folder is a copy of another record, it is
-        renamed, because its versions may be nowhere else.
+        A Redis without a record is new, or has lost its data. If the folder is a copy of another record, it is renamed,
+        because its versions may be nowhere else.
 
         Args:
             grace_seconds: seconds that a new folder waits before it starts a record, so that folders with versions go
@@ -239,9 +248,8 @@ class SharedRecord:
             replace_synced(self.root / IDENTITY_FILE, redis_id.encode())
 
     def _set_aside_folder(self, identity: str) -> None:
-        """Rename the local folder, which is a copy of another Redis, so that its versions are kept but not served.
-
-        The new name is logged.
+        """Rename the local folder, which is a copy of another Redis, so that its versions are kept and not served. Log
+        the new name.
         """
         renamed = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
         self.root.rename(renamed)

@@ -96,7 +96,7 @@ class Starter:
 
 def ask(engine, *texts, **options):
     """Have the engine's queue admit texts, if the engine is ready."""
-    return engine.queue.admit(list(texts), EncodeOptions(**options), engine.require_ready().max_length)
+    return engine.queue.admit(list(texts), EncodeOptions(**options), engine.get_ready_info().max_length)
 
 
 def lengths(work):

@@ -27,7 +27,7 @@ def test_an_engine_is_loading_and_refuses_requests_before_its_model_is_ready(sta
         ask(engine, "a")
     made[0].loaded.set()
     assert engine.settled.wait(SECONDS)
-    assert engine.state == "ready" and engine.require_ready() is INFO
+    assert engine.state == "ready" and engine.get_ready_info() is INFO
     assert lengths(ask(engine, "a")) == [1]
 
 
@@ -139,7 +139,7 @@ def test_a_restarted_worker_with_another_fingerprint_is_logged_and_used(start, c
     made[0].set(dead=True)
     error_of(ask(engine, "a"))
     eventually(lambda: engine.state == "ready")
-    assert engine.require_ready().fingerprint == "e" * 32
+    assert engine.get_ready_info().fingerprint == "e" * 32
     assert "another space" in caplog.text
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lathe.service.errors import BadValueError, TooLargeError, UnavailableError, convert_error
-from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching
+from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching_labels
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.record_file import MAX_PARAMETERS, SCHEMA_VERSION
 from lathe.service.index.query import Query, parse_filter
@@ -51,7 +51,7 @@ def delete(record, ids):
 
 def matching(record, condition, steps=FILTER_STEPS):
     """Return the labels that satisfy a condition, with a limit on the work."""
-    return find_matching(record, condition, 0, 10**6, FilterWork(steps))
+    return find_matching_labels(record, condition, 0, 10**6, FilterWork(steps))
 
 
 def tables(record):

@@ -16,7 +16,7 @@ MAX_RETRY_SECONDS = 60
 
 @dataclass(frozen=True)
 class BatchWait:
-    """Tokens that a worker waits for, and for how long, instead of taking a smaller batch at once.
+    """How many tokens a worker waits for before it takes a batch, and for how long at most.
 
     Callers who wait for their response before they send the next request return one by one. A worker that took the
     first of them at once would be busy with one text while the others arrive; a forward pass costs as much as four
@@ -28,9 +28,8 @@ class BatchWait:
 
     @classmethod
     def after_batch(cls, parts: list[Part], seconds: float) -> "BatchWait":
-        """Return what to wait for after a batch: half its tokens, for at most a quarter of its time.
-
-        After a batch of one part there is no wait.
+        """Return what to wait for after a batch: half its tokens, for at most a quarter of its time. After one part,
+        nothing.
         """
         return cls(sum(part.tokens for part in parts) // 2, seconds / 4) if len(parts) > 1 else cls()
 
@@ -73,7 +72,7 @@ class AdmissionQueue:
         keep_raw: bool = False,
         positions: list[int] | None = None,
     ) -> Work:
-        """Queue a request's texts for encoding, and return their `Work`, whose future gets the vectors.
+        """Queue a request's texts for encoding. Return the work, whose `future` gets the vectors.
 
         Args:
             texts: texts of a request.
@@ -128,6 +127,9 @@ class AdmissionQueue:
         self.on_admit()
 
     def _release(self, work: Work) -> None:
+        """Subtract the texts and tokens of a finished or cancelled request from those accepted, and remove it from the
+        queue if it is there.
+        """
         with self.changed:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated
@@ -140,7 +142,7 @@ class AdmissionQueue:
         return self.texts >= self.max_texts or self.tokens >= self.max_tokens
 
     def estimate_retry_seconds(self) -> int:
-        """Return the estimated whole seconds until half of the accepted tokens are done, from 1 to 60."""
+        """Return an estimate of the seconds until half of the accepted tokens are done, from 1 to 60."""
         seconds = self.tokens / 2 / self.rate if self.rate else 1.0
         return min(max(1, math.ceil(seconds)), MAX_RETRY_SECONDS)
 
@@ -148,10 +150,12 @@ class AdmissionQueue:
         """Update `rate` (tokens per second of all workers) with one worker's batch, as a moving average."""
         pace = workers * tokens / max(seconds, 1e-6)
         with self.changed:
+            # The latest batch counts a tenth, so that a single batch of few texts changes little.
             self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
 
     def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT, max_texts: int | None = None) -> list[Part]:
-        """Take parts of queued requests for a worker, about `tokens` tokens in all. Waits if nothing is queued.
+        """Take parts of queued requests for a worker, of about `tokens` tokens in all, and return them. Wait up to
+        `seconds` if nothing is queued.
 
         If other workers idle, only a share is taken. With `max_texts`, up to so many texts are taken whether others
         idle or not, because each batch is a call with a price of its own. Blocks up to `seconds` for the first text,
@@ -194,6 +198,7 @@ class AdmissionQueue:
             return parts
 
     def _count_waiting_tokens(self) -> int:
+        """Return the estimated tokens of the texts that no worker has taken."""
         return sum(work.tokens_waiting for work in self.works)
 
     def fail_all(self, error: Exception) -> None:

@@ -60,21 +60,21 @@ class EncoderWorker(Protocol):
     """A worker that encodes the texts a dispatcher sends it: a process with a model, or calls to an embeddings API."""
 
     def wait_ready(self) -> EncoderInfo:
-        """Wait until texts can be encoded, and return what encodes them.
+        """Wait until texts can be encoded. Return the description of the encoder that encodes them.
 
         Raises:
             TrainingError: if the encoder cannot be loaded or reached.
         """
 
     def send(self, parts: list[Part]) -> None:
-        """Send texts to encode.
+        """Send parts of requests to the worker, which encodes their texts.
 
         Raises:
             OSError: if the worker has ended.
         """
 
     def receive(self, seconds: float) -> Reply:
-        """Return the reply to the earliest unanswered `send`.
+        """Wait for the reply to the earliest `send` that has none, and return it.
 
         Raises:
             OSError, EOFError: if the worker has ended.
@@ -84,10 +84,7 @@ class EncoderWorker(Protocol):
         """Return whether the worker has not ended."""
 
     def stop(self) -> None:
-        """End the worker.
-
-        A thread waiting for its reply gets an error.
-        """
+        """End the worker. A thread that waits for its reply gets an error."""
 
 
 class WorkerProcess:
@@ -117,6 +114,7 @@ class WorkerProcess:
             ours.close()
             raise
 
+        # A worker that stops in the middle of a message would block this thread for ever.
         limit = struct.pack("ll", int(options.seconds), 0)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of one read or write, within a message
             ours.setsockopt(socket.SOL_SOCKET, option, limit)
@@ -129,7 +127,7 @@ class WorkerProcess:
             raise
 
     def wait_ready(self) -> EncoderInfo:
-        """Wait, without a time limit, until the process has loaded the model, and return its description.
+        """Wait, without a time limit, until the process has loaded the model. Return the description of the encoder.
 
         Raises:
             EncoderError: if the model cannot be loaded.
@@ -148,7 +146,7 @@ class WorkerProcess:
         )
 
     def send(self, parts: list[Part]) -> None:
-        """Send texts to encode to the process.
+        """Send parts of requests to the process, which encodes their texts.
 
         Raises:
             OSError: if the process has ended.
@@ -156,7 +154,7 @@ class WorkerProcess:
         framing.send(self.connection, {"parts": [build_message(part) for part in parts]})
 
     def receive(self, seconds: float) -> Reply:
-        """Wait for the worker's reply to the earliest message that it has not answered, and return it.
+        """Wait for the worker's reply to the earliest message that has none, and return it.
 
         Errors that the worker reports of single parts are in the reply's `results`, and are not raised.
 
@@ -182,16 +180,14 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Kill the process and wait for its end.
-
-        A thread waiting for its reply gets an error.
-        """
+        """Kill the process and wait for its end. A thread that waits for its reply gets an error."""
         self.process.kill()
         self.process.wait()
 
 
 class Dispatcher:
-    """Passes texts from the admission queue to one worker, and the worker's vectors to the requests they are for.
+    """Sends texts from the admission queue to one worker, and passes the worker's vectors to the requests that wait for
+    them.
 
     Attributes:
         sent: parts of each message that the worker has not answered, earliest first.
@@ -228,18 +224,19 @@ class Dispatcher:
         self.sent: deque[list[Part]] = deque()
         self.retiring = threading.Event()
 
-    def run(self, window: int) -> None:
-        """Send queued texts to the worker and pass its vectors to their requests, until told to stop.
+    def run(self, window_tokens: int) -> None:
+        """Send queued texts to the worker, in messages of about `window_tokens` tokens, and pass its vectors to their
+        requests.
 
-        It stops when `stopping` or `retiring` is set. Up to `options.ahead` messages, of about `window` tokens each,
-        are sent before the first is answered.
+        It ends when `stopping` or `retiring` is set. Up to `options.ahead` messages are sent before the first is
+        answered.
 
         Raises:
             OSError, EOFError: when the worker has ended, or does not reply in time.
         """
         wait = NO_WAIT
         while not self.stopping.is_set() and not (self.retiring.is_set() and not self.sent):
-            parts = self._take(window, wait)
+            parts = self._take(window_tokens, wait)
             if parts:
                 self._send(parts)
             elif not self.sent and not self.worker.alive():
@@ -254,18 +251,20 @@ class Dispatcher:
                 if self.options.max_texts is None:
                     wait = BatchWait.after_batch(answered, reply.seconds)
 
-    def _take(self, window: int, wait: BatchWait) -> list[Part]:
-        """Take parts of requests from the queue, about `window` tokens. Waits only if the worker has nothing to do.
+    def _take(self, window_tokens: int, wait: BatchWait) -> list[Part]:
+        """Return parts of queued requests for the worker, of about `window_tokens` tokens. Wait for some only if the
+        worker has nothing to do.
 
-        None are taken once `retiring` is set.
+        The list is empty if nothing is queued, or once `retiring` is set.
         """
         if self.retiring.is_set():
             return []
         seconds = 0.0 if self.sent else self.options.check_seconds
-        return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.options.max_texts)
+        return self.queue.take(window_tokens, seconds, NO_WAIT if self.sent else wait, self.options.max_texts)
 
     def _send(self, parts: list[Part]) -> None:
         # Noted before it is sent, so that `fail_sent` answers these parts too if the worker has ended.
+        """Send parts of requests to the worker, and record how long each request waited for its first one."""
         self.sent.append(parts)
         self.worker.send(parts)
         for part in parts:
@@ -273,7 +272,8 @@ class Dispatcher:
                 metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Pass each part's vectors or error in a worker's reply to its request, and update the metrics.
+        """Pass each part's vectors or error in a worker's reply to its request. Update the metrics of throughput and
+        batches.
 
         The worker replies in the order of the parts.
         """
@@ -293,7 +293,7 @@ class Dispatcher:
 
 
 def build_message(part: Part) -> dict[str, Any]:
-    """Return a part of a request (texts, options, chain) as a dict that is sent to the worker as JSON.
+    """Return a part of a request as a dict that is sent to the worker as JSON.
 
     Its keys are `texts`, `positions` (of the texts in the request), `options`, `chain` and `keep_raw`.
     """
@@ -309,9 +309,9 @@ def build_message(part: Part) -> dict[str, Any]:
 
 
 def _build_error(reply: dict[str, Any], name: str) -> Exception:
-    """Build the exception that a worker's reply describes. `name` is the encoder's, for the message.
+    """Return the exception that a worker's reply describes. `name` is the encoder's, for the message.
 
-    An unexpected exception becomes an `UnavailableError`.
+    An exception that is not in `ERRORS` becomes an `UnavailableError`.
     """
     if reply["error"] in ERRORS:
         return ERRORS[reply["error"]](reply["message"])
@@ -319,7 +319,7 @@ def _build_error(reply: dict[str, Any], name: str) -> Exception:
 
 
 def build_crash_error(name: str) -> ServiceError:
-    """Build the error that answers requests whose worker process ended unexpectedly."""
+    """Return the error that answers requests whose worker process ended unexpectedly."""
     return UnavailableError(
         f"the encoder {name} crashed on this request or one beside it; it is being restarted", code="encoder_crashed"
     )

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """The worker processes of one encoder, and whether it is ready.
+    """The workers of one encoder, its admission queue, and its state: loading, ready, failed, unloaded and so on.
 
     Attributes:
         info: what a worker loaded; None before the first was ready.
@@ -87,10 +87,7 @@ class Engine:
         self.supervisors = [Supervisor(self, number) for number in range(options.workers)]
 
     def start(self) -> None:
-        """Start the threads that start the workers and load the model.
-
-        Returns at once.
-        """
+        """Start the threads that start the workers, which load the model. Return at once."""
         for supervisor in self.supervisors:
             supervisor.thread.start()
 
@@ -113,10 +110,7 @@ class Engine:
             supervisor.join()
 
     def wake(self) -> None:
-        """Note that the encoder is used, and have it loaded again if it is unloaded.
-
-        Returns at once.
-        """
+        """Note that the encoder is used, and have it loaded again if it is unloaded. Return at once."""
         self.last_used = time.monotonic()
         self.wanted.set()
 
@@ -124,9 +118,6 @@ class Engine:
         """End the workers to free their memory, unless the encoder is in use. Return whether they will end.
 
         Requests that come meanwhile have the encoder loaded again, and wait for that.
-
-        Returns:
-            Whether the workers will end.
         """
         with self.guard:
             all_ready = len(self.ready_dispatchers) == len(self.supervisors)
@@ -145,10 +136,7 @@ class Engine:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the model's weights in all its workers.
-
-        The result is 0 while it was never loaded.
-        """
+        """Bytes of the model's weights in all its workers, or 0 before the model was first loaded."""
         return 0 if self.info is None else self.info.model_bytes * len(self.supervisors)
 
     def fail_unfinished(self) -> None:
@@ -161,6 +149,7 @@ class Engine:
             dispatcher.fail_sent(error)
 
     def _build_stop_error(self) -> UnavailableError:
+        """Return the error that answers the requests that a stopped encoder leaves unfinished."""
         return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
 
     @property
@@ -181,14 +170,11 @@ class Engine:
             return "failed"
         return "loading" if self.info is None else "restarting"
 
-    def require_ready(self) -> EncoderInfo:
-        """Return the description of the loaded encoder, or raise `UnavailableError` while it is not ready.
+    def get_ready_info(self) -> EncoderInfo:
+        """Return the description of the loaded encoder, or raise `UnavailableError` while the encoder is not ready.
 
         If the encoder is unloaded and requests are held, the description is the one from before. If they are not held,
         it is loaded again from now on, and the error is raised.
-
-        Raises:
-            UnavailableError: while the encoder is not ready. If it is unloaded, it is loaded again from now on.
         """
         info = self.info
         self.last_used = time.monotonic()
@@ -206,7 +192,7 @@ class Engine:
         return info
 
     def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
-        """Add a dispatcher whose worker is ready, store what the worker loaded, and open the queue.
+        """Add a dispatcher whose worker is ready, set `info` to what the worker loaded, and open the admission queue.
 
         The problem is cleared, and `settled` is set. The queue of a stopping engine stays closed.
 
@@ -229,7 +215,7 @@ class Engine:
         self.settled.set()
 
     def unregister(self, dispatcher: Dispatcher | None, problem: str | None) -> None:
-        """Remove a dispatcher whose worker ended. If no worker is ready then, close the queue.
+        """Remove a dispatcher whose worker ended. If no worker is ready then, close the admission queue.
 
         Args:
             dispatcher: the dispatcher; None if the worker never was ready.
@@ -300,13 +286,10 @@ class Supervisor:
                 metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
 
     def _run_worker(self) -> str | None:
-        """Run one worker to its end. Return why it never became ready, or None if it did.
+        """Start a worker, dispatch texts to it until it ends, and stop it. Return why it never became ready, or None if
+        it did.
 
-        Texts are dispatched to it meanwhile. Then its unanswered requests get an error, and the worker is killed. Its
-        end is logged, unless the engine is stopping or unloaded.
-
-        Returns:
-            Why the worker never was ready, or None if it was.
+        Then its unanswered requests get an error. Its end is logged, unless the engine is stopping or unloaded.
         """
         engine = self.engine
         dispatcher: Dispatcher | None = None

@@ -59,7 +59,7 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _split_arrays(block: bytes, announced: list[tuple[str, list[int]]]) -> list[Array]:
-    """Split a block of bytes into arrays of the announced dtypes and shapes, and return copies of them.
+    """Return the arrays in a block of bytes, which have the announced dtypes and shapes and follow one another.
 
     Raises:
         TypeError, ValueError: if a dtype is not numeric, or the shapes do not match the block.

@@ -43,14 +43,14 @@ class UpstreamConnection:
         self.unexpected = ThreadProblem(f"the latest request to the encoder {spec.name}")
 
     def start_worker(self, _spec: EncoderSpec) -> "UpstreamWorker":
-        """Return a new worker that encodes by calls to the API over this connection. The argument is ignored."""
+        """Return a new worker that encodes by calls to the API over this connection. The spec is ignored."""
         worker = UpstreamWorker(self)
         with self.guard:
             self.workers.add(worker)
         return worker
 
     def open(self) -> UpstreamEncoder:
-        """Return the encoder that calls the API, opening it first if it is closed.
+        """Return the encoder that calls the API. Open it first if it is closed.
 
         Raises:
             TrainingError: if there is no key for the API, or stored vectors cannot be read.
@@ -78,6 +78,7 @@ class UpstreamConnection:
         return None if encoder is None else encoder.problem
 
     def _count(self, usage: Usage, amount: float) -> None:
+        """Add an amount to the metric of the API's calls, texts, tokens or cost."""
         metrics.UPSTREAM[usage].labels(self.spec.name).inc(amount)
 
 
@@ -93,10 +94,11 @@ class UpstreamWorker:
         self.sent: deque[list[Part]] = deque()
 
     def wait_ready(self) -> EncoderInfo:
-        """Find out which space the API's vectors are of, and return the description of the encoder.
+        """Identify the API's model by its vectors of test texts, unless that was done recently. Return the encoder's
+        description.
 
         Raises:
-            TrainingError: if that cannot be found out.
+            TrainingError: if the model cannot be identified.
         """
         try:
             encoder = self.encoder = self.connection.open()
@@ -124,13 +126,15 @@ class UpstreamWorker:
         self.sent.append(parts)
 
     def receive(self, seconds: float) -> Reply:
-        """Encode the texts that were sent first by calls to the API, and return vectors or an error for each part.
+        """Encode the texts that were sent first by calls to the API. Return a reply with vectors or an error for each
+        part.
 
         The API's own time limits apply instead of `seconds`. Parts with equal options share a call. An error is that of
         the parts whose texts it concerns.
         """
         parts, begun = self.sent.popleft(), time.perf_counter()
         results: dict[int, PartResult | Exception] = {}
+        # Each call has a price and a latency of its own, so parts share one where their options allow.
         groups: dict[EncodeOptions, list[int]] = {}
         for position, part in enumerate(parts):
             groups.setdefault(part.work.options, []).append(position)
@@ -145,7 +149,7 @@ class UpstreamWorker:
         return Reply(ordered, [(texts, tokens, tokens)] if texts else [], time.perf_counter() - begun)
 
     def _encode_group(self, parts: list[Part], options: EncodeOptions) -> list[PartResult | Exception]:
-        """Encode parts with equal options together, and return the vectors or the error of each part."""
+        """Encode parts with equal options together. Return the vectors or the error of each part, in order."""
         assert self.encoder is not None
         texts = [part.work.texts[row] for part in parts for row in part.rows]
         try:
@@ -174,15 +178,12 @@ class UpstreamWorker:
         return self.encoder is not None and self.encoder is self.connection.encoder
 
     def stop(self) -> None:
-        """Release the connection.
-
-        The last worker closes it, which ends the calls of all of them.
-        """
+        """Release the connection. The last worker closes it, which ends the calls of all workers."""
         self.connection.release(self)
 
 
 def _build_result(part: Part, encoded: list[StoredVector | Exception], normalize: bool) -> PartResult | Exception:
-    """Stack the vectors of a part's texts, optionally normalized, or return the first error among them.
+    """Return the vectors of a part's texts as one array with their token counts, or the first error among them.
 
     The error names the position of its text in the request.
     """

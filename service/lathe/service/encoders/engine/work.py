@@ -89,7 +89,8 @@ class Reply:
 
 @dataclass(eq=False)
 class Work:
-    """A request's texts, taken longest first, and the results received so far.
+    """The encoding of one request's texts, which workers take in parts, longest texts first, and the vectors received
+    so far.
 
     Attributes:
         chain: chain to apply; None for raw vectors.
@@ -111,6 +112,9 @@ class Work:
     submitted: float = field(default_factory=perf_counter)
 
     def __post_init__(self) -> None:
+        """Estimate the cost of each text in tokens, and put the texts in the order in which they are taken, longest
+        first.
+        """
         self.estimates = [estimate_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
         # Texts of like length are neighbours, so that a part needs little padding.
@@ -128,7 +132,7 @@ class Work:
         return self.taken < len(self.texts) and not self.future.done()
 
     def take(self, tokens: int, max_texts: int | None = None) -> "Part":
-        """Take the next texts as a part of about `tokens` estimated tokens, the longest texts first.
+        """Take the next texts, the longest first, and return them as a part of about `tokens` estimated tokens.
 
         A part has at least one text and at most `max_texts`.
         """
@@ -136,6 +140,7 @@ class Work:
         self.begun = self.begun or now
         first, total = self.taken, 0
         end = len(self.order) if max_texts is None else min(first + max_texts, len(self.order))
+        # At least one text, however many tokens it has, or it would never be taken.
         while self.taken < end and (self.taken == first or total < tokens):
             total += self.estimates[self.order[self.taken]]
             self.taken += 1
@@ -143,9 +148,8 @@ class Work:
         return Part(self, self.order[first : self.taken], total, now - self.submitted)
 
     def receive(self, rows: list[int], result: PartResult) -> None:
-        """Store the vectors of the texts at positions `rows`. After the last ones, resolve the request's future.
-
-        The vectors of all parts are then joined.
+        """Store the vectors of the texts at positions `rows`. Once all are there, join them and set them as the
+        future's result.
         """
         with self.answering:
             self.results.append((rows, result))
@@ -157,20 +161,19 @@ class Work:
                 self.future.set_result(answer)
 
     def fail(self, error: Exception) -> None:
-        """Answer the request with an error, set on its future, unless that is resolved or cancelled already."""
+        """Set an error on the request's future, unless that has a result or was cancelled."""
         with self.answering:
             if self._claim_future():
                 self.future.set_exception(error)
 
     def _claim_future(self) -> bool:
-        """Return whether the future still waits for a result.
-
-        If it does, it can no longer be cancelled.
-        """
+        """Return whether the future has neither a result nor was cancelled. If so, it can no longer be cancelled."""
         return not self.future.done() and self.future.set_running_or_notify_cancel()
 
     def _join_results(self) -> EncodedTexts:
-        """Join the parts' vectors and token counts in the order of the request's texts, and add the times taken."""
+        """Return the vectors and token counts of all parts in the order of the request's texts, with the times
+        taken.
+        """
         now = perf_counter()
         begun = self.begun or now
         rows, result = self.results[0]
@@ -197,7 +200,8 @@ class Work:
 
 
 def estimate_cost(text: str, max_length: int) -> int:
-    """Estimate how many tokens of work a text is for a worker, which reads at most `max_length` tokens of it.
+    """Return an estimate of how many tokens of work a text is for a worker, which reads at most `max_length` tokens of
+    it.
 
     A very long text also costs the search for the part that is read.
     """
@@ -229,7 +233,7 @@ class Part:
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """What a worker reports of the encoder it loaded, or of the embeddings API it calls.
+    """Description of the encoder that a worker has loaded, or of the embeddings API that it calls.
 
     Attributes:
         window_tokens: tokens of the texts that are sent to the worker together; 0 for `WINDOW_BATCHES` batches.
@@ -254,7 +258,7 @@ class EncoderInfo:
         return self.spec.name
 
     def describe(self) -> dict[str, Any]:
-        """Return all fields as one JSON object, with those of the encoder's spec at its top level.
+        """Return the fields as one dict for JSON, with those of the encoder's spec at its top level.
 
         `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured. Of
         an `upstream`, only what users may know is returned. See `UpstreamSpec.describe`.
@@ -267,14 +271,15 @@ class EncoderInfo:
         return described
 
     def find_prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt, by default that of the default prompt.
+        """Return the text of the prompt of this name, or of the default prompt if the name is None. Return None for no
+        prompt.
 
         The rules are those of `Encoder.prompt`.
         """
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def find_side_prompt(self, side: SearchSide) -> str | None:
-        """Return the name of the prompt for the texts on a side of a search.
+        """Return the name of the prompt for queries or for documents, or None if the encoder's default prompt is used.
 
         The rules are those of the function of this name.
         """
@@ -284,11 +289,11 @@ class EncoderInfo:
         """Return the name of the prompt for the texts of a request, or None for the encoder's default.
 
         sentence-transformers gives every model empty prompts `query` and `document`. A request that names one of these
-        means that side of a search, whose prompt may have another name, such as `passage`.
+        means queries or documents, whose prompt may have another name, such as `passage`.
 
         Args:
             prompt_name: prompt that the request names, or None.
-            side: side of a search that the request names, or None.
+            side: `query` or `document`, as the request calls its texts, or None.
         """
         if prompt_name in ("query", "document") and self.prompts.get(prompt_name) == "":
             if prompt_name in (self.spec.prompts or {}):

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Tokenized:
-    """Parts with equal options as batches for the model, or the error that prevented this.
+    """Parts of requests with equal options as tokenized batches, or the error that prevented this.
 
     Attributes:
         parts: the parts as JSON.
@@ -68,7 +68,7 @@ class Tokenized:
 
 
 class Worker:
-    """An encoder, with a cache of the chains that requests apply."""
+    """An encoder in a worker process, with a cache of the chains of transforms that requests apply."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -76,7 +76,8 @@ class Worker:
         self.chains: LRUCache[tuple[str, str], FoldedForms] = LRUCache(MAX_CHAINS)
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
-        """Tokenize the parts of a message, those with equal options together. Return a group of batches for each.
+        """Tokenize the parts of a message, those with equal options together. Return a group of batches for each set of
+        options.
 
         Errors are stored in the returned groups. Parts of a group that fails are tokenized alone when it is encoded.
         """
@@ -90,7 +91,7 @@ class Worker:
         ]
 
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
-        """Tokenize parts with equal options to batches for the model. An error is stored in the returned group.
+        """Tokenize parts with equal options, and return them as a group of batches for the model, or with the error.
 
         With `long_text` "error", a text that is too long is an error. `positions` are those of the parts in the
         message.
@@ -109,9 +110,8 @@ class Worker:
 
     @torch.inference_mode()
     def encode_message(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[framing.Array]]:
-        """Encode the tokenized groups of a message, and return the header and the arrays of the reply.
-
-        Both are in the order of the parts.
+        """Encode the tokenized groups of a message. Return the header and the arrays of the reply, both in the order of
+        the parts.
         """
         begun = time.perf_counter()
         answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
@@ -128,12 +128,11 @@ class Worker:
         return head, [array for _, arrays in results for array in arrays]
 
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group of parts and apply their chains. Parts are tried one by one if the group fails.
+        """Encode a group of parts and apply their chains of transforms. Return each part's header entry and arrays, by
+        its position in the message.
 
-        Failures are returned as entries: no text and no chain may end the process, which answers other requests too.
-
-        Returns:
-            Each part's header entry and arrays, by its position in the message.
+        Parts are tried one by one if the group fails. Failures are returned as entries: no text and no chain may end
+        the process, which answers other requests too.
         """
         try:
             return self._encode_together(group)
@@ -143,12 +142,11 @@ class Worker:
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
 
     def _encode_together(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group of parts in one go and apply their chains. Raise what fails for the whole group.
+        """Encode a group of parts in one go and apply their chains of transforms. Return each part's header entry and
+        arrays, by its position in the message.
 
-        A part of several for which the model gives NaN or inf is encoded again on its own.
-
-        Returns:
-            Each part's header entry and arrays, by its position in the message.
+        What fails for the whole group is raised. A part of several for which the model gives NaN or inf is encoded
+        again on its own.
         """
         if group.error is not None:
             raise group.error
@@ -175,16 +173,17 @@ class Worker:
     def _encode_each_alone(
         self, parts: Iterable[tuple[dict[str, Any], int]]
     ) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
+        """Tokenize and encode each part on its own. Return each part's header entry and arrays, by its position in the
+        message.
+        """
         answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
         for part, position in parts:
             answers |= self._encode_group(self._tokenize_group([part], [position]))
         return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """Run the model on a group's texts. Return vectors `(n, d)` and the tokens read and cut of each text.
-
-        Returns:
-            Vectors `(n, d)` on the device, and the numbers of tokens read and cut of each text, both `(n,)`.
+        """Run the model on a group's texts. Return their vectors `(n, d)` on the device, and the numbers of tokens read
+        and cut of each text, both `(n,)`.
         """
         count, normalize = len(group.pieces.texts), group.parts[0]["options"]["normalize"]
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
@@ -198,7 +197,8 @@ class Worker:
     def _apply_chains(
         self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
     ) -> list[torch.Tensor | Exception]:
-        """Map each part's vectors `(n, d)` by its chain to `(n, k)`, or return the chain's error in their place.
+        """Map each part's vectors `(n, d)` by its chain of transforms. Return for each part the vectors `(n, k)`, or
+        the chain's error.
 
         A part without a chain keeps its vectors. Vectors for the same chain are mapped together: one row takes as long
         as twenty. The results are in the order of the parts.
@@ -219,7 +219,8 @@ class Worker:
         return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return the folded chain that a request's reference names, on the device, from the cache or the disk.
+        """Return the chain of transforms that a request names, folded into fewer steps, on the device, from the cache
+        or the disk.
 
         Over `MAX_CHAINS`, the least recently used chain is dropped.
 
@@ -242,9 +243,10 @@ class Worker:
 def _build_reply(
     part: dict[str, Any], result: torch.Tensor | Exception, raw: torch.Tensor, counts: Sequence[framing.Array]
 ) -> tuple[dict[str, Any], list[framing.Array]]:
-    """Return a part's header entry and arrays for the reply: its vectors and token counts, or its error.
+    """Return a part's header entry and arrays for the reply: vectors and token counts on the CPU, or its error and no
+    arrays.
 
-    The arrays are moved to the CPU. The vectors before the chain are added if the part asks for them.
+    The vectors before the chain are added if the part asks for them.
     """
     if isinstance(result, Exception):
         return _describe_error(result), []
@@ -254,7 +256,7 @@ def _build_reply(
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:
-    """Return an error as a header entry for the reply, `{error: type, message}`.
+    """Return an error as a header entry for the reply, `{error: type, message}`. Only expected errors have a message.
 
     An unexpected error is logged, and its message left out, as it may quote texts.
     """
@@ -265,7 +267,8 @@ def _describe_error(error: Exception) -> dict[str, Any]:
 
 
 def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
-    """Load the encoder that the server requested, try it once, and return it with its description as JSON.
+    """Load the encoder that the server requested, and encode a few texts with it. Return it with its description as
+    JSON.
 
     Sets PyTorch's number of threads.
 
@@ -293,10 +296,9 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
 
 
 def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queue[list[Tokenized]]") -> None:
-    """Read messages from the server, tokenize them, and put them in `ready`. Exits the process at the end.
+    """Read messages from the server, tokenize them, and put the groups in `ready`. Exit the process once that fails.
 
-    It ends when the connection fails. A worker without this thread would accept work and answer none until the server's
-    timeout.
+    A worker without this thread would accept work and answer none until the server's timeout.
     """
     try:
         while True:
@@ -311,7 +313,8 @@ def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queu
 
 
 def main(arguments: list[str]) -> None:
-    """Load an encoder, and encode the messages of the server at the other end of a socket.
+    """Load an encoder, and encode the messages of the server at the other end of a socket, whose file descriptor is the
+    argument.
 
     Args:
         arguments: the number of the socket's file descriptor.

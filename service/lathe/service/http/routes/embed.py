@@ -147,7 +147,7 @@ async def _answer(
     request.scope["memory"].end_parsing()
     await wait_for_encoding(request, pending.work)
 
-    if len(pending.found) <= MAX_INLINE_TEXTS:
+    if len(pending.entries) <= MAX_INLINE_TEXTS:
         response = build(pending.wait_for_answer(), shape)
     else:
         response = await run_in_threadpool(lambda: build(pending.wait_for_answer(), shape))
@@ -282,7 +282,7 @@ async def show_model(name: ModelName, services: ServicesDep) -> Response:
     if not name:
         return await list_models(services)
     try:
-        await run_in_threadpool(services.embedder.require_model, name)
+        await run_in_threadpool(services.embedder.resolve_model, name)
     except (BadValueError, ConflictError, UnknownNameError) as error:
         reason = error.message.removeprefix(f"there is no model {name!r}; ")
         raise UnknownNameError(

@@ -113,7 +113,7 @@ def _assign_size_route(name: str, route: str, services: Services, json_body: byt
     body = validate_json(json_body, SizeRouteBody)
     dimensions = parse_parameter_number(route, "dimensions")
     engine = services.embedder.find_engine(name)
-    encoder = engine.require_ready()
+    encoder = engine.get_ready_info()
     services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
     services.registry.size_routes.assign(encoder.fingerprint, str(dimensions), body.chain, replace=True)
     return {"encoder": engine.spec.name, "dimensions": dimensions, "chain": body.chain}

@@ -149,7 +149,7 @@ def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Br
 def _require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
     """Raise `ConflictError` if `encoder` is not the encoder that the index's vectors come from."""
     engine = services.embedder.find_engine(encoder, param="encoder")
-    if engine.require_ready().fingerprint != spec.encoder_fingerprint:
+    if engine.get_ready_info().fingerprint != spec.encoder_fingerprint:
         moving = any(encoder == request.spec.encoder for request in services.list_reindex_jobs(name).values())
         advice = (
             "it is being reindexed with that encoder, whose queries it takes after some seconds: try again"

@@ -51,12 +51,10 @@ COPIED_BYTES = 1 << 20
 
 
 def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
-    """Copy the index in a folder to a new backup folder `to`, while it may be written. Return the manifest.
+    """Copy the record of the index in `folder` to a new backup folder `to`, and return the backup's manifest: counts,
+    settings and SHA-256.
 
-    The copy is of the index's record (its SQLite file) at one moment.
-
-    Returns:
-        The manifest of the backup, with counts, settings and digest, which is written to the folder, too.
+    The index may be written meanwhile. The copy is of one moment. The manifest is written to the folder, too.
 
     Raises:
         UnknownNameError: if the index does not exist.
@@ -82,7 +80,8 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
 
 
 def open_copy(folder: Path) -> BinaryIO:
-    """Copy the index in a folder while it may be written, and return the copy, open for reading.
+    """Copy the record of the index in `folder`, which may be written meanwhile, and return the copy as a file that is
+    open for reading.
 
     The copy is the index's record (its SQLite file) at one moment. Its file has no name any more, so that its space is
     free once it is closed, or the process killed.
@@ -102,7 +101,9 @@ def open_copy(folder: Path) -> BinaryIO:
 
 
 def _copy_record(folder: Path, copy: Path) -> dict[str, Any]:
-    """Copy the record of an index to a new file, compacted and synced to disk. Return the manifest of the copy."""
+    """Copy an index's record to the new file `copy`, compacted and synced to disk. Return the manifest of a backup with
+    it.
+    """
     create_file(copy).close()  # SQLite fills an empty file
     source = IndexRecord(folder / "record.db", read_only=True)
     try:
@@ -127,7 +128,8 @@ def _copy_record(folder: Path, copy: Path) -> dict[str, Any]:
 
 
 def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str, Any]:
-    """Create an index from a backup, after checking the backup. Return its manifest with the index's name.
+    """Check a backup, create an index from it, and return the backup's manifest with the index's name and number of
+    items.
 
     The SHA-256, the tables and all rows are checked. A running server opens the index on demand.
 
@@ -135,9 +137,6 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
         source: folder of the backup.
         root: folder of all indexes.
         name: name of the new index; None for the original name.
-
-    Returns:
-        The manifest of the backup, with the new name and the number of items in the record.
 
     Raises:
         BadValueError: if no index can have that name.
@@ -156,7 +155,7 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
 
 
 class Restoration:
-    """An index that is being restored: a hidden folder, which becomes the index once its record is checked.
+    """Creation of an index from a copy of its record, in a hidden folder that is renamed once the record is checked.
 
     Args:
         root: folder of all indexes.
@@ -180,7 +179,7 @@ class Restoration:
         self.file = create_file(self.staging / "record.db")
 
     def finish(self) -> int:
-        """Check the record that was written, and give the index its name. Return the number of its items.
+        """Check the record that was written, rename the folder to the index's name, and return the number of its items.
 
         Raises:
             UnavailableError, sqlite3.Error: if the record is damaged, no record, or of a newer schema.
@@ -191,7 +190,7 @@ class Restoration:
         copy = self.staging / "record.db"
         with closing(IndexRecord(copy)) as record:
             _require_sound_record(record)
-            record.write_fields_anew()  # filters must find what the metadata say, whatever the backup says
+            record.rebuild_filter_entries()  # filters must find what the metadata say, whatever the backup says
             count: int = record.count_items()["count"]
 
         with copy.open("r+b") as file:
@@ -207,6 +206,7 @@ class Restoration:
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def _require_free(self) -> None:
+        """Raise `ConflictError` if an index of the new name exists."""
         if (self.root / self.name).exists():
             raise ConflictError(f"an index {self.name} exists: restore under another name, or delete it first")
 
@@ -218,7 +218,7 @@ def require_index(folder: Path) -> None:
 
 
 def _read_backup_manifest(source: Path) -> dict[str, Any]:
-    """Read and check the manifest of a backup folder. Raise `UnavailableError` if it is missing or damaged."""
+    """Return the manifest of a backup folder. Raise `UnavailableError` if it is missing or damaged."""
     try:
         manifest = parse_json_object(read_beneath(source, MANIFEST, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
@@ -261,7 +261,7 @@ BURIED_ITEMS = "SELECT 1 FROM tombstones JOIN items USING (label) LIMIT 1"
 
 
 def _require_sound_record(record: IndexRecord) -> None:
-    """Check that an index's record (its SQLite file) is intact, and raise the first problem as an error.
+    """Check every value of an index's record, and raise an error that names the first problem.
 
     The tables were compared when the record was opened. Checked here are the lengths of all values, before any is read,
     the file, by SQLite, the settings and the chain, counters, tombstones, and each item's id, metadata and vector.
@@ -283,7 +283,7 @@ def _require_sound_record(record: IndexRecord) -> None:
 
 
 def _find_long_value(db: sqlite3.Connection) -> str | None:
-    """Return a sentence on a value that is longer than any of its column can be, or None if there is none.
+    """Return a sentence on a value that is longer than its column allows, or None if there is none.
 
     No such value is read: SQLite stores up to a gigabyte, which compresses to a megabyte.
     """
@@ -303,9 +303,9 @@ def _find_long_value(db: sqlite3.Connection) -> str | None:
 
 
 def _find_problem(record: IndexRecord) -> str | None:
-    """Return a sentence on the first thing wrong with the content of a record, or None if all is well."""
+    """Return a sentence on the first thing wrong with the items, vectors, chains or tombstones of a record, or None."""
     spec, (sequence, last_label) = record.spec, record.read_counters()
-    vector_bytes = _measure_vectors(record, spec)
+    vector_bytes = _measure_vector_bytes(record, spec)
     with record.reading() as db:
         counts = {
             name: db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
@@ -323,6 +323,7 @@ def _find_problem(record: IndexRecord) -> str | None:
             if db.execute(query, values).fetchone() is not None:
                 return f"it has {what}"
 
+        # LEFT JOIN, so that an item without a vector is found and named, too.
         query = f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label)"
         for label, item, metadata, vector in db.execute(query):
             if problem := _find_item_problem(item, metadata) or _find_vector_problem(vector, spec, vector_bytes):
@@ -332,8 +333,9 @@ def _find_problem(record: IndexRecord) -> str | None:
     return None
 
 
-def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
-    """Load the chain of a record, and return how many bytes each stored vector or code must have.
+def _measure_vector_bytes(record: IndexRecord, spec: IndexSpec) -> int:
+    """Return the number of bytes that each stored vector or byte code must have, after loading the record's chain of
+    transforms.
 
     Raises:
         UnavailableError: if the chain is missing, or there are neither originals nor codes.
@@ -348,7 +350,7 @@ def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
 
 
 def _find_item_problem(item: object, metadata: object) -> str | None:
-    """Return what is wrong with an item's stored id or metadata, or None if nothing is."""
+    """Return a phrase on what is wrong with an item's stored id or metadata, or None if nothing is."""
     try:
         if not isinstance(item, str):
             return "has an id that is no text"
@@ -366,6 +368,7 @@ def _find_item_problem(item: object, metadata: object) -> str | None:
 
 
 def _find_vector_problem(vector: object, spec: IndexSpec, vector_bytes: int) -> str | None:
+    """Return a phrase on what is wrong with an item's stored vector or byte code, or None if nothing is."""
     if not isinstance(vector, bytes) or len(vector) != vector_bytes:
         return f"has no vector of {vector_bytes} bytes"
     if spec.has_originals and not np.isfinite(np.frombuffer(vector, spec.stored_dtype)).all():

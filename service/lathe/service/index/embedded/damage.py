@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 
 def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
-    """Check a record's SQLite file and its items' metadata. Return the first problem, or None.
+    """Check an index's SQLite file and its items' metadata. Return a description of the first problem, or None if none
+    is found.
 
     SQLite's `quick_check` reads the whole file. The record can be used meanwhile.
 
@@ -51,7 +52,7 @@ def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | N
 
 
 class RecordChecks:
-    """Thread that checks records, and keeps each result until the index is opened again or deleted.
+    """Thread that checks the SQLite files of indexes for damage, one after another, and stores the results.
 
     Args:
         check: function that returns what is wrong with a record or None, and calls its second argument to learn whether
@@ -79,14 +80,14 @@ class RecordChecks:
             self.thread.join(STOP_SECONDS)
 
     def queue(self, name: str, path: Path) -> None:
-        """Queue the check of an index's SQLite file at `path`, and discard the result of its last check."""
+        """Queue the check of an index's SQLite file at `path`, and forget the result of its last check."""
         with self.changed:
             self.waiting[name] = path
             self.results.pop(name, None)
             self.changed.notify_all()
 
     def cancel(self, name: str) -> None:
-        """Remove an index from the queue of checks, and discard its result."""
+        """Remove an index from the queue of checks, and forget the result of its last check."""
         with self.changed:
             self.waiting.pop(name, None)
             self.results.pop(name, None)
@@ -101,7 +102,7 @@ class RecordChecks:
         return self.stopping or self.waiting.get(name) is not path
 
     def _run(self) -> None:
-        """Check the queued files one after another, and store and log what is damaged, until the thread is stopped."""
+        """Check the queued files one after another until the thread is stopped. Store each result, and log damage."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.stopping or self.waiting)

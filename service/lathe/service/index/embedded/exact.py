@@ -40,7 +40,8 @@ def search_exactly(
     score: Scorer,
     block_entries: int = BLOCK_ENTRIES,
 ) -> SearchResult:
-    """Compare queries with every row, and return the rows and scores `(q, k)` of the k best for each query.
+    """Compare queries with all given rows, and return the row numbers and scores, each `(q, k)`, of the k best for each
+    query.
 
     Args:
         queries: reduced queries `(q, d)`.
@@ -54,6 +55,7 @@ def search_exactly(
     compared = np.arange(len(vectors))[rows] if isinstance(rows, slice) else rows
     query_tensor = torch.from_numpy(np.require(queries, requirements=["C", "W"]))
     best = empty_results(len(queries), k)
+    # Bounds the scores in memory. A block has at least k rows, because k results of each block are merged.
     step = max(k, block_entries // max(len(queries), 1), 1)
 
     for start in range(0, len(compared), step):
@@ -73,7 +75,7 @@ def search_exactly(
 
 
 def _find_best(scores: Tensor, k: int) -> Tensor:
-    """Return the positions `(q, k)` of the highest scores `(q, n)` of each query, in no order.
+    """Return the positions `(q, k)` of the k highest of each query's scores `(q, n)`, in no order.
 
     Of equal scores the first are taken, so that more results continue fewer ones.
     """
@@ -91,17 +93,21 @@ def _find_best(scores: Tensor, k: int) -> Tensor:
 
 
 def merge_results(first: SearchResult, second: SearchResult, k: int) -> SearchResult:
-    """Merge two search results of the same queries, and return the k best rows and scores of each query."""
+    """Merge two search results of the same queries. Return the row numbers and scores, each `(q, k)`, of the k best of
+    both.
+    """
     rows = np.concatenate([first[0], second[0]], axis=1)
     scores = np.concatenate([first[1], second[1]], axis=1)
     return rank_rows(rows, scores, k)
 
 
 def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
-    """Sort each query's rows `(q, c)` by score, best first, and return the k best rows and their scores.
+    """Sort each query's rows `(q, c)` by score, best first. Return the row numbers and scores, each `(q, k)`, of the
+    first k.
 
     Rows with equal scores are sorted by their numbers.
     """
+    # `lexsort` takes the last key first: the score, then the row number among equal scores.
     order = np.lexsort((rows, -scores), axis=1)[:, :k]
     if len(rows) == 1:  # the usual case of one query needs no array of query numbers
         return rows[:, order[0]], scores[:, order[0]]
@@ -117,7 +123,8 @@ def empty_results(queries: int, k: int) -> SearchResult:
 def rescore(
     queries: NDArray[np.float32], originals: OriginalVectors, candidates: NDArray[np.int64], k: int, metric: Metric
 ) -> SearchResult:
-    """Rank each query's candidates by original vectors, and return the k best rows with their scores.
+    """Rank each query's candidate rows by their original vectors. Return the row numbers and scores, each `(q, k)`, of
+    the k best.
 
     Args:
         queries: original query vectors `(q, d)`, normalized for cosine.

@@ -15,7 +15,7 @@ from lathe.service.index.embedded.rows import Labels, RowsView
 from lathe.service.index.items import Value
 from lathe.service.index.query import Condition, Filter, Mask, evaluate_filter
 
-SIDES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+RANGE_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 """SQL operator of each range test."""
 FILTER_STEPS = 200_000_000
 """Number of steps that any filter may take, about 5 s on one core."""
@@ -39,7 +39,7 @@ class FilterWork:
 
     @contextmanager
     def count_steps(self, db: sqlite3.Connection) -> Iterator[None]:
-        """Count the SQLite steps of the block's statements, and raise if the search's limit is passed.
+        """Run the block with a limit on its SQLite steps, which counts the steps of all blocks of this search together.
 
         Raises:
             TooLargeError: if the limit is passed.
@@ -60,7 +60,7 @@ class FilterWork:
             db.set_progress_handler(None, 0)  # the connection goes on to other readers
 
     def count_interval(self) -> int:
-        """Count the steps since the last call, and return 1 to interrupt SQLite once the limit is passed, else 0."""
+        """Count 10,000 steps of SQLite. Return 1, which interrupts SQLite, once the limit is passed, else 0."""
         self.left -= STEPS_BETWEEN
         return int(self.left < 0)
 
@@ -72,7 +72,7 @@ MAX_FIELD_CHARACTERS = 1_000
 
 
 class FilterMasks:
-    """Masks of the rows of one generation by condition, at most 32 of them in memory.
+    """Cache of boolean masks over the rows of a generation: for each filter condition, which rows satisfy it.
 
     Attributes:
         steps: number of SQLite steps that any filter may take; large indexes allow more.
@@ -84,17 +84,18 @@ class FilterMasks:
         self.cached: OrderedDict[Condition, Mask] = OrderedDict()
         self.guard = threading.Lock()
 
-    def find_matching(self, parsed: Filter, view: RowsView) -> Mask:
-        """Return the mask `(n,)` of the rows that satisfy a filter, dead ones included.
+    def compute_mask(self, parsed: Filter, view: RowsView) -> Mask:
+        """Return the mask `(n,)` of the rows whose metadata satisfy a filter. Dead rows may be among them.
 
         Raises:
             TooLargeError: if the filter takes too much work.
         """
+        # One limit for all conditions of the filter, however many there are.
         work = FilterWork(max(self.steps, STEPS_PER_ROW * view.count))
         return evaluate_filter(parsed, lambda condition: self._get_mask(condition, view, work), view.count)
 
     def _get_mask(self, condition: Condition, view: RowsView, work: FilterWork) -> Mask:
-        """Return the mask `(n,)` of rows whose metadata satisfy a condition. Cached, and extended by new rows.
+        """Return the mask `(n,)` of the rows that satisfy one condition, from the cache as far as it has them.
 
         The fields of a label never change, so only rows added since the last call are looked up.
         """
@@ -103,7 +104,7 @@ class FilterMasks:
         known = len(mask)
         if known < view.count:
             after = int(view.labels[known - 1]) if known else 0
-            matching = find_matching(self.record, condition, after, int(view.labels[-1]), work)
+            matching = find_matching_labels(self.record, condition, after, int(view.labels[-1]), work)
             mask = np.concatenate([mask, np.zeros(view.count - known, np.bool_)])
             mask[view.find_rows(matching)] = True
         if len(condition.field) > MAX_FIELD_CHARACTERS:
@@ -123,11 +124,12 @@ class FilterMasks:
             return sum(mask.nbytes for mask in self.cached.values())
 
 
-def find_matching(record: IndexRecord, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
-    """Return the labels above `after`, up to `upto`, of items whose metadata satisfy a condition.
+def find_matching_labels(record: IndexRecord, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
+    """Return the labels (integer ids in the record) of items whose metadata satisfy one condition of a filter, from
+    `after` + 1 to `upto`.
 
-    SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each,
-    and the interpreter's lock, which every other request waits for.
+    SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each, and
+    the interpreter's lock, which every other request waits for.
 
     Raises:
         TooLargeError: if the filter that the condition belongs to has used up its work.
@@ -140,7 +142,7 @@ def find_matching(record: IndexRecord, condition: Condition, after: int, upto: i
 
 
 def _build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
-    """Translate a condition to an SQL clause on the table `fields`. Return the clause and its parameters.
+    """Translate a condition to the SQL of a WHERE clause on the table `fields`. Return the clause and its parameters.
 
     A range compares a text with texts only, and a number with numbers only.
     """
@@ -149,7 +151,7 @@ def _build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
     if condition.test == "in":
         return f"name = ? AND value IN ({placeholders(condition.values)})", (condition.field, *condition.values)
     kinds = "'text'" if isinstance(condition.values[0], str) else "'integer', 'real'"
-    return f"name = ? AND value {SIDES[condition.test]} ? AND typeof(value) IN ({kinds})", (
+    return f"name = ? AND value {RANGE_OPERATORS[condition.test]} ? AND typeof(value) IN ({kinds})", (
         condition.field,
         *condition.values,
     )

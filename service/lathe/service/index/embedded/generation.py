@@ -41,7 +41,7 @@ WORTH_COMPACTING = 0.3
 
 
 class Generation:
-    """Rows, graph and chain of one generation of an index.
+    """Rows, graph and chain of transforms of one generation of an index. Searches run on one generation.
 
     A generation has no rows until a snapshot is restored or rows are replayed.
 
@@ -88,7 +88,8 @@ class Generation:
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
     def convert(self, originals: Vectors) -> tuple[NDArray[Any], NDArray[np.float16] | None, NDArray[Any]]:
-        """Convert original vectors `(n, d)` of new items to the forms stored in record and rows.
+        """Return original vectors `(n, d)` in three forms: what the record stores, float16 for rescoring or None, and
+        the compact vectors to search.
 
         Returns:
             What the record stores: the original vectors, or without originals codes `(n, b)`; the original vectors in
@@ -103,7 +104,8 @@ class Generation:
         return originals, self.reducer.convert_to_half(originals), compact
 
     def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
-        """Append rows for items that are in the record already.
+        """Append a row for each of these items, which are in the record already. `recorded` are their vectors or byte
+        codes there.
 
         Args:
             labels: labels of the items `(n,)`, above those of all rows.
@@ -113,8 +115,8 @@ class Generation:
             UnavailableError: if the codes are of another size than the chain's.
         """
         if self.spec.has_originals:
-            _, halves, compact = self.convert(recorded)
-            self.rows.append(labels, halves, compact)
+            _, half_precision, compact = self.convert(recorded)
+            self.rows.append(labels, half_precision, compact)
             return
 
         width = self.vector_format.width
@@ -126,7 +128,9 @@ class Generation:
         self.rows.append(labels, None, recorded)
 
     def replay(self) -> None:
-        """Read all items from the record that have no row yet, and append their rows. Mark deleted items as dead."""
+        """Append a row for each item of the record that has none yet, and mark the rows of deleted and replaced items
+        as dead.
+        """
         while True:
             labels, recorded = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
@@ -135,7 +139,9 @@ class Generation:
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:
-        """Add up to `max_rows` rows to the graph, and return how many rows it still lacks. 0 without a graph."""
+        """Add up to `max_rows` rows to the graph, and return how many rows are not in it then. Without a graph, return
+        0.
+        """
         if self.graph is None:
             return 0
         view, covered = self.rows.take_view(), self.graph.covered
@@ -145,7 +151,8 @@ class Generation:
         return view.count - self.graph.covered
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
-        """Search the k nearest items to each vector of the query. Return their labels and scores, best first.
+        """Return the labels (integer ids in the record) and scores, each `(q, k)`, of the k nearest items to each query
+        vector, best first.
 
         Items are ranked by their compact vectors (reduced floats or codes). If the query asks for rescoring, the best
         of these are ranked again by the original vectors.
@@ -189,7 +196,7 @@ class Generation:
     def find_candidates(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
     ) -> SearchResult:
-        """Find the `count` best rows for each query by their compact vectors. Return row numbers and scores.
+        """Return the row numbers and scores, each `(q, c)`, of the best rows for each query by their compact vectors.
 
         They come from the graph, and by exact search from the rows that are not in it yet. All allowed rows are
         searched exactly if there are at most `exact_rows`, and for each query for which the graph finds too few.
@@ -223,7 +230,7 @@ class Generation:
     def _search_graph(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
-        """Search the graph. Return row numbers, scores `(q, count)`, and how many rows the graph has.
+        """Search the graph. Return row numbers `(q, count)`, scores `(q, count)`, and how many rows the graph had.
 
         Rows that are not allowed fill the candidate list too, so proportionally more candidates are requested. Still, a
         query may get too few rows, padded with −1. The result has no rows and covers 0 if the graph is missing, if so
@@ -231,9 +238,11 @@ class Generation:
         """
         nothing, covered = (*empty_results(len(queries), count), 0), self.covered
         share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
+        # Barred rows take places in the graph's result. Their share near a query varies, hence a fifth and 16 more.
         requested = count if share == 1 else math.ceil(1.2 * count / max(share, 1e-9)) + 16
         if self.graph is None or requested > min(MAX_CANDIDATES, covered):
             return nothing
+        # The candidate list is longer by the same share, so that it has about as many allowed rows as without a filter.
         result = self.graph.search(queries, requested, max(math.ceil(ef / share), requested))
         if result is None:
             return nothing
@@ -246,21 +255,22 @@ class Generation:
             rows, scores = np.where(barred, -1, rows), np.where(barred, np.float32(-np.inf), scores)
         return *rank_rows(rows, scores, count), min(covered, view.count)
 
-    def find_matching(self, item_filter: Filter) -> Labels:
-        """Return the labels of the items that satisfy a filter.
+    def find_matching_labels(self, item_filter: Filter) -> Labels:
+        """Return the labels (integer ids in the record) of the items whose metadata satisfy a filter, without deleted
+        and replaced ones.
 
         Raises:
             TooLargeError: if the filter takes too much work.
         """
         view = self.rows.take_view()
-        return view.labels[self.filters.find_matching(item_filter, view) & view.alive]
+        return view.labels[self.filters.compute_mask(item_filter, view) & view.alive]
 
     def _compute_allowed(self, view: RowsView, item_filter: Filter | None) -> Mask | None:
         """Return the mask `(n,)` of rows that are alive and satisfy the filter, or None if all rows may be returned."""
         alive = None if not self.rows.dead else view.alive
         if item_filter is None:
             return alive
-        return self.filters.find_matching(item_filter, view) & view.alive
+        return self.filters.compute_mask(item_filter, view) & view.alive
 
 
 def describe_state(generation: Generation) -> str:
@@ -270,13 +280,14 @@ def describe_state(generation: Generation) -> str:
 
 
 def measure_bytes(generation: Generation, record_bytes: int) -> dict[str, int]:
-    """Return `{part: bytes}` for the record and the rows, which are files, and the graph, which is in memory."""
+    """Return the sizes in bytes of record, rows and graph, by these names. `record_bytes` is returned as it is."""
     graph = generation.graph
     return {"record": record_bytes, "rows": generation.rows.bytes, "graph": graph.bytes if graph else 0}
 
 
 def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict[str, int]]:
-    """Return the bytes that each part of an open index takes, in process memory and in the page cache.
+    """Return the bytes that each part of an open index takes, under `anonymous` for process memory and `page_cache` for
+    mapped files.
 
     Returns:
         `anonymous`: memory of the process, for graph, mask of dead rows, and caches of filters and payloads.
@@ -296,7 +307,10 @@ def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict
 
 
 def list_hints(generation: Generation) -> list[str]:
-    """Return hints for the user: install a graph library if none is there, compact an index with many dead rows.
+    """Return sentences of advice for the user: to install a graph library, and to compact an index of which over 30 %
+    of rows are dead.
+
+    A dead row is of an item that was deleted or replaced.
 
     An index is worth compacting if over 30 % of its rows are dead (of deleted or replaced items).
     """

@@ -42,7 +42,7 @@ EncodeTexts = Callable[[IndexSpec, list[str]], Vectors]
 
 
 class EmbeddedIndex:
-    """Embedded index that this process owns.
+    """Vector index in one folder: a SQLite record, row files, and a graph in memory. This process alone has it open.
 
     The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
 
@@ -101,7 +101,9 @@ class EmbeddedIndex:
         self.maintenance_problem = ThreadProblem(f"maintenance of the index {name}")
 
     def start(self, maintain: Callable[[], None]) -> None:
-        """Start the maintenance thread, which calls `maintain`. That must return soon after `stopping` is set."""
+        """Start the maintenance thread, which calls `maintain`. That function must return soon after `stopping` is
+        set.
+        """
         self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
         self.maintenance.start()
 
@@ -111,9 +113,11 @@ class EmbeddedIndex:
         return self.maintenance_problem.message
 
     def close(self, snapshot: bool = True, release: bool = True) -> None:
-        """Finish accepted writes, stop the maintenance thread, and close all files. Optionally write a snapshot.
+        """Finish accepted writes, stop the maintenance thread, write a snapshot, and close the record's file.
 
-        `release` gives up the lock by which this process owns the index.
+        Args:
+            snapshot: whether to write a snapshot of rows and graph, from which the next start is fast.
+            release: whether to give up the lock by which this process owns the index.
         """
         self.stopping.set()
         self.writer.shutdown(wait=True)
@@ -136,9 +140,8 @@ class EmbeddedIndex:
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
-        """Open the rows and graph that serve searches, from their snapshot on disk if possible.
-
-        They are the index's generation. The snapshot is remembered.
+        """Restore rows and graph from their snapshot on disk, or rebuild them from the record. Return them as the
+        index's generation.
         """
         folder = self.folder / f"graph-{spec.generation}"
         # Built before `open_generation`, which takes an OSError for damage of the generation's files.
@@ -150,7 +153,9 @@ class EmbeddedIndex:
         return generation
 
     def create_generation(self, folder: Path, spec: IndexSpec, reducer: Reducer) -> Generation:
-        """Return a generation of this index without rows, whose files are in a folder."""
+        """Return a generation (rows, graph and chain of transforms) of this index that has no rows yet. Its files are
+        in `folder`.
+        """
         return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
 
     # ── writes, all by the one writer thread ─────────────────────────────────────────────────
@@ -163,7 +168,8 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items, which replace those with the same ids, and return a future.
+        """Queue the insertion of items, which replace those with the same ids. Return a future of the write's number
+        and the number of items that it replaced.
 
         All items are written or none. Writes run one after another in the writer thread, so that callers need not hold
         a thread while they wait.
@@ -190,7 +196,8 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None,
     ) -> RecordWrite:
-        """Write items to the record and append their rows. Rows of replaced items are marked as dead.
+        """Write items to the record and append their rows. Mark the rows of replaced items as dead. Return the write's
+        number, the new labels and those of replaced items.
 
         Runs in the writer thread, with the arguments and errors of `upsert`. The items are checked first, and rows that
         a failed write left out are added before them. Wakes the maintenance thread.
@@ -206,26 +213,35 @@ class EmbeddedIndex:
             for item, metadata_json in zip(ids, payloads, strict=True):
                 get_text(item, metadata_json, move.text_field)
 
-        recorded, halves, compact = generation.convert(vectors)
+        recorded, half_precision, compact = generation.convert(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
             self.lacks_rows = True
             written = self.record.upsert(ids, recorded, metadata, payloads, spec, note)
-            generation.rows.append(written.labels, halves, compact, written.dead)
+            generation.rows.append(written.labels, half_precision, compact, written.dead)
             self.lacks_rows = False
 
         self.rows_added.set()
         return written
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, ignoring unknown ones, and return a future."""
+        """Queue the deletion of the items with these ids, ignoring unknown ones. Return a future of the write's number
+        and the number of items that it deleted.
+        """
         return self.run_in_writer(self._delete_items, lambda _: self.record.find_labels(ids))
 
     def delete_matching(self, item_filter: Filter) -> "Future[Change]":
-        """Queue the deletion of all items that satisfy a filter when its turn comes, and return a future."""
-        return self.run_in_writer(self._delete_items, lambda generation: generation.find_matching(item_filter))
+        """Queue the deletion of all items that satisfy a filter when its turn comes. Return a future of the write's
+        number and the number of items that it deleted.
+        """
+        return self.run_in_writer(self._delete_items, lambda generation: generation.find_matching_labels(item_filter))
 
     def _delete_items(self, find_labels: Callable[[Generation], Labels]) -> RecordWrite:
+        """Delete the items whose labels `find_labels` returns, and mark their rows as dead. Return the write's number
+        and these labels.
+
+        Runs in the writer thread.
+        """
         generation = self.recover_generation()
         labels = find_labels(generation)  # stays true: no other thread writes
         with self.changing:
@@ -236,9 +252,8 @@ class EmbeddedIndex:
         return written
 
     def recover_generation(self) -> Generation:
-        """Add rows that a failed write recorded but did not append, then return the generation that serves.
-
-        A generation is the rows, graph and chain that belong together.
+        """Return the generation that serves. If a failed write may have left recorded rows out of it, append these rows
+        first.
         """
         if self.lacks_rows:  # the write may have been recorded, and its rows not added
             self.generation.replay()
@@ -258,13 +273,18 @@ class EmbeddedIndex:
             raise self._build_closing_error() from None
 
     def _build_closing_error(self) -> ServiceError:
+        """Return an `UnknownNameError` if the index was deleted, else an `UnavailableError` that says that it is being
+        closed.
+        """
         if self.deleted:
             return UnknownNameError(f"the index {self.name} was deleted", param="name")
         return UnavailableError(f"the index {self.name} is being closed", code="closing")
 
     @contextmanager
     def translate_closing_errors(self) -> Iterator[None]:
-        """Run a block, and once the index is being closed, replace its SQLite and file errors by one that says so."""
+        """Run a block. Once the index is being closed, raise an error that says so in place of the block's SQLite and
+        file errors.
+        """
         try:
             yield
         except (sqlite3.Error, OSError):
@@ -280,11 +300,11 @@ class EmbeddedIndex:
         self.rows_added.clear()
 
     def extend_graph(self, max_rows: int) -> int:
-        """Add up to `max_rows` rows to the graph, and return how many rows it still lacks."""
+        """Add up to `max_rows` rows to the graph, and return how many rows are not in it then, or 0 without a graph."""
         return self.generation.extend_graph(max_rows, self.graph_threads)
 
     def write_snapshot(self) -> None:
-        """Write a snapshot of the serving generation, unless nothing was added to it since the last one.
+        """Write rows and graph to disk as a snapshot, unless neither has grown since the last one.
 
         Raises:
             OSError: if it cannot be written; the previous snapshot stays.
@@ -292,14 +312,18 @@ class EmbeddedIndex:
         self.snapshots.write(self.generation)
 
     def begin_move(self, folder: Path, text_field: str) -> None:
-        """Begin a move to another encoder, whose generation is built in a folder.
+        """Note that the index is moving to another encoder, and that a job builds the new generation in `folder`.
 
         Until the move ends, items without a text in this field of their metadata are refused.
         """
         self.move = Move(folder, text_field)
 
-    def align_move(self, bridge: Bridge | None) -> None:
-        """Use a fitted map for queries of the encoder that the index is moving to. None changes nothing."""
+    def set_move_bridge(self, bridge: Bridge | None) -> None:
+        """Set the fitted map by which queries of the new encoder search the vectors of the old one during a move to
+        another encoder.
+
+        None leaves the move without a map.
+        """
         assert self.move is not None
         self.move = replace(self.move, bridge=bridge)
 
@@ -308,15 +332,16 @@ class EmbeddedIndex:
         self.move = None
 
     def switch_to(self, generation: Generation, artifact: Artifact, snapshot: Mapping[str, Any] | None) -> Generation:
-        """Let a new generation (rows, graph and chain) serve searches, and return the one that served before.
+        """Let a new generation serve searches, end a move to another encoder if there is one, and return the old
+        generation.
 
-        A move to another encoder ends with it. Call it in the writer thread, so that no write comes between the change
-        of the record's settings and that of the generation. A search uses the old or the new generation as a whole. The
-        caller closes the old one.
+        The record's settings and chain are replaced with it. Call it in the writer thread, so that no write comes
+        between the change of the record and that of the generation. A search uses the old or the new generation as a
+        whole. The caller deletes the old generation's files.
 
         Args:
             generation: new generation, with a row for every item of the record.
-            artifact: manifest and tensors of its chain.
+            artifact: manifest and tensors of its chain of transforms; None for raw vectors.
             snapshot: description of its snapshot; None if there is none.
         """
         self.record.switch_generation(generation.spec, artifact)
@@ -335,11 +360,11 @@ class EmbeddedIndex:
 
     @property
     def bridge(self) -> Bridge | None:
-        """Alignment for queries of the encoder that the index is moving to, or None if there is none."""
+        """Fitted map for queries of the encoder that the index is moving to, or None if there is none."""
         return None if (move := self.move) is None else move.bridge
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the chain of the generation that serves, or None for raw vectors.
+        """Return the manifest and tensors, as bytes, of the chain of transforms that serves, or None for raw vectors.
 
         Raises:
             UnavailableError: if the record does not have the chain, because the index cuts over at this moment.
@@ -347,14 +372,14 @@ class EmbeddedIndex:
         return self.record.read_artifact(self.spec.chain)
 
     def get_serving(self) -> GenerationServing:
-        """Return the current generation to search in, which stays the same if the index changes."""
+        """Return the current generation for a search. It stays the same object if the index cuts over to another
+        generation.
+        """
         return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids in order, None for unknown ids. `vectors` adds their original vectors.
-
-        Returns:
-            `{id, metadata}` of each id, or `{id, metadata, vector}`; None for an id that does not exist.
+        """Return `{id, metadata}` for each id in order, or None for an unknown one. With `vectors`, each has its
+        original vector under `vector`.
 
         Raises:
             ConflictError: if original vectors are requested, and the index stores none.
@@ -375,7 +400,8 @@ class EmbeddedIndex:
         return items
 
     def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
-        """Return up to `max_items` items in the order in which they were written, and the cursor of the next page.
+        """Return up to `max_items` items (id, metadata) after a cursor, in the order of writing, and the next page's
+        cursor or None.
 
         Raises:
             BadValueError: if this index gave no such cursor.
@@ -388,15 +414,15 @@ class EmbeddedIndex:
         return payloads[:max_items], str(labels[max_items - 1]) if more else None
 
     def read_note(self, key: str) -> Any:
-        """Return the value that a write stored under the key, or None."""
+        """Return the JSON value that an upsert stored in its `note` under a key, or None if there is none."""
         return self.record.read_meta(key)
 
     def delete_note(self, key: str) -> None:
-        """Set the value that a write stored under the key to null, which reads like a missing one."""
+        """Set the value that an upsert stored in its `note` under a key to null, which reads like a missing one."""
         self.record.write_meta({key: None})
 
     def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
-        """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
+        """Yield all items in batches of up to `max_items`: a list of (id, metadata), and the original vectors `(n, d)`.
 
         All are read at one consistent moment.
 
@@ -407,14 +433,16 @@ class EmbeddedIndex:
         return self.record.scan(max_items)
 
     def wait_until_linked(self, on_progress: Progress) -> None:
-        """Block until the graph contains every row, reporting progress. Returns at once without a graph."""
+        """Block until every row is in the graph, and report the progress meanwhile. Return at once without a graph."""
         while self.generation.graph is not None and self.generation.covered < self.generation.rows.count:
             linked, total = self.generation.covered, self.generation.rows.count
             on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")
             time.sleep(POLL_SECONDS)
 
     def describe(self) -> dict[str, Any]:
-        """Return the index's settings, counts, sizes in bytes, state and notes as a dict, for responses."""
+        """Return a dict of the index's settings, number of items, sizes in bytes, state, hints and current move, for
+        responses.
+        """
         generation = self.generation
         spec, rows = generation.spec, generation.rows
         with self.translate_closing_errors():

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class EmbeddedIndexes:
-    """All indexes in a folder, opened on demand and kept open by this process, which then owns them.
+    """All indexes in a folder. Each is opened when it is first used, and then owned by this process until `close`.
 
     Args:
         threads: number of threads for a search.
@@ -58,7 +58,9 @@ class EmbeddedIndexes:
 
     @classmethod
     def open(cls, settings: Settings, home: Home, encode: EncodeTexts) -> "EmbeddedIndexes":
-        """Open the indexes of the state folder, with the threads of the settings."""
+        """Return the indexes of the state folder, to be used with the numbers of threads in the settings. None is
+        opened yet.
+        """
         return cls(home.indexes, settings.threads, settings.graph_threads, encode)
 
     def start(self) -> None:
@@ -135,8 +137,8 @@ class EmbeddedIndexes:
                 raise
 
     def _open(self, name: str, folder: Path, lock: FileLock) -> EmbeddedIndex:
-        """Open an index that this process has locked, and start its maintenance thread and damage check. Return the
-        index.
+        """Open an index whose lock this process holds, start its maintenance thread, queue its damage check, and return
+        the index.
 
         Raises the errors of `get`.
         """
@@ -148,6 +150,7 @@ class EmbeddedIndexes:
             raise
 
         with self.changing:
+            # Under the lock that `close` takes: an index that was added after it would never be closed.
             if not self.closed:
                 self.opened[name] = index
                 self.unopened.pop(name, None)
@@ -158,9 +161,8 @@ class EmbeddedIndexes:
         raise UnavailableError("the server is stopping", code="closing")
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> EmbeddedIndex:
-        """Create an index with these settings and chain, unless one of that name exists. Return the index.
-
-        An existing index is returned unchanged.
+        """Create an index with these settings and chain of transforms, and return it. If one of that name exists,
+        return that unchanged.
 
         Raises:
             BadValueError: if no index can have that name.
@@ -182,7 +184,9 @@ class EmbeddedIndexes:
         return self.get(name)
 
     def create_folder(self, name: str, spec: IndexSpec, artifact: Artifact) -> None:
-        """Create a new index's folder and record atomically. A folder that another request made first is kept."""
+        """Create a new index's folder and record atomically. If another request created the folder first, keep that
+        one.
+        """
         staging = self.root / f".{name}.{secrets.token_hex(6)}"
         try:
             make_root(self.root)
@@ -230,9 +234,13 @@ class EmbeddedIndexes:
             return self.opening[name]
 
     def require_owned(self, name: str) -> None:
-        """Raise if an index does not exist or another process owns it. A damaged record does not raise.
+        """Raise if an index does not exist or another process owns it. An index with a damaged record does not raise.
 
-        The index is opened.
+        The index is opened if that is possible.
+
+        Raises:
+            UnknownNameError: if there is no such index.
+            ConflictError: if another process owns it.
         """
         try:
             self.get(name)
@@ -243,7 +251,9 @@ class EmbeddedIndexes:
                 acquire_index(self.root / name, name).release()
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of each index (settings, counts, state), or its error if it cannot be opened."""
+        """Return a dict for each index: its settings, counts and state, or name, state and error if it cannot be
+        opened.
+        """
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:
@@ -269,7 +279,7 @@ def _list_folders_without_record(root: Path) -> list[str]:
 
 
 def list_index_folders(root: Path) -> list[Path]:
-    """Return the folders of all indexes in `root`, sorted by name."""
+    """Return the folders in `root` that hold the record of an index, sorted by name. Without `root`, return []."""
     if not root.is_dir():
         return []
     return sorted(folder for folder in root.iterdir() if is_name(folder.name) and (folder / "record.db").exists())
@@ -308,6 +318,7 @@ def acquire_index(folder: Path, name: str) -> FileLock:
 
 
 def _note_owner(folder: Path) -> None:
+    """Write this process's id to `owner.json` in the index's folder, if the folder exists."""
     with suppress(OSError):  # there may be no folder yet, or no more
         with create_file(folder / "owner.json") as file:
             file.write(json.dumps({"pid": os.getpid()}).encode())

@@ -62,7 +62,9 @@ log = logging.getLogger(__name__)
 
 
 class Maintainer:
-    """Maintenance of an index: adds rows to the graph, writes snapshots, and cuts over to reindexed generations."""
+    """Background work on an index: adds rows to the graph, writes snapshots, and cuts over to a reindexed
+    generation.
+    """
 
     def __init__(self, index: EmbeddedIndex) -> None:
         self.index = index
@@ -81,17 +83,18 @@ class Maintainer:
                 self.index.wait_for_rows(IDLE_SECONDS)
 
     def run_step(self) -> int:
-        """Cut over to a finished generation, extend the graph, write a due snapshot. Return the rows still lacking.
+        """Cut over to a finished generation, add up to 128 rows to the graph, and return how many rows are not in it
+        then.
 
-        The step cuts over to a finished new generation, adds up to 128 rows to the graph, and, if the graph then lacks
-        none, writes a snapshot when one is due. An error in the cutover is logged, and the step goes on. The number
-        returned is that of the rows that the graph still lacks.
+        If none are missing, a snapshot is written when one is due. An error in the cutover is logged, and the step goes
+        on.
         """
         try:
             self.cutover.check_generations()
         except Exception:
             log.exception("the next generation of the index %s cannot be checked", self.index.name)
 
+        # A few rows at a time, because searches wait meanwhile.
         lacking = self.index.extend_graph(CHUNK_ROWS)
         if not lacking and time.monotonic() >= self.next_snapshot:
             begun = time.monotonic()
@@ -104,7 +107,11 @@ class Maintainer:
 
 
 class Cutover:
-    """Owner's side of a reindexing of one index, which its maintenance thread alone calls."""
+    """Replacement of an index's serving generation (rows, graph and chain of transforms) by one that a reindexing job
+    built.
+
+    The index's maintenance thread alone calls it.
+    """
 
     def __init__(self, index: EmbeddedIndex) -> None:
         self.index = index
@@ -112,7 +119,8 @@ class Cutover:
         self.record = index.record
 
     def check_generations(self) -> None:
-        """Check the folders of new generations: let finished ones serve, and delete those without a running job.
+        """Look at the folders of generations that jobs build. Cut over to a finished one, and delete those without a
+        running job.
 
         A re-embedding in progress begins a move of the index, and its alignment is added once that is fitted.
         """
@@ -127,10 +135,12 @@ class Cutover:
             elif self.index.move is None and (folder / MOVING).exists():
                 self.index.begin_move(folder, read_json_file(folder / MOVING)["text_field"])
             elif (move := self.index.move) is not None and move.bridge is None:
-                self.index.align_move(load_bridge(folder))
+                self.index.set_move_bridge(load_bridge(folder))
 
     def _delete_abandoned(self, folder: Path) -> None:
-        """Delete the folder of a generation whose job died, and vectors that it copied into the record."""
+        """Delete the folder of a generation whose job died, its lock file, and its vectors in the record. End the move
+        that it was for.
+        """
         move = self.index.move
         if move is not None and move.folder == folder:
             self.index.end_move()
@@ -139,7 +149,7 @@ class Cutover:
         build_lock_path(folder).unlink(missing_ok=True)
 
     def _cut_over_or_refuse(self, folder: Path) -> None:
-        """Let a finished generation serve, or write to `refused.json` for its job why that failed.
+        """Let a finished generation serve. If that fails, write the reason to `refused.json`, which the job reads.
 
         If the server is only overloaded or unavailable, nothing is refused, and the next check tries again.
         """
@@ -153,7 +163,8 @@ class Cutover:
             replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
 
     def _cut_over(self, folder: Path, ready: dict[str, Any]) -> None:
-        """Open a finished generation, add items written meanwhile, and let it serve in place of the old one.
+        """Open a finished generation, add the items that were written meanwhile, and let it serve in place of the old
+        one.
 
         For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
         closed, and the error raised.
@@ -175,7 +186,8 @@ class Cutover:
     def _switch_generation(
         self, generation: Generation, artifact: Artifact, ready: dict[str, Any], snapshot: dict[str, Any] | None
     ) -> None:
-        """Add the last items to the new generation, let it serve, and delete the old one and the job's files.
+        """Add the last items to the new generation, let it serve, and delete the old generation's folder and the job's
+        files.
 
         Runs in the writer thread, where no write happens meanwhile.
         """
@@ -193,7 +205,7 @@ class Cutover:
             shutil.rmtree(generation.folder / name, ignore_errors=True)
 
     def _copy_originals(self, generation: Generation) -> None:
-        """Copy all vectors of the new encoder from the job's file into the index's record, batch by batch.
+        """Copy the vectors by the new encoder from the job's file into the record's next table of vectors, in batches.
 
         Each batch is a transaction, so that other writes come in between.
         """
@@ -204,7 +216,7 @@ class Cutover:
             self.record.add_vectors(spec.vectors, labels[batch], vectors[batch], spec.originals)
 
     def _catch_up(self, generation: Generation, text_field: str | None) -> None:
-        """Add rows to the new generation for items that were written since its job read the record.
+        """Append rows to the new generation for items that were written after its job read the record.
 
         If the encoder changes, their texts are encoded, and the vectors are also written to the record.
 
@@ -231,7 +243,7 @@ def build_lock_path(folder: Path) -> Path:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether the job that built a generation is gone, which shows in its lock file being free."""
+    """Return whether the job that built the generation in `folder` is gone: its lock file is free then."""
     try:
         with lock_file(build_lock_path(folder)).acquire(blocking=False):
             return True

@@ -55,14 +55,14 @@ class RecordWrite(Change):
 
 
 class IndexRecord(RecordFile):
-    """Record of an index: reads and writes of settings, items, vectors and tombstones.
+    """The SQLite file of an index: its settings, chain of transforms, items, original vectors and tombstones.
 
     Any number of threads may call its methods; writes wait for one another.
     """
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
-        """Create a new, empty record file with an index's settings and chain, and return it open."""
+        """Create a new, empty record file with an index's settings and chain of transforms, and return it open."""
         create_file(path).close()  # SQLite gives the WAL beside it the same permissions
         connection = sqlite3.connect(path, isolation_level=None)
         connection.executescript(TABLES)
@@ -76,7 +76,7 @@ class IndexRecord(RecordFile):
     # ── settings and counters ────────────────────────────────────────────────────────────────
 
     def read_meta(self, key: str) -> Any:
-        """Return a value of the meta table, or None if the key is missing."""
+        """Return the JSON value of a key in the record's meta table, or None if the key is missing."""
         with self.reading() as db:
             return read_meta(db, key)
 
@@ -87,7 +87,8 @@ class IndexRecord(RecordFile):
             return read_spec(db)
 
     def read_artifact(self, chain: str) -> Artifact:
-        """Return a chain's (manifest, tensors) as bytes, or None if `chain` is `none` (raw vectors).
+        """Return the manifest and tensors, as bytes, of a chain of transforms, or None if `chain` is `none`, which
+        means raw vectors.
 
         Raises:
             UnavailableError: if the record does not have the chain.
@@ -101,7 +102,7 @@ class IndexRecord(RecordFile):
         return row[0], row[1]
 
     def read_counters(self) -> tuple[int, int]:
-        """Return the number of the last write, and the last label (row number) that was given to an item.
+        """Return the number of the last write, and the last label that an item was given. Labels count from 1.
 
         Raises:
             UnavailableError: if one of them is damaged.
@@ -126,7 +127,8 @@ class IndexRecord(RecordFile):
         spec: IndexSpec,
         note: Mapping[str, Any] | None = None,
     ) -> RecordWrite:
-        """Insert items, or replace those with the same ids, in one transaction. Return the labels for the rows.
+        """Insert items, or replace those with the same ids, in one transaction. Return the write's number, the new
+        labels (integer ids), and those of replaced items.
 
         All items are written or none. Each gets a new label, and entries for filters. The labels of replaced versions
         become tombstones.
@@ -147,8 +149,10 @@ class IndexRecord(RecordFile):
 
         with self.transaction() as db:
             sequence, last = read_counter(db, "sequence") + 1, read_counter(db, "last_label")
-            dead = _bury_items(db, _find_labels(db, ids), sequence)
+            dead = _find_labels(db, ids)
+            _delete_items(db, dead, sequence)
 
+            # Labels are never given twice, so whatever is cached by label never becomes stale.
             labels = np.arange(last + 1, last + 1 + len(ids), dtype=np.int64)
             numbers = labels.tolist()
             db.executemany("INSERT INTO items VALUES (?, ?, ?)", zip(numbers, ids, payloads, strict=True))
@@ -161,26 +165,27 @@ class IndexRecord(RecordFile):
         return RecordWrite(sequence, len(dead), labels, dead)
 
     def delete(self, labels: Labels) -> RecordWrite:
-        """Delete the items of these labels, and keep the labels as tombstones. Return a write with them.
+        """Delete the items with these labels in one transaction, and keep the labels as tombstones. Return the write's
+        number and the labels.
 
-        That is one transaction. The write gets a number even if there are no labels.
+        The write gets a number even if there are no labels.
 
         Args:
             labels: distinct labels of items that exist.
         """
         with self.transaction() as db:
             sequence = read_counter(db, "sequence") + 1
-            dead = _bury_items(db, labels, sequence)
+            _delete_items(db, labels, sequence)
             write_meta_values(db, {"sequence": sequence})
-        return RecordWrite(sequence, len(dead), np.empty(0, np.int64), dead)
+        return RecordWrite(sequence, len(labels), np.empty(0, np.int64), labels)
 
     def write_meta(self, values: Mapping[str, Any]) -> None:
-        """Write values to the meta table in one transaction."""
+        """Write values by key to the record's meta table, as JSON, in one transaction."""
         with self.transaction() as db:
             write_meta_values(db, values)
 
     def add_vectors(self, table: int, labels: Labels, vectors: NDArray[np.float32], dtype: str) -> None:
-        """Write original vectors by label into a table of vectors that no search uses yet.
+        """Write original vectors by label into table number `table`, which is for an index's next generation.
 
         The table is created if it is missing. Vectors of known labels are replaced.
 
@@ -199,10 +204,10 @@ class IndexRecord(RecordFile):
             )
 
     def switch_generation(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-        """Replace the index's settings and chain by new ones, and drop original vectors that these do not use.
+        """Replace the index's settings and chain of transforms. If its original vectors are in another table now, drop
+        the old table.
 
-        If its original vectors are in another table, the old table is dropped, and vectors of items that were deleted
-        meanwhile are removed from the new one.
+        Vectors of items that were deleted meanwhile are then removed from the new table.
         """
         with self.transaction() as db:
             old = read_spec(db)
@@ -212,12 +217,12 @@ class IndexRecord(RecordFile):
                 db.execute(f"DELETE FROM vectors_{spec.vectors} WHERE label NOT IN (SELECT label FROM items)")
 
     def drop_spare_vectors(self) -> None:
-        """Drop the next table of original vectors, if an abandoned re-embedding left one behind."""
+        """Drop the table of original vectors after the one in use, which an abandoned re-embedding may have left."""
         with self.transaction() as db:
             db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
 
     def delete_tombstones(self, sequence: int) -> None:
-        """Delete tombstones (labels of deleted items) of writes up to number `sequence`, and their filter fields.
+        """Delete the tombstones of writes up to number `sequence`, and the filter entries of their labels.
 
         Call it only after a reindexing, when no row of the serving generation needs them.
         """
@@ -226,8 +231,8 @@ class IndexRecord(RecordFile):
             db.execute(f"DELETE FROM fields WHERE label IN ({labels})", (sequence,))
             db.execute("DELETE FROM tombstones WHERE sequence <= ?", (sequence,))
 
-    def write_fields_anew(self) -> None:
-        """Replace all entries for filters by those that the metadata of the items say.
+    def rebuild_filter_entries(self) -> None:
+        """Delete all entries by which filters find items, and write them again from the items' metadata.
 
         Raises:
             BadValueError: if an item has metadata that no item can have.
@@ -248,7 +253,8 @@ class IndexRecord(RecordFile):
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def read_rows_after(self, label: int, max_items: int, spec: IndexSpec) -> tuple[Labels, NDArray[Any]]:
-        """Return labels and stored vectors of up to `max_items` items whose labels follow `label`, in order.
+        """Return the labels `(n,)` and stored vectors of up to `max_items` items whose labels are above `label`, in
+        label order.
 
         These are original vectors `(n, d)` in float32, or without originals codes `(n, b)`.
         """
@@ -259,9 +265,8 @@ class IndexRecord(RecordFile):
         return labels, self._build_matrix([vector for _, vector in rows], spec)
 
     def read_payloads_after(self, label: int, max_items: int) -> tuple[Labels, list[Payload]]:
-        """Return labels, and (id, metadata) pairs, of up to `max_items` items whose labels follow `label`.
-
-        The items are in label order.
+        """Return the labels `(n,)` and (id, metadata) pairs of up to `max_items` items whose labels are above `label`,
+        in label order.
         """
         query = "SELECT label, id, metadata FROM items WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
@@ -269,7 +274,7 @@ class IndexRecord(RecordFile):
         return np.array([row[0] for row in rows], np.int64), [(row[1], row[2]) for row in rows]
 
     def scan(self, max_items: int) -> Generator[tuple[list[Payload], NDArray[np.float32]], None, None]:
-        """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
+        """Yield all items in batches of up to `max_items`: a list of (id, metadata), and the original vectors `(n, d)`.
 
         All are read at one consistent moment, in label order.
         """
@@ -286,7 +291,9 @@ class IndexRecord(RecordFile):
                 db.execute("ROLLBACK")
 
     def read_payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
-        """Return `{label: (id, metadata)}` for the labels. Labels of deleted versions are left out."""
+        """Return `{label: (id, metadata as JSON bytes)}` for labels, the record's integer ids. Those of deleted or
+        replaced items are left out.
+        """
         payloads: dict[int, Payload] = {}
         with self.reading() as db:
             for part in slice_parameters(list(labels)):
@@ -295,7 +302,7 @@ class IndexRecord(RecordFile):
         return payloads
 
     def sample_labels(self, max_labels: int) -> list[int]:
-        """Return up to `max_labels` labels spread over all items. They are the same until the items change."""
+        """Return up to `max_labels` labels spread over all items. The result is the same until the items change."""
         with self.reading() as db:
             step = max(1, db.execute("SELECT count(*) FROM items").fetchone()[0] // max_labels)
             # Multiplied by a large odd number, labels that follow a pattern, such as every second one, do so no longer.
@@ -305,19 +312,22 @@ class IndexRecord(RecordFile):
             return [label for (label,) in rows]
 
     def find_labels(self, ids: Sequence[str]) -> Labels:
-        """Return the labels of the items with these distinct ids. Unknown ids are ignored."""
+        """Return the labels, the record's integer ids, of the items with these distinct ids, in no order. Unknown ids
+        are ignored.
+        """
         with self.reading() as db:
             return _find_labels(db, ids)
 
     def find_items(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-        """Return `{id: (label, metadata)}` for the ids that exist."""
+        """Return `{id: (label, metadata as JSON bytes)}` for the ids that exist."""
         with self.reading() as db:
             return _find_items(db, ids)
 
     def read_items(
         self, ids: Sequence[str]
     ) -> tuple[dict[str, tuple[int, bytes | None]], dict[int, NDArray[np.float32]]]:
-        """Return the items with these ids as `{id: (label, metadata)}`, and their vectors as `{label: vector}`.
+        """Return the items with these ids as `{id: (label, metadata)}`, and their original vectors as `{label:
+        vector}`.
 
         Both are of one state of the record: an item that is replaced meanwhile has its old metadata and its old vector.
         """
@@ -333,6 +343,7 @@ class IndexRecord(RecordFile):
     def _read_originals(
         self, db: sqlite3.Connection, labels: Sequence[int], spec: IndexSpec
     ) -> dict[int, NDArray[np.float32]]:
+        """Return `{label: original vector (d,) float32}` for the labels that exist, over an open connection."""
         originals: dict[int, NDArray[np.float32]] = {}
         for part in slice_parameters(list(labels)):
             rows = db.execute(
@@ -342,17 +353,19 @@ class IndexRecord(RecordFile):
         return originals
 
     def read_tombstones(self) -> Labels:
-        """Return the labels of deleted and replaced versions."""
+        """Return the labels, the record's integer ids, of items that were deleted or replaced, as far as their
+        tombstones are kept.
+        """
         with self.reading() as db:
             return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
 
     def measure_bytes(self) -> int:
-        """Return the size of the file and its WAL, in bytes."""
+        """Return the size in bytes of the file and of SQLite's write-ahead log beside it."""
         sides = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(side.stat().st_size for side in sides if side.exists())
 
     def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
-        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a byte matrix `(n, b)`.
+        """Return stored vectors as a float32 array `(n, d)`, or stored byte codes as a uint8 array `(n, b)`.
 
         Raises:
             UnavailableError: if they are not of one size, or not that of the settings.
@@ -368,8 +381,8 @@ class IndexRecord(RecordFile):
         return flat.reshape(len(blobs), width).astype(np.float32 if spec.has_originals else np.uint8)
 
 
-def _bury_items(db: sqlite3.Connection, labels: Labels, sequence: int) -> Labels:
-    """Delete the items of these labels, store the labels as tombstones, and return them.
+def _delete_items(db: sqlite3.Connection, labels: Labels, sequence: int) -> None:
+    """Delete the items with these labels, and store the labels as tombstones of write number `sequence`.
 
     The filter fields stay until the next reindexing: no filter finds rows that are marked as dead, and a running search
     must not lose an item that is being replaced.
@@ -378,10 +391,10 @@ def _bury_items(db: sqlite3.Connection, labels: Labels, sequence: int) -> Labels
     db.executemany("DELETE FROM items WHERE label = ?", rows)
     db.executemany(f"DELETE FROM vectors_{read_spec(db).vectors} WHERE label = ?", rows)
     db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for (label,) in rows])
-    return labels
 
 
 def _find_labels(db: sqlite3.Connection, ids: Sequence[str]) -> Labels:
+    """Return the labels of the items with these distinct ids, in no order. Unknown ids are ignored."""
     labels: list[int] = []
     for part in slice_parameters(list(ids)):
         rows = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part)
@@ -390,6 +403,7 @@ def _find_labels(db: sqlite3.Connection, ids: Sequence[str]) -> Labels:
 
 
 def _find_items(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
+    """Return `{id: (label, metadata as JSON bytes)}` for the ids that exist."""
     items: dict[str, tuple[int, bytes | None]] = {}
     for part in slice_parameters(list(ids)):
         rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({placeholders(part)})", part)

@@ -68,7 +68,7 @@ class RecordFile:
         self.idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self.writing = threading.Lock()
         self.closed = False
-        require_readable(path)
+        _require_readable(path)
         self.writer = self.connect()
         status = path.stat()
         self.identity = status.st_dev, status.st_ino
@@ -76,8 +76,12 @@ class RecordFile:
             self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
 
     def connect(self) -> sqlite3.Connection:
-        """Open a new SQLite connection to the record with full synchronization, usable from any thread."""
+        """Open a new SQLite connection to the record and return it. It may be used from any thread, and syncs each
+        commit to disk.
+        """
         mode = "ro" if self.read_only else "rw"
+        # `isolation_level=None`, or Python's module would begin transactions itself. A pooled connection is used by
+        # several threads, one after another.
         connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode={mode}",
             uri=True,
@@ -97,7 +101,7 @@ class RecordFile:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a pooled SQLite connection for reading, which sees all committed writes.
+        """Yield a SQLite connection for reading, which sees all committed writes. It is pooled for later blocks.
 
         Raises:
             sqlite3.ProgrammingError: after `close`.
@@ -119,7 +123,7 @@ class RecordFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection as `reading` does, in a transaction: all its statements see the same state."""
+        """Yield a SQLite connection in a read transaction, so that all statements of the block see the same state."""
         with self.reading() as db:
             db.execute("BEGIN")
             try:
@@ -129,7 +133,8 @@ class RecordFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection to the block as the only writer, then commit to disk, or roll back on any exception.
+        """Yield the writing connection in a transaction, alone among threads. Commit to disk after the block, or roll
+        back if it raises.
 
         Raises:
             UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
@@ -161,11 +166,11 @@ class RecordFile:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open a connection to a record that only reads."""
+    """Open a SQLite connection to a record that can only read, and return it."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
 
 
-def require_readable(path: Path) -> None:
+def _require_readable(path: Path) -> None:
     """Raise `UnavailableError` unless the file is an index record that this version of Lathe can read safely.
 
     Newer schemas are rejected, and files whose tables are not those of `TABLES`: SQLite would run a trigger, a view, a
@@ -205,10 +210,9 @@ def require_readable(path: Path) -> None:
 
 
 def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
-    """Return how the tables in `sqlite_schema` differ from a record's, in words, or None if they do not.
+    """Return how the tables in `sqlite_schema` differ from those of a record, in words, or None if they do not.
 
-    A record has one table of vectors with any number, or two while an index moves to
-    another encoder.
+    A record has one table of vectors with any number, or two while an index moves to another encoder.
     """
     kinds = {kind for kind, *_ in entries}
     if kinds & {"trigger", "view"}:
@@ -252,7 +256,7 @@ def read_meta(db: sqlite3.Connection, key: str) -> Any:
 
 
 def read_counter(db: sqlite3.Connection, key: str) -> int:
-    """Return the counter `sequence` (last write) or `last_label` of the meta table, and check its range.
+    """Return the counter `sequence` (number of the last write) or `last_label` of the meta table.
 
     It must be from 0 to `MAX_COUNTER`.
 
@@ -268,12 +272,12 @@ def read_counter(db: sqlite3.Connection, key: str) -> int:
 
 
 def write_meta_values(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """Write values to the meta table, where a value None reads like a missing key."""
+    """Write values to the meta table as JSON, replacing those of the same keys. A null reads like a missing key."""
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
 
 
 def read_spec(db: sqlite3.Connection) -> IndexSpec:
-    """Read the index's settings from the record, and validate them.
+    """Read the index's settings from the record, validate them, and return them.
 
     Raises:
         UnavailableError: if no index can have these settings.
@@ -285,9 +289,13 @@ def read_spec(db: sqlite3.Connection) -> IndexSpec:
 
 
 def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-    """Write the index's settings to the record, and replace its stored chain by `artifact`, if any.
+    """Write an index's settings, and replace the stored chain of transforms by `artifact`, its manifest and tensors.
+    None stores no chain.
 
-    All chains that are stored are deleted.
+    Args:
+        db: connection in a transaction.
+        spec: the settings.
+        artifact: manifest and tensors of the chain; None for raw vectors.
 
     Raises:
         TooLargeError: if the chain has more than `MAX_CHAIN_BYTES`; no backup could be restored.
@@ -301,7 +309,7 @@ def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, b
 
 
 def slice_parameters(values: list[Any]) -> Iterator[list[Any]]:
-    """Yield the values in slices that fit into one statement."""
+    """Yield the values in lists of at most 8,192, so that each list fits into one SQL statement."""
     for start in range(0, len(values), MAX_PARAMETERS):
         yield values[start : start + MAX_PARAMETERS]
 

@@ -35,7 +35,7 @@ SLOW_ROW_SECONDS = 3e-6
 
 
 class RowFile:
-    """File of rows of one dtype and width, memory-mapped as an array.
+    """Memory-mapped file of an array `(capacity, width)` of one dtype, which can be enlarged.
 
     The map holds a descriptor of the file, and no other stays open: servers have many indexes, and few descriptors.
 
@@ -62,10 +62,10 @@ class RowFile:
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        """Open the file, and give its descriptor to the block.
+        """Open the file, and yield its descriptor to the block.
 
         Raises:
-            OSError: if it was deleted or replaced since it was mapped.
+            OSError: if the file was deleted or replaced since it was mapped.
         """
         descriptor = os.open(self.path, os.O_RDWR | NO_LINK)
         try:
@@ -77,7 +77,7 @@ class RowFile:
             os.close(descriptor)
 
     def reserve(self, rows: int) -> None:
-        """Allocate disk space for `rows` rows in total, and map the file again, which renews `array`.
+        """Allocate disk space for `rows` rows in total, and map the file again. `array` is another array then.
 
         Raises:
             OSError: if the disk is full.
@@ -86,6 +86,7 @@ class RowFile:
             self._map(descriptor, rows)
 
     def _map(self, descriptor: int, rows: int) -> None:
+        """Allocate disk space for `rows` rows in total, and map them as `array`."""
         _allocate(descriptor, rows * self.row_bytes)
         self.map = mmap.mmap(descriptor, rows * self.row_bytes)
         if self.scattered and hasattr(mmap, "MADV_RANDOM"):
@@ -110,9 +111,9 @@ class RowFile:
         return copies
 
     def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
-        """Return the SHA-256 of the first `rows` rows in hexadecimal. Rows hashed before are not read again.
+        """Return the SHA-256 of the first `rows` rows in hexadecimal. Only rows that no earlier call hashed are read.
 
-        They are read again only if an earlier call hashed more than `rows` rows. `block_bytes` are read at once.
+        If an earlier call hashed more than `rows` rows, all are read again. `block_bytes` are read at once.
         """
         if rows < self.digested:
             self.forget_digest()
@@ -132,7 +133,7 @@ class RowFile:
         return self.digest.hexdigest()
 
     def forget_digest(self) -> None:
-        """Reset the running digest, because rows will be rewritten."""
+        """Reset the running digest, so that the next call hashes all rows again."""
         self.digest, self.digested = hashlib.sha256(), 0
 
     def sync(self) -> None:
@@ -181,7 +182,7 @@ class RowsView:
         return len(self.labels)
 
     def find_rows(self, labels: Labels) -> NDArray[np.int64]:
-        """Return the row numbers of the labels. Labels that have no row are left out."""
+        """Return the row numbers of labels, the record's integer ids. Labels that have no row are left out."""
         if not self.count or not len(labels):
             return np.empty(0, np.int64)
         positions = np.searchsorted(self.labels, labels)
@@ -192,7 +193,8 @@ class RowsView:
 
 
 class GenerationRows:
-    """All rows of a generation, for one appending thread and any number of readers.
+    """All rows of a generation: labels, original vectors in float16, and compact vectors, in one memory-mapped file
+    each.
 
     The files are created if missing. Rows that they hold already do not count until `restore` is called.
 
@@ -229,15 +231,16 @@ class GenerationRows:
         """Return an immutable view of the rows as they are now."""
         with self.changing:
             n = self.count
+            # Rows below `count` never change, and `alive` is replaced and not written to, so a view needs no copies.
             originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
             return RowsView(self.labels.array[:n, 0], originals, self.compact.array[:n], self.alive[:n])
 
     def restore(self, count: int) -> None:
-        """Count the first rows that the files hold already, none of them dead."""
+        """Set the number of rows to `count`, for rows that the files hold already. None of them is dead."""
         self.count = count
 
     def reserve(self, more: int) -> None:
-        """Allocate disk space for `more` additional rows, so that appending them cannot fail.
+        """Allocate disk space for `more` additional rows, so that appending them needs none.
 
         Raises:
             OSError: if the disk is full.
@@ -262,7 +265,7 @@ class GenerationRows:
         compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
-        """Append rows, and mark the rows of the replaced labels as dead. Readers see both changes at once.
+        """Append rows, and mark the rows with the labels `replaced` as dead. Readers see both changes at once.
 
         Args:
             labels: labels `(n,)`, all above the existing ones.
@@ -275,6 +278,7 @@ class GenerationRows:
         """
         self.reserve(len(labels))
         rows = slice(self.count, self.count + len(labels))
+        # Written without the lock: readers do not look behind `count`, which is raised last.
         self.labels.array[rows, 0] = labels
         if self.originals is not None:
             self.originals.array[rows] = originals
@@ -291,7 +295,8 @@ class GenerationRows:
             self.alive, self.dead = alive, self.dead + died
 
     def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
-        """Return a copy of the mask `alive` without the rows of the labels, and how many of these were alive.
+        """Return the mask `(capacity,)` of alive rows without the rows of these labels, and how many of these were
+        alive before.
 
         If none was, `alive` itself is returned. Labels without a row are ignored.
         """
@@ -305,7 +310,7 @@ class GenerationRows:
         return alive, len(rows)
 
     def compute_digests(self, rows: int, block_bytes: int = HASHED_BYTES) -> dict[str, str]:
-        """Return the SHA-256 of the first rows of each file, by file name, reading `block_bytes` at once."""
+        """Return `{file name: SHA-256 of its first rows}` in hexadecimal. Files are read `block_bytes` at a time."""
         return {file.path.name: file.compute_digest(rows, block_bytes) for file in self.files}
 
     def sync(self) -> None:

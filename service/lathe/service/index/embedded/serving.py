@@ -42,13 +42,15 @@ class PayloadCache:
         self.guard = threading.Lock()
 
     def get(self, labels: Sequence[int]) -> dict[int, ResponsePayload]:
-        """Return `{label: (id, metadata)}` for the labels, from the cache or else from the record.
+        """Return `{label: (id, metadata)}` for labels (integer ids in the record), from the cache or else from the
+        record. The metadata is ready for a response.
 
         Labels of deleted versions are left out, unless they are still cached.
 
         Raises:
             UnavailableError: if the metadata of an item is damaged.
         """
+        # Read without the lock: entries are only added, and the dictionary is replaced as a whole.
         cached = self.cached  # `_store` may replace the dictionary meanwhile
         payloads = {label: cached[label] for label in labels if label in cached}
         missing = [label for label in labels if label not in payloads]
@@ -61,7 +63,8 @@ class PayloadCache:
         return payloads
 
     def _store(self, payloads: dict[int, ResponsePayload], size: int) -> None:
-        """Add payloads of `size` bytes to the cache, and empty it first if they do not fit.
+        """Add payloads that take `size` bytes to the cache. If they do not fit beside the others, empty the cache
+        first.
 
         Payloads of more than 64 MB are not stored.
         """
@@ -74,15 +77,16 @@ class PayloadCache:
 
 
 def wrap_json(item: str, metadata: bytes | None) -> Any:
-    """Check an item's JSON metadata, and wrap them so that a response contains them as they are.
+    """Return an item's metadata as a fragment that orjson inserts into a response unchanged, or None for None.
 
-    The metadata is parsed once, because a response with damaged metadata would not be JSON.
+    The JSON is parsed once, because a response with damaged metadata would not be JSON.
 
-    Returns:
-        The wrapped JSON; None for None.
+    Args:
+        item: id of the item, for the error message.
+        metadata: its metadata as JSON bytes.
 
     Raises:
-        UnavailableError: if it is damaged.
+        UnavailableError: if the metadata is damaged.
     """
     if metadata is None:
         return None
@@ -92,7 +96,7 @@ def wrap_json(item: str, metadata: bytes | None) -> Any:
 
 @dataclass(frozen=True)
 class GenerationServing:
-    """Generation of an index at one moment, to be searched.
+    """Generation that an index served at one moment, with what a search needs to look up ids and metadata.
 
     Attributes:
         changing: lock that a write holds while record and rows change.
@@ -110,7 +114,7 @@ class GenerationServing:
         return self.generation.spec
 
     def search(self, query: Query) -> list[list[Hit]]:
-        """Return the k nearest items to each query vector as hits with id, score and metadata, best first.
+        """Return for each query vector a list of its k nearest items as `{id, score, metadata}`, best first.
 
         If items of the result were replaced meanwhile, the search is repeated, at most twice. Items that are missing
         even then are left out.

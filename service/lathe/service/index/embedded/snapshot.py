@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def _is_count(value: Any) -> bool:
+    """Return whether a value is an integer of at least 0."""
     return type(value) is int and value >= 0
 
 
@@ -53,7 +54,7 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
 
 
 class Snapshots:
-    """State of the last snapshot of an index.
+    """Time and size of the last snapshot of an index, by which unchanged rows and graphs are not written again.
 
     Attributes:
         written_at: Unix time of the last snapshot; None if there is none.
@@ -65,7 +66,7 @@ class Snapshots:
         self.saved = (0, 0)
 
     def remember(self, content: Mapping[str, Any]) -> None:
-        """Remember the last snapshot by its description."""
+        """Set time and numbers of rows from a snapshot's description, which is the content of `snapshot.json`."""
         self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
 
     def write(self, generation: Generation) -> None:
@@ -83,12 +84,10 @@ class Snapshots:
 
 
 def save_snapshot(generation: Generation) -> dict[str, Any]:
-    """Write a generation's rows and graph to disk with a `snapshot.json` of checksums, and return its content.
+    """Write a generation's rows and graph to disk. Return the content of `snapshot.json`: numbers of rows, and
+    checksums.
 
     Files of older snapshots are deleted. The caller must make sure that the graph is not extended meanwhile.
-
-    Returns:
-        The content of `snapshot.json`: how many rows, and rows in the graph, the files hold, and their checksums.
     """
     folder, rows, graph = generation.folder, generation.rows.count, generation.graph
     generation.rows.sync()
@@ -113,7 +112,7 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
         "digests": digests,
         "written_at": time.time(),
     }
-    sealed = content | {"sha256": compute_digest(content)}
+    sealed = content | {"sha256": compute_content_digest(content)}
     # Written last: until then, the snapshot is the previous one, whose files are still there.
     replace_synced(folder / SNAPSHOT, json.dumps(sealed).encode())
     sync_folder(folder)
@@ -126,13 +125,11 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
 
 
 def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
-    """Load rows and graph from the last snapshot as far as its checksums match. Return its content or None.
+    """Load a generation's rows and graph from its last snapshot, if their checksums match. Return the content of
+    `snapshot.json`, or None if the rows are not loaded.
 
-    Whatever does not match is left empty, and a message is added to `generation.notes`.
-
-    Returns:
-        The content of `snapshot.json`, with the number of rows in the loaded graph as `covered`; None if the rows
-            cannot be loaded.
+    Whatever does not match is left empty, and a message is added to `generation.notes`. In the returned content,
+    `covered` is the number of rows in the loaded graph.
     """
     try:
         content = read_snapshot(generation.folder)
@@ -147,6 +144,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         return None
 
     rows, graph, digests = generation.rows, generation.graph, content["digests"]
+    # The graph has rows by number, so it is of no use unless the rows are those of the snapshot.
     problem = _find_rows_problem(generation, content)
     if problem is not None:
         for file in rows.files:
@@ -163,7 +161,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
-    """Return a sentence why the row files do not match a snapshot's content, or None if they do."""
+    """Return a phrase on why the row files are not those of a snapshot, or None if they are."""
     rows, digests = generation.rows, content["digests"]
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"
@@ -177,7 +175,8 @@ def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str |
 
 
 def read_snapshot(folder: Path) -> dict[str, Any]:
-    """Read and verify `snapshot.json` in a generation's folder, and return its content without the checksum.
+    """Read `snapshot.json` in a generation's folder, verify its checksum and fields, and return its content without the
+    checksum.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -185,7 +184,7 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
     """
     content = parse_json_object(read_beneath(folder, SNAPSHOT))
     sealed = content.pop("sha256", None)
-    if sealed != compute_digest(content):
+    if sealed != compute_content_digest(content):
         raise ValueError("its checksum does not match")
 
     for field, is_valid in FIELDS.items():
@@ -198,15 +197,14 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
     return content
 
 
-def compute_digest(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of a description, in hexadecimal."""
+def compute_content_digest(content: dict[str, Any]) -> str:
+    """Return the SHA-256, in hexadecimal, of a snapshot's description as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], digest: str) -> str | None:
-    """Load the graph file that a snapshot names into `graph`. Return None, or what is wrong with the file.
-
-    It is not loaded if its SHA-256 is not the `digest` of the snapshot.
+    """Load the graph file that a snapshot names into `graph`, if its SHA-256 is `digest`. Return None, or a phrase that
+    says why it was not loaded.
     """
     if not str(content["graph"]).endswith(f".{graph.engine}"):
         return f"is of another engine than {graph.engine}"
@@ -223,7 +221,8 @@ def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], digest: str
 def open_generation(
     index: str, folder: Path, create: Callable[[], Generation]
 ) -> tuple[Generation, dict[str, Any] | None]:
-    """Open rows and graph from disk and add later items. Return the generation, and its snapshot or None.
+    """Open a generation from its snapshot, append rows for later items, and return it with the snapshot's description,
+    or None.
 
     Items that the record has after the snapshot are added. If the result disagrees with the record, or the files cannot
     be used, the folder is deleted and the generation is rebuilt from the record. Its notes, which say what was rebuilt,

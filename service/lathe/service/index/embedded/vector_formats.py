@@ -17,7 +17,8 @@ DECODED_ROWS = 4096
 
 
 class VectorFormat(Protocol):
-    """Protocol of a format of compact vectors, which makes, stores and compares them with queries.
+    """Protocol of a format of compact vectors, the rows that are searched: how they are made, stored and compared with
+    queries.
 
     Attributes:
         exact_rows: number of rows up to which exact search is as fast as a graph.
@@ -30,14 +31,16 @@ class VectorFormat(Protocol):
     metric: Metric
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
-        """Convert original vectors `(n, d)` to rows `(n, width)`.
+        """Convert original vectors `(n, d)` to compact rows `(n, width)`, and return these.
 
         Raises:
             BadValueError: if a result is not finite.
         """
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Convert rows to the floats `(n, k)` that they stand for, of length 1 for cosine."""
+        """Convert rows to the float vectors `(n, k)` that they stand for, and return these. For cosine they have length
+        1.
+        """
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
         """Return the scores `(q, n)` of reduced queries `(q, k)` with rows: inner products, or negated distances."""
@@ -56,20 +59,22 @@ class _FloatFormat:
         self.reducer = reducer
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
-        """Convert original to reduced vectors."""
+        """Return original vectors `(n, d)` reduced by the chain of transforms, `(n, k)` float32."""
         return self.reducer.reduce_documents(originals)
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the rows themselves."""
+        """Return the rows unchanged, as they are floats."""
         return rows
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
-        """Return inner products or negated distances of reduced queries and rows."""
+        """Return the scores `(q, n)` of reduced queries with rows: inner products, or negated Euclidean distances for
+        l2.
+        """
         return score_floats(queries, torch.from_numpy(rows), self.metric)
 
 
 class CodeFormat:
-    """Codes of a chain that ends in a quantizer, as bytes."""
+    """Byte codes of a chain of transforms that ends in a quantizer."""
 
     file_name = "codes.u8"
     dtype = "uint8"
@@ -84,15 +89,15 @@ class CodeFormat:
         self.quantizer = reducer.quantizer
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
-        """Convert original vectors to codes."""
+        """Return the byte codes `(n, b)` of original vectors `(n, d)`."""
         return self.reducer.encode(originals)
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Convert codes to the vectors that they stand for."""
+        """Return the float vectors `(n, k)` that byte codes `(n, b)` stand for."""
         return self.reducer.decode(rows)
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
-        """Return the scores `(q, n)` of queries with codes, higher is nearer.
+        """Return the scores `(q, n)` of reduced float queries with byte codes. Higher is nearer.
 
         For cosine they are divided by the norms of the vectors that the codes stand for. For l2 they are negated
         distances.
@@ -110,12 +115,14 @@ class CodeFormat:
 
 
 def choose_format(spec: IndexSpec, reducer: Reducer) -> VectorFormat:
-    """Return the format of the rows of a generation: codes if its chain ends in a quantizer, else floats."""
+    """Return the format of a generation's rows: byte codes if the chain of transforms ends in a quantizer, else
+    floats.
+    """
     return _FloatFormat(spec, reducer) if reducer.quantizer is None else CodeFormat(spec, reducer)
 
 
 def score_floats(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:
-    """Return the scores `(q, n)` of queries and vectors: inner products, or negated distances for l2.
+    """Return the scores `(q, n)` of float queries with float vectors: inner products, or negated distances for l2.
 
     Higher is nearer. The distances are Euclidean.
     """

@@ -59,7 +59,7 @@ class MilvusConnection:
         self.retry_at = 0.0
 
     def call(self, name: str, collection: str, *arguments: Any, **options: Any) -> Any:
-        """Call the client method `name` on a collection with a time limit, and return its result.
+        """Call the method `name` of the Milvus client on a collection, with a time limit, and return its result.
 
         A collection that Milvus does not hold in memory, for example after a restart, is loaded first.
 
@@ -80,7 +80,7 @@ class MilvusConnection:
                 return method(collection, *arguments, **options)
 
     def _get_client(self) -> "MilvusClient":
-        """Return the Milvus client, connecting first if necessary. For use within `translate_errors`.
+        """Return the Milvus client. Connect first if there is none. Call it in a block of `translate_errors`.
 
         Raises:
             UnavailableError: if pymilvus rejects the address.
@@ -97,6 +97,7 @@ class MilvusConnection:
             return self.connected
 
     def _connect(self) -> "MilvusClient":
+        """Return a new Milvus client. The folder of a Milvus Lite file is created if it is missing."""
         from pymilvus import MilvusClient
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it raises, and sets this when imported
@@ -108,7 +109,8 @@ class MilvusConnection:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Run a block that calls Milvus, convert pymilvus's errors to errors of this service, and note outages.
+        """Run a block that calls Milvus, and convert pymilvus's errors to errors of this service. Note whether Milvus
+        answered.
 
         While Milvus is unreachable, calls fail at once, and one caller a second tries again: waiting requests would
         hold threads that embedding needs too.
@@ -144,20 +146,22 @@ class MilvusConnection:
         self._note_answer()
 
     def _note_answer(self) -> None:
+        """Record that Milvus answered, so that calls no longer fail at once."""
         with self.changing:
             self.problem = None
 
     def _note_failure(self, reason: str) -> UnavailableError:
-        """Record that Milvus did not answer, so that calls fail at once for a while. Return the error to raise.
-
-        That lasts `AWAY_SECONDS`.
+        """Record why Milvus did not answer, so that calls fail at once for `AWAY_SECONDS`. Return the error to
+        raise.
         """
         with self.changing:
             self.problem, self.retry_at = reason, time.monotonic() + AWAY_SECONDS
         return self.build_error(reason)
 
     def build_error(self, reason: str) -> UnavailableError:
-        """Build the error for a failed call from a reason and the address of Milvus, without its credentials."""
+        """Return the error for a failed call, which names the reason and the address of Milvus without its
+        credentials.
+        """
         address = self.url if "://" not in self.url else self.url.rpartition("@")[2].rpartition("//")[2]
         return UnavailableError(
             f"the Milvus at {address} cannot answer this request: {reason}",

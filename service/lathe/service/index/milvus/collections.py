@@ -49,13 +49,13 @@ class CatalogueEntry:
 
 
 class Catalogue:
-    """Catalogue of all indexes in a Milvus."""
+    """Settings and chains of transforms of all indexes in a Milvus, stored in a collection of their own."""
 
     def __init__(self, connection: MilvusConnection) -> None:
         self.connection = connection
 
     def create(self) -> None:
-        """Create the catalogue's collection unless it exists."""
+        """Create the Milvus collection of the catalogue unless it exists."""
         if self.connection.call("has_collection", COLLECTION):
             return
         from pymilvus import DataType, MilvusClient
@@ -79,7 +79,9 @@ class Catalogue:
         return sorted(row["key"].removeprefix(INDEX) for row in rows)
 
     def find(self, name: str) -> CatalogueEntry | None:
-        """Return the catalogue's entry of an index (collection, settings, chain sizes), or None if there is none."""
+        """Return the catalogue's entry of an index (collection, settings, and sizes of the chain's files), or None if
+        there is none.
+        """
         content = self.read_value(f"{INDEX}{name}")
         if content is None:
             return None
@@ -87,7 +89,7 @@ class Catalogue:
         return CatalogueEntry(content["collection"], parse_spec(content["spec"]), tuple(sizes) if sizes else None)
 
     def add(self, name: str, collection: str, spec: IndexSpec, artifact: Artifact) -> None:
-        """Store an index's chain, then its entry with collection and settings, which makes the index visible."""
+        """Store an index's chain of transforms, then the entry that makes the index visible to all servers."""
         # Parts are short enough for a value of Milvus, as base64 text.
         joined = b"" if artifact is None else b"".join(artifact)
         starts = range(0, len(joined), PART_BYTES)
@@ -98,7 +100,7 @@ class Catalogue:
         self.write_values({f"{INDEX}{name}": orjson.dumps(content).decode()})
 
     def read_artifact(self, entry: CatalogueEntry) -> Artifact:
-        """Return an index's chain as (manifest, tensors) bytes, or None if it stores raw vectors without a chain.
+        """Return the manifest and tensors, as bytes, of an index's chain of transforms, or None for raw vectors.
 
         Raises:
             UnavailableError: if parts are missing, because the index is being deleted.
@@ -114,7 +116,9 @@ class Catalogue:
         return content[: entry.artifact_bytes[0]], content[entry.artifact_bytes[0] :]
 
     def remove(self, name: str, entry: CatalogueEntry) -> None:
-        """Delete the entry and note of an index, so that no server finds it any more, then its chain."""
+        """Delete the entry and note of an index, so that no server finds the index any more, then its chain of
+        transforms.
+        """
         count = 0 if entry.artifact_bytes is None else -(-sum(entry.artifact_bytes) // PART_BYTES)
         self.delete_values(f"{INDEX}{name}", f"{NOTE}{name}")
         if count:
@@ -129,6 +133,7 @@ class Catalogue:
         return orjson.loads(rows[0]["value"]) if rows else None
 
     def _get_entries(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        """Return `{key, value}` for each of the keys that the catalogue has."""
         return list(
             self.connection.call("query", COLLECTION, filter=_build_key_filter(keys), output_fields=["key", "value"])
         )
@@ -140,12 +145,12 @@ class Catalogue:
             self.connection.call("upsert", COLLECTION, rows)
 
     def delete_values(self, *keys: str) -> None:
-        """Delete the entries of the keys."""
+        """Delete the catalogue's entries with these keys. Unknown keys are ignored."""
         self.connection.call("delete", COLLECTION, filter=_build_key_filter(keys))
 
 
 def _build_key_filter(keys: Sequence[str]) -> str:
-    """Return the Milvus expression for the entries of keys, which need no quoting, since they are made of names."""
+    """Return the Milvus expression that selects entries by key. Keys are not quoted, since they are made of names."""
     return "key in [" + ", ".join(f'"{key}"' for key in keys) + "]"
 
 
@@ -165,14 +170,15 @@ Row = dict[str, Any]
 
 
 def build_alias(index: str) -> str:
-    """Return the unique Milvus alias of an index: other characters than letters and digits become hexadecimal."""
+    """Return the unique Milvus alias of an index. Characters other than letters and digits become hexadecimal."""
     return "lathe_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):02x}" for c in index)
 
 
 def create_collection(connection: MilvusConnection, name: str, spec: IndexSpec) -> None:
-    """Create the Milvus collection `name` for an index with these settings, with an HNSW graph.
+    """Create the Milvus collection `name` for an index with these settings, with an HNSW graph over the reduced
+    vectors.
 
-    The graph is on the reduced vectors. The collection is read at strong consistency.
+    The collection is read at strong consistency.
     """
     from pymilvus import DataType, MilvusClient
 
@@ -199,7 +205,7 @@ def build_rows(
     metadata: Sequence[Mapping[str, Any] | None],
     payloads: Sequence[bytes | None],
 ) -> list[Row]:
-    """Return items as rows for the Milvus collection, with vectors, metadata and the fields for filters.
+    """Return a dict of Milvus's field values for each item: id, metadata, both vectors, and what filters compare.
 
     Args:
         ids: ids.
@@ -236,5 +242,5 @@ def build_rows(
 
 
 def stack_vectors(rows: Sequence[Mapping[str, Any]], field: str) -> Vectors:
-    """Stack a vector field of the rows to a float32 matrix `(n, d)`."""
+    """Return one vector field of the rows as a float32 array `(n, d)`."""
     return np.array([row[field] for row in rows], np.float32)

@@ -27,7 +27,7 @@ MAX_ROUNDED = 2**11
 
 
 def translate_filter(parsed: Filter) -> str:
-    """Translate a filter to a Milvus expression, returned as text."""
+    """Return the Milvus expression, as text, that has the meaning of a filter."""
     if isinstance(parsed, Condition):
         return _translate_condition(parsed)
     parts = [translate_filter(part) for part in parsed.parts]
@@ -37,9 +37,9 @@ def translate_filter(parsed: Filter) -> str:
 
 
 def _translate_condition(condition: Condition) -> str:
-    """Translate a test of one field to a Milvus expression, returned as text.
+    """Return the Milvus expression, as text, that has the meaning of a test of one field.
 
-    It uses the fields `entries` and `ranges` of an item. It is true or false for every item, never undefined.
+    It compares the fields `entries` and `ranges` of an item. It is true or false for every item, never undefined.
     """
     if condition.test == "exists":
         return f'array_contains(entries, "{compute_field_digest(condition.field)}")'
@@ -58,19 +58,15 @@ def _translate_condition(condition: Condition) -> str:
 
 
 def build_entries(entries: Iterable[tuple[str, Value]]) -> list[str]:
-    """Return sorted digests of each metadata field's name, and of each name with its value, for filters.
-
-    They are the content of the field `entries`.
-    """
+    """Return sorted digests of each metadata field's name, and of each name with its value, for the field `entries`."""
     digests = {compute_field_digest(name, value) for name, value in entries}
     return sorted(digests | {compute_field_digest(name) for name, _ in entries})
 
 
 def build_ranges(entries: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
-    """Return the smallest and largest number and text of each metadata field, for range filters in Milvus.
+    """Return the smallest and largest number and text of each metadata field in sortable form, for the field `ranges`.
 
-    They are the content of the field `ranges`, in sortable form. The keys are made of the name's digest, the kind and
-    the side. true, false and null are left out.
+    The keys are made of the name's digest, the kind and the side. true, false and null are left out.
     """
     bounds: dict[tuple[str, str], list[str]] = {}
     for name, value in entries:
@@ -85,6 +81,7 @@ def build_ranges(entries: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
 
 
 def _build_range_key(name: str, kind: str, side: str) -> str:
+    """Return the key in `ranges` of a field's smallest or largest (`side`) number or text (`kind`)."""
     return f"{compute_field_digest(name)}_{kind}_{side}"
 
 
@@ -109,6 +106,7 @@ def build_following_filter(item: str) -> str:
 
 
 def _quote(text: str) -> str:
+    """Return a text as a quoted string of a Milvus expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -125,13 +123,14 @@ def compute_field_digest(name: str, *value: Value) -> str:
 
 
 def convert_to_sortable(value: int | float | str) -> tuple[str, str]:
-    """Return a value's kind (`n` number, `t` text) and a text that sorts like the value.
+    """Return a value's kind (`n` number, `t` text), and a text that sorts as the value does.
 
     Numbers sort exactly, texts by their bytes. A number is its double, bit by bit, with the sign turned so that it
     sorts, followed by what rounding to the double left over.
     """
     if isinstance(value, int | float):
         rounded = float(value) + 0.0  # −0 is 0
+        # Doubles sort as their bits do, but for the sign: negative ones are inverted, all others get the highest bit.
         bits = struct.unpack(">Q", struct.pack(">d", rounded))[0]
         bits = bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63
         left = int(value) - int(rounded) if isinstance(value, int) else 0

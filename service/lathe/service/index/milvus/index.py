@@ -66,7 +66,7 @@ class MilvusIndex:
         self.writer.shutdown(wait=wait)
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the index's chain, read from Milvus, or None for raw vectors."""
+        """Return the manifest and tensors, as bytes, of the index's chain of transforms, or None for raw vectors."""
         return self.catalogue.read_artifact(self.entry)
 
     def get_serving(self) -> "MilvusIndex":
@@ -83,7 +83,8 @@ class MilvusIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items, which replace those with the same ids, and return a future.
+        """Queue the insertion of items, which replace those with the same ids. Return a future of a `Change` without
+        number and count.
 
         See `SearchIndex.upsert`. The caller has compared `raw_space_id` with the settings, which never change.
         """
@@ -96,9 +97,10 @@ class MilvusIndex:
         metadata: Sequence[Mapping[str, Any] | None],
         note: Mapping[str, Any] | None,
     ) -> Change:
-        """Insert or replace items in Milvus in one request, then store `note` if given. Return the change.
+        """Insert or replace items in Milvus in one request, then store `note` if there is one. Return a `Change`
+        without number and count.
 
-        Runs in the writer thread. The change has neither a number nor a count of replaced items.
+        Runs in the writer thread. Milvus does not say how many items were replaced.
         """
         payloads = [serialize_metadata(position, fields) for position, fields in enumerate(metadata)]
         rows = build_rows(ids, vectors, self.reducer.reduce_documents(vectors), metadata, payloads)
@@ -108,18 +110,23 @@ class MilvusIndex:
         return Change(None, None)
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, ignoring unknown ones, and return a future."""
+        """Queue the deletion of the items with these ids, ignoring unknown ones. Return a future of the `Change`: how
+        many items it deleted.
+        """
         starts = range(0, len(ids), IDS_AT_ONCE)
         return self._run_in_writer(
             self._delete_items, [build_id_filter(ids[start : start + IDS_AT_ONCE]) for start in starts]
         )
 
     def delete_matching(self, item_filter: Filter) -> "Future[Change]":
-        """Queue the deletion of all items that satisfy a filter when its turn comes, and return a future."""
+        """Queue the deletion of all items that satisfy a filter when its turn comes. Return a future of the `Change`:
+        how many items it deleted.
+        """
         return self._run_in_writer(self._delete_items, [translate_filter(item_filter)])
 
     def _delete_items(self, conditions: Sequence[str]) -> Change:
-        """Delete the items that satisfy one of some expressions, and return a change with the number that existed.
+        """Delete the items that satisfy any of these Milvus expressions. Return a `Change` with the number of items
+        that existed.
 
         Runs in the writer thread. The items are counted first, because Milvus itself counts unknown ids too.
         """
@@ -141,7 +148,7 @@ class MilvusIndex:
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> list[list[Hit]]:
-        """Return the k nearest items to each vector of the query as a list of hits, best first.
+        """Return for each vector of the query a list of its k nearest items as `{id, score, metadata}`, best first.
 
         If the query asks for rescoring, up to 16,384 candidates are taken from Milvus and ranked here by the originals.
         """
@@ -159,7 +166,9 @@ class MilvusIndex:
     def _search_batch(
         self, query: Query, compact: Vectors, originals: Vectors | None, count: int, condition: str
     ) -> list[list[Hit]]:
-        """Search one batch of queries in Milvus, and return the k best items of each as hits, best first."""
+        """Search one batch of reduced queries in Milvus. Return for each a list of its k best items as `{id, score,
+        metadata}`.
+        """
         rescored = originals is not None
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
@@ -195,7 +204,9 @@ class MilvusIndex:
         return results
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids in order, None for unknown ids. `vectors` adds their original vectors."""
+        """Return `{id, metadata}` for each id in order, or None for an unknown one. With `vectors`, each has its
+        original vector under `vector`.
+        """
         fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
         rows: dict[str, Any] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
@@ -204,11 +215,12 @@ class MilvusIndex:
         return [self._build_item(rows[item], vectors) if item in rows else None for item in ids]
 
     def _build_item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
+        """Return a row of Milvus as an item `{id, metadata}`, or `{id, metadata, vector}` with its original vector."""
         content = {"id": row[ID], "metadata": row[METADATA] or None}
         return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
 
     def describe(self) -> dict[str, Any]:
-        """Return settings, counts and state of the index as a dict. Sizes in bytes and snapshots are not known."""
+        """Return a dict of the index's settings, number of items, state and collection, for responses."""
         state = self._call("describe_index", VECTOR)
         spec, count = self.spec, self._count_items("")
         linked = min(int(state.get("indexed_rows", count)), count)
@@ -221,20 +233,21 @@ class MilvusIndex:
         }
 
     def _count_items(self, condition: str) -> int:
+        """Return the number of items that satisfy a Milvus expression. An empty one counts all."""
         return int(self._call("query", filter=condition, output_fields=["count(*)"])[0]["count(*)"])
 
     # ── importing and exporting ──────────────────────────────────────────────────────────────
 
     def read_note(self, key: str) -> Any:
-        """Return the value that the last noting write stored under the key, or None if there is none."""
+        """Return the value that the last upsert with a `note` stored under a key, or None if there is none."""
         return (self.catalogue.read_value(f"{NOTE}{self.name}") or {}).get(key)
 
     def delete_note(self, key: str) -> None:
-        """Delete all values that the last noting write stored, whatever the key."""
+        """Delete all values that the last upsert with a `note` stored, whatever the key."""
         self.catalogue.delete_values(f"{NOTE}{self.name}")
 
     def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
-        """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
+        """Yield all items in batches: a list of (id, metadata), and the original vectors `(n, d)`.
 
         A batch has at most `max_items` items. They are read as they are when the scan reaches them, not at one moment.
         """
@@ -242,7 +255,9 @@ class MilvusIndex:
             yield [_build_payload(row) for row in rows], stack_vectors(rows, ORIGINAL)
 
     def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
-        """Return up to `max_items` items with ids after `cursor`, in the order of the ids, and the next cursor."""
+        """Return up to `max_items` items (id, metadata) after a cursor, in the order of ids, and the next page's cursor
+        or None.
+        """
         condition = EVERYTHING if cursor is None else build_following_filter(cursor)
         with closing(self._iterate(condition, [ID, METADATA], max_items + 1, max_items + 1)) as batches:
             payloads = [_build_payload(row) for row in next(batches, [])]
@@ -252,7 +267,9 @@ class MilvusIndex:
     def _iterate(
         self, condition: str, fields: Sequence[str], batch_size: int, limit: int | None
     ) -> Generator[list[Mapping[str, Any]], None, None]:
-        """Yield the items that satisfy an expression, at most `limit`, in batches in the order of their ids."""
+        """Yield the items that satisfy a Milvus expression, at most `limit`, in batches of rows in the order of their
+        ids.
+        """
         bound = {} if limit is None else {"limit": limit}
         iterator = self._call("query_iterator", batch_size=batch_size, filter=condition, output_fields=fields, **bound)
         try:
@@ -284,10 +301,13 @@ class MilvusIndex:
 
 
 def _build_payload(row: Mapping[str, Any]) -> Payload:
+    """Return a row's id, and its metadata as JSON bytes or None."""
     return row[ID], orjson.dumps(row[METADATA]) if row[METADATA] else None
 
 
 def _compute_scores(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
-    """Return inner products `(n,)` of vectors `(n, d)` with a query, or Euclidean distances if `by_distance`."""
+    """Return inner products `(n,)` of vectors `(n, d)` with one query `(d,)`, or Euclidean distances if
+    `by_distance`.
+    """
     scores: Vectors = np.linalg.norm(vectors - query, axis=1) if by_distance else vectors @ query
     return scores

@@ -48,7 +48,7 @@ class MilvusIndexes:
 
     @classmethod
     def open(cls, settings: Settings, _home: object, _encode: object) -> "MilvusIndexes":
-        """Open the indexes at the address of the settings."""
+        """Return the indexes in the Milvus of the settings. Milvus is connected to when it is first called."""
         return cls(settings.index_url, settings.index_token)
 
     def warnings(self) -> list[str]:
@@ -57,7 +57,7 @@ class MilvusIndexes:
         return [] if problem is None else [f"indexes: {self.connection.build_error(problem).message}"]
 
     def count_states(self) -> dict[str, int]:
-        """Return the number of open indexes."""
+        """Return `{"open": number of open indexes}`, for the metrics."""
         return {"open": len(self.opened)}
 
     def start(self) -> None:
@@ -87,12 +87,12 @@ class MilvusIndexes:
         self.connection.close()
 
     def names(self) -> list[str]:
-        """Return the names of all indexes, and discard cached lookups, so that other servers' changes are seen."""
+        """Return the names of all indexes. Forget cached lookups, so that other servers' changes are seen."""
         self.looked_up.clear()
         return self.catalogue.list_names()
 
     def get(self, name: str) -> MilvusIndex:
-        """Return the index of that name, opening it if necessary and noticing if another server replaced it.
+        """Return the index of that name. Open it if it is not open here, or if another server created it again.
 
         It is looked up again after a second, or when its collection turns out missing. If another server has deleted or
         recreated it, the old one is closed here.
@@ -126,10 +126,10 @@ class MilvusIndexes:
             index.close(wait=False)
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> MilvusIndex:
-        """Create an index with these settings and chain, unless one of that name exists. Return the index.
+        """Create an index with these settings and chain of transforms, and return it. If one of that name exists,
+        return that unchanged.
 
-        An existing index is returned unchanged. If several servers create it at once, the one whose collection gets the
-        index's alias succeeds.
+        If several servers create it at once, the one whose collection gets the index's alias succeeds.
 
         Raises:
             BadValueError: if no index can have that name.
@@ -157,7 +157,8 @@ class MilvusIndexes:
         return self.get(name)
 
     def _claim_alias(self, name: str, collection: str) -> bool:
-        """Claim an index's alias for a new collection. Return False if another server finishes the index first.
+        """Let an index's alias name a new collection. Return False if another server finishes creating the index first,
+        else True.
 
         If another server has the alias but does not finish within `claim_seconds`, the alias is taken over.
         """
@@ -194,11 +195,13 @@ class MilvusIndexes:
                 self.connection.call("drop_collection", entry.collection)
 
     def require_owned(self, name: str) -> None:
-        """Raise unless the index exists, which every server that reaches Milvus may change."""
+        """Raise a `ServiceError` unless the index exists. Every server that reaches Milvus may change it."""
         self.get(name)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of each index (settings, counts, state), or its error if it cannot be opened."""
+        """Return a dict for each index: its settings, counts and state, or name, state and error if it cannot be
+        opened.
+        """
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:

@@ -28,9 +28,10 @@ DEFAULTS = {"connect_timeout": 10, "application_name": "lathe"}
 
 @contextmanager
 def open_database(url: str | None) -> Iterator[Connection]:
-    """Connect to a PostgreSQL database with pgvector for the block, and convert PostgreSQL's errors.
+    """Yield a connection to a PostgreSQL database with pgvector. In the block, errors of PostgreSQL become a
+    `ServiceError`.
 
-    They become a `ServiceError` that quotes no password.
+    The error quotes no password.
 
     Args:
         url: connection string of libpq, as URL or as `key=value` pairs; None for the environment (`PGHOST`,
@@ -61,7 +62,9 @@ def open_database(url: str | None) -> Iterator[Connection]:
 
 
 def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
-    """Return the error of this service that corresponds to an error of PostgreSQL."""
+    """Return the error of this service that corresponds to an error of PostgreSQL. Its message may quote the
+    password.
+    """
     where = f" ({error.diag.context})" if error.diag.context else ""
     message = error.diag.message_primary or str(error).partition("\n")[0]
     match error:
@@ -88,9 +91,11 @@ def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
 
 
 def _use_extension(connection: Connection) -> None:
-    """Check pgvector's version, and add its schema to the session's search path.
+    """Check pgvector's version, and add the extension's schema to the session's search path, so that its types are
+    found.
 
-    Its types and operators are then found. Raises `NotSupportedError` if the extension is missing or too old.
+    Raises:
+        NotSupportedError: if the extension is missing or too old.
     """
     extension = connection.execute(
         "SELECT extversion, set_config('search_path', concat_ws(', ', current_setting('search_path'), "

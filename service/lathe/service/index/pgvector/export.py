@@ -20,9 +20,8 @@ from lathe.service.index.pgvector.table import (
     ensure_column,
     find_table,
     format_type,
+    get_table,
     require_searchable,
-    require_storable,
-    require_table,
 )
 from lathe.service.index.protocol import Artifact, Payload
 from lathe.service.index.reducer import Reducer, Vectors
@@ -50,18 +49,19 @@ _ExportedColumn = tuple[VectorColumn, Callable[[Vectors], Vectors]]
 def plan_columns(
     spec: IndexSpec, artifact: Artifact, column_type: VectorType, originals: Originals
 ) -> list[_ExportedColumn]:
-    """Return the vector columns of an export: `embedding` of original vectors, `reduced` by the chain, or both.
+    """Return the vector columns of an export, each with the function that maps original vectors to those of the column.
 
-    Without a chain, `reduced` is left out if it is of type vector, because it would repeat the originals.
+    The columns are `embedding` of original vectors, `reduced` by the chain, or both. Without a chain, `reduced` is left
+    out if it is of type vector, because it would repeat the originals.
 
     Args:
         spec: settings of the index.
-        artifact: manifest and tensors of its chain; None for raw vectors.
-        column_type: type of the reduced column.
+        artifact: manifest and tensors of its chain of transforms; None for raw vectors.
+        column_type: type of the column `reduced`.
         originals: dtype of the column `embedding`; none leaves it out.
 
     Raises:
-        BadValueError: if pgvector cannot search what the chain gives, or no column would be left.
+        BadValueError: if pgvector cannot store or search what the chain gives, or no column would be left.
     """
     reducer = Reducer(spec, artifact)
     require_searchable(spec.chain, reducer.quantizer, column_type, spec.metric)
@@ -89,7 +89,8 @@ def export_items(
     delete_others: bool = False,
     skip_nul: bool = False,
 ) -> tuple[int, int, list[str], int]:
-    """Write an index's items to a table, updating rows that differ.
+    """Write an index's items to a table. Return the number of items in it now, the number of rows that were new or
+    differed, the ids of items left out, and the number of rows deleted.
 
     The columns are `id`, `metadata` and those of vectors. The table is created if it is missing. Rows with an id of the
     index are replaced if they differ. Each batch is a transaction.
@@ -104,16 +105,12 @@ def export_items(
         delete_others: whether rows with other ids are deleted, after all items are written; else they are left alone.
         skip_nul: whether items with a NUL in their metadata are left out, and their rows left alone.
 
-    Returns:
-        Number of items that are in the table now, of rows that were new or differed, the ids of the items that were
-        left out, and the number of rows that were deleted.
-
     Raises:
         ConflictError: if the table exists with another key, or with vectors of another type or space.
-        BadValueError: if pgvector cannot store the vectors, or an item has a NUL and is not to be left out.
+        BadValueError: if an item has a NUL and is not to be left out.
     """
     columns = [column for column, _ in exported]
-    table = _ensure_table(connection, name, columns)
+    table = _ensure_table(connection, name)
     for column in columns:
         ensure_column(connection, table, column)
     on_ready()
@@ -133,6 +130,7 @@ def export_items(
         fields = [encode_vectors(map_originals(originals), column.kind) for column, map_originals in exported]
         rows = [row for row in zip(payloads, *fields, strict=True) if row[0][0] not in odd]
         with connection.transaction():
+            # COPY cannot update rows that exist, so it fills a temporary table that one statement merges.
             _copy_batch(connection, rows)
             changed += connection.execute(upsert).rowcount
             if delete_others:
@@ -145,20 +143,17 @@ def export_items(
     return done - len(skipped), changed, sorted(skipped), deleted
 
 
-def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> PgvectorTable:
-    """Return the table of that name, created with the columns `id` and `metadata` if it is missing.
+def _ensure_table(connection: Connection, name: TableName) -> PgvectorTable:
+    """Return the table of that name. If it is missing, create it with the columns `id` and `metadata`.
 
     Raises:
-        BadValueError: if pgvector cannot store the vectors; then no table is created.
         ConflictError: if the table that is there has no text column `id` as its key, or no `metadata` of jsonb.
     """
-    for column in columns:
-        require_storable(column)
     table = find_table(connection, name)
     if table is None:
         create = sql.SQL("CREATE TABLE {} (id text PRIMARY KEY, metadata jsonb)").format(name.identifier)
         connection.execute(create)
-        return require_table(connection, name)
+        return get_table(connection, name)
     kinds = {column.name: column.kind for column in table.columns.values()}
     if table.key != (ID,) or kinds[ID] not in ("text", "varchar") or kinds.get(METADATA) != "jsonb":
         raise ConflictError(
@@ -169,6 +164,7 @@ def _ensure_table(connection: Connection, name: TableName, columns: Sequence[Vec
 
 
 def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> None:
+    """Create the temporary table that takes a batch of rows before they are written to the user's table."""
     declared = [
         sql.SQL("{} {}").format(sql.Identifier(column.name), format_type(column.kind, column.dimensions))
         for column in columns
@@ -181,6 +177,7 @@ def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> No
 
 
 def _copy_batch(connection: Connection, rows: Iterable[tuple[Payload, *tuple[bytes, ...]]]) -> None:
+    """Copy rows (id and metadata, then encoded vectors) to the temporary table."""
     with (
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
@@ -191,12 +188,16 @@ def _copy_batch(connection: Connection, rows: Iterable[tuple[Payload, *tuple[byt
 
 
 def _delete_others(connection: Connection, name: TableName) -> int:
+    """Delete the rows of the user's table whose ids were not exported, and return their number."""
     delete = sql.SQL("DELETE FROM {} AS old WHERE NOT EXISTS (SELECT FROM {} AS kept WHERE kept.id = old.id)")
     return connection.execute(delete.format(name.identifier, KEPT)).rowcount
 
 
 def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:
-    """Build the SQL that copies staged rows into the user's table: new ids are inserted, changed rows replaced."""
+    """Return the SQL that writes the temporary table's rows to the user's table: new ids are inserted, changed rows
+    replaced.
+    """
+    # Rows that are equal are left alone: PostgreSQL would write a new version of each.
     names = [sql.Identifier(column) for column in columns]
     return sql.SQL(
         "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {stage} ON CONFLICT (id) DO UPDATE SET {assigned} "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from psycopg import sql
 
-from lathe.service.errors import BadValueError, ConflictError
+from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.table import (
@@ -19,7 +19,6 @@ from lathe.service.index.pgvector.table import (
     encode_vectors,
     ensure_column,
     format_type,
-    require_column,
 )
 from lathe.service.index.reducer import Vectors
 from lathe.transforms.progress import Progress
@@ -44,7 +43,7 @@ class _FullVectors:
 
 
 def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> _FullVectors:
-    """Look up a table's column of full vectors, and return it with its type and number of dimensions.
+    """Return a table's column of full vectors, with its type and number of dimensions.
 
     The dimensions are those of the first vector if the column's type declares none.
 
@@ -52,7 +51,9 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
         UnknownNameError: if the table has no such column.
         BadValueError: if it is not of `vector` or `halfvec`, or declares no dimensions and holds no vector.
     """
-    column = require_column(table, name)
+    if name not in table.columns:
+        raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
+    column = table.columns[name]
     if column.kind not in ("vector", "halfvec"):
         raise BadValueError(
             f"the column {name} of {table.name} is of type {column.written}; it must be vector or halfvec",
@@ -71,7 +72,9 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
 
 
 def read_sample(connection: Connection, full: _FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield vectors `(n, d)` in batches, of up to `rows` random rows whose vector is not NULL."""
+    """Yield the vectors of up to `rows` random rows of a table, in batches `(n, d)`. Rows without a vector are left
+    out.
+    """
     # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
     # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(
@@ -93,7 +96,8 @@ def reduce_column(
     on_ready: Callable[[], object],
     on_progress: Progress,
 ) -> tuple[int, int, int]:
-    """Reduce the vectors of one table column and write them to another, for rows that lack them. Return counts.
+    """Reduce the vectors in one column of a table into another, for rows that lack them there. Return the numbers of
+    rows reduced, of rows without a full vector, and of zero vectors, which have no direction and are left out.
 
     Rows are reduced in order of the primary key. Each batch is a transaction that locks its rows, so a row that is
     changed meanwhile waits and is not lost. A second run continues after the rows that are written, and reduces rows
@@ -106,9 +110,6 @@ def reduce_column(
         reduce: maps full vectors `(n, d)` to reduced ones `(n, k)`.
         on_ready: called once the column is there and takes these vectors, before the first is written.
         on_progress: called with progress in [0, 1] and a message.
-
-    Returns:
-        Number of rows reduced, of rows without a full vector, and of zero vectors, which have no direction.
 
     Raises:
         BadValueError: if the table has no primary key, or a vector has another number of dimensions than the others
@@ -167,7 +168,9 @@ class _Statements:
 
 
 def _build_statements(full: _FullVectors, into: VectorColumn) -> _Statements:
-    """Build the SQL statements of a reduction for the table, its key and its two vector columns."""
+    """Return the SQL statements of a reduction for the table, its primary key, and its columns of full and reduced
+    vectors.
+    """
     comma = sql.SQL(", ")
     keys = [sql.Identifier("t", name) for name in full.table.key]  # a bare name would mean its text in ORDER BY
     kinds = [sql.SQL(full.table.columns[name].written) for name in full.table.key]  # as the catalogue spells them
@@ -218,7 +221,9 @@ def _build_statements(full: _FullVectors, into: VectorColumn) -> _Statements:
 def _read_batch(
     connection: Connection, full: _FullVectors, statements: _Statements, last: Key | None
 ) -> tuple[list[Key], Vectors]:
-    """Read the next rows after the key `last` that lack a reduced vector. Return their keys and vectors `(n, d)`."""
+    """Read and lock the next rows that lack a reduced vector, after the key `last`. Return their keys and vectors `(n,
+    d)`.
+    """
     with connection.cursor(binary=True) as cursor:
         rows: list[tuple[Any, ...]] = cursor.execute(statements.read(last)).fetchall()
     keys = [tuple(row[:-1]) for row in rows]
@@ -230,6 +235,7 @@ def _read_batch(
 
 
 def _copy_reduced(connection: Connection, statements: _Statements, keys: list[Key], fields: list[bytes]) -> None:
+    """Copy keys and encoded reduced vectors to the temporary table."""
     with (
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
@@ -239,6 +245,7 @@ def _copy_reduced(connection: Connection, statements: _Statements, keys: list[Ke
 
 
 def _require_finite(reduced: Vectors, keys: list[Key]) -> None:
+    """Raise `BadValueError` if a reduced vector holds NaN or inf. The message names the row by its key."""
     finite = np.isfinite(reduced).all(axis=1)
     if not finite.all():
         key = ", ".join(keys[int((~finite).argmax())])

@@ -70,12 +70,22 @@ class VectorColumn:
 
     Attributes:
         comment: names the space of the vectors.
+
+    Raises:
+        BadValueError: if the column has more dimensions than pgvector can store.
     """
 
     name: str
     kind: VectorType
     dimensions: int
     comment: str
+
+    def __post_init__(self) -> None:
+        """Raise `BadValueError` if the column has more dimensions than pgvector can store."""
+        if self.kind != "bit" and self.dimensions > MAX_STORED:
+            raise BadValueError(
+                f"pgvector stores at most {MAX_STORED:,} dimensions, and {self.name} has {self.dimensions:,}"
+            )
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,9 @@ class PgvectorTable:
 
 
 def parse_table_name(written: str) -> TableName:
-    """Parse `TABLE` or `SCHEMA.TABLE` to a table name. Raise `BadValueError` if a part is empty or too long."""
+    """Parse `TABLE` or `SCHEMA.TABLE`, and return the table name. Raise `BadValueError` if a part is empty or too
+    long.
+    """
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
         raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
@@ -101,13 +113,13 @@ def parse_table_name(written: str) -> TableName:
 
 
 def _require_name_length(name: str) -> None:
-    """Raise `BadValueError` if PostgreSQL would cut a name off, and not find it again by the whole name."""
+    """Raise `BadValueError` if a name has more bytes than PostgreSQL keeps of it."""
     if len(name.encode()) > MAX_NAME_BYTES:
         raise BadValueError(f"names in PostgreSQL have at most {MAX_NAME_BYTES} bytes: {name!r} has more")
 
 
 def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
-    """Look up a table in the database, and return its columns and primary key, or None if there is none."""
+    """Look up a table in the database. Return its columns and primary key, or None if there is no such table."""
     oid_row = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
@@ -131,10 +143,11 @@ def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
     return PgvectorTable(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
 
 
-def require_table(connection: Connection, name: TableName) -> PgvectorTable:
-    """Look up a table in the database, and return its columns and primary key. Raise if there is none.
+def get_table(connection: Connection, name: TableName) -> PgvectorTable:
+    """Look up a table in the database, and return its columns and primary key.
 
-    The error is an `UnknownNameError`.
+    Raises:
+        UnknownNameError: if there is no such table.
     """
     table = find_table(connection, name)
     if table is None:
@@ -145,15 +158,10 @@ def require_table(connection: Connection, name: TableName) -> PgvectorTable:
     return table
 
 
-def require_column(table: PgvectorTable, name: str) -> Column:
-    """Return the column of that name. Raise `UnknownNameError`, listing the columns, if there is none."""
-    if name not in table.columns:
-        raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
-    return table.columns[name]
-
-
 def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
-    """Return the comment for a column of vectors, which names the vectors' space and the chain that made them."""
+    """Return the comment for a column of vectors, which names their space id and the chain of transforms that made
+    them.
+    """
     what = "signs of vectors" if column_type == "bit" else "vectors"
     return f"{what} in the space {space_id}, chain {chain} (written by lathe)"
 
@@ -164,15 +172,14 @@ def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
 
 
 def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorColumn) -> None:
-    """Add a column of vectors to a table, or check that the existing one has the same type and space.
+    """Add a column of vectors to a table, or check that the existing one has vectors of the same type and space.
 
     The column gets a comment that names the space of its vectors.
 
     Raises:
-        BadValueError: if pgvector cannot store vectors of so many dimensions.
+        BadValueError: if the column's name is too long for PostgreSQL.
         ConflictError: if the column has another type or number of dimensions, or vectors of another space.
     """
-    require_storable(wanted)
     _require_name_length(wanted.name)
     existing = table.columns.get(wanted.name)
     place = sql.SQL("{}.{}").format(table.name.identifier, sql.Identifier(wanted.name))
@@ -202,16 +209,8 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
     )
 
 
-def require_storable(wanted: VectorColumn) -> None:
-    """Raise `BadValueError` if a column has more dimensions than pgvector can store."""
-    if wanted.kind != "bit" and wanted.dimensions > MAX_STORED:
-        raise BadValueError(
-            f"pgvector stores at most {MAX_STORED:,} dimensions, and {wanted.name} has {wanted.dimensions:,}"
-        )
-
-
 def require_searchable(chain: str, quantizer: Quantizer | None, column_type: VectorType, metric: Metric) -> None:
-    """Raise `BadValueError` if pgvector cannot search a chain's outputs in a column of `column_type`.
+    """Raise `BadValueError` if pgvector cannot search what a chain of transforms gives in a column of `column_type`.
 
     pgvector compares no codes except signs in a column of type bit, and these only by cosine.
     """
@@ -226,7 +225,9 @@ def require_searchable(chain: str, quantizer: Quantizer | None, column_type: Vec
 
 
 def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
-    """Return the SQL that creates a column's HNSW index, or a comment if it has one or pgvector cannot index it."""
+    """Return the SQL statement that creates a column's HNSW index, or an SQL comment if it has one or pgvector cannot
+    index it.
+    """
     if column.dimensions > MAX_INDEXED[column.kind]:
         return (
             f"-- no index: pgvector indexes at most {MAX_INDEXED[column.kind]:,} dimensions of {column.kind}, and "
@@ -254,6 +255,7 @@ def _find_index(connection: Connection, table: TableName, column: str, operators
 
 
 def _has_values(connection: Connection, table: PgvectorTable, column: str) -> bool:
+    """Return whether any row of a table has a value in a column."""
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )
@@ -268,7 +270,7 @@ _HEADER = struct.Struct(">HH")
 
 
 def encode_vectors(vectors: Vectors, column_type: VectorType) -> list[bytes]:
-    """Encode each row of vectors `(n, d)` as bytes in PostgreSQL's binary format of the column type.
+    """Return each row of vectors `(n, d)` as bytes in PostgreSQL's binary format of the column type.
 
     A `bit` is 1 where a number is above 0.
     """
@@ -281,7 +283,7 @@ def encode_vectors(vectors: Vectors, column_type: VectorType) -> list[bytes]:
 
 
 def decode_vectors(fields: Sequence[bytes], column_type: VectorType, dimensions: int) -> Vectors:
-    """Decode binary fields of a `vector` or `halfvec` column to float32 vectors `(n, dimensions)`.
+    """Return the float32 vectors `(n, dimensions)` in binary fields of a `vector` or `halfvec` column.
 
     Raises:
         BadValueError: if one has another number of dimensions; the error's `param` is its position in `fields`.

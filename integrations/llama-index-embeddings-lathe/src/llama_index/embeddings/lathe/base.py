@@ -9,10 +9,7 @@ from llama_index.core.bridge.pydantic import Field, PrivateAttr, SecretStr
 
 
 def _read_key() -> SecretStr | None:
-    """Return the server's key in the environment variable `LATHE_API_KEY`.
-
-    The result is None if it is empty or not set.
-    """
+    """Return the server's key in the environment variable `LATHE_API_KEY`, or None if it is empty or not set."""
     key = os.environ.get("LATHE_API_KEY")
     return SecretStr(key) if key else None
 
@@ -71,10 +68,7 @@ class LatheEmbedding(BaseEmbedding):
 
     @property
     def space_id(self) -> str | None:
-        """Id of the vector space: `expected_space_id`, or that of the first answer.
-
-        The result is None before the first answer.
-        """
+        """Id of the embedding space: `expected_space_id`, or else that of the first answer, or None before that."""
         return self._embedder.space_id
 
     def _get_query_embedding(self, query: str) -> list[float]:

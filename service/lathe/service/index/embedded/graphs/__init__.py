@@ -13,7 +13,7 @@ from lathe.service.index.spec import IndexSpec
 
 
 def create_graph(spec: IndexSpec, vector_format: VectorFormat, threads: int) -> Graph | None:
-    """Create an empty search graph for an index's settings and vector format. None if no library is installed.
+    """Return an empty search graph for an index's settings and vector format, or None if no graph library is installed.
 
     FAISS's graph holds the codes of the rows if FAISS can score them. Otherwise the graph holds floats: hnswlib's,
     which searches floats faster, or FAISS's if hnswlib is not installed.

@@ -22,7 +22,7 @@ Fewer are linked by comparing codes, which is slower for each row but needs no d
 
 
 class FaissGraph:
-    """HNSW graph over codes or floats, whose methods are those of `Graph`.
+    """HNSW graph by FAISS over byte codes or floats, with the methods of `Graph`.
 
     Rows are linked to the rows whose decoded vectors are nearest by Euclidean distance. While many codes are added, the
     decoded vectors are also stored as bytes; few are linked by comparing codes, which takes five times as long.
@@ -49,7 +49,7 @@ class FaissGraph:
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add `rows` to the graph after the rows that it covers, while searches wait.
+        """Add rows after those in the graph, in blocks of 4,096. Searches wait for a block.
 
         `lacking` counts the rows that the graph lacked before the call, these included. If many are lacking, they are
         linked by coarser bytes, which is faster.
@@ -60,7 +60,7 @@ class FaissGraph:
         for start in range(0, len(rows), ADDED_ROWS):
             codes = rows[start : start + ADDED_ROWS]
             factors, vectors = self.scoring.compute_factors(codes), self.scoring.decode(codes)
-            with self.lock.writing():
+            with self.lock.acquire_exclusive():
                 if self.index is None:
                     self.index = self.scoring.create_graph(self.spec.m)
                     self.index.hnsw.efConstruction = self.spec.ef_construction
@@ -83,7 +83,9 @@ class FaissGraph:
         self.factors = np.empty((0, 2), np.float32)
 
     def _create_links(self) -> LinkBytes | None:
-        """Create the byte storage by which new rows are linked, filled with covered rows. None to compare codes."""
+        """Return a byte storage with all rows of the graph, by which new rows are linked, or None if their byte codes
+        are compared.
+        """
         links = self.scoring.create_links()
         if links is not None and self.covered:
             codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)
@@ -92,7 +94,9 @@ class FaissGraph:
         return links
 
     def _add(self, codes: NDArray[Any], vectors: Vectors) -> None:
-        """Add codes `(n, width)` to the storage and link them. `vectors` `(n, k)` are the same rows, decoded."""
+        """Add byte codes `(n, width)` to the graph's storage and link them. `vectors` `(n, k)` are the same rows,
+        decoded.
+        """
         storage = self.faiss.downcast_index(self.index.storage)
         self._set_metric(self.faiss.METRIC_L2)
         if self.links is None:
@@ -109,9 +113,8 @@ class FaissGraph:
         self._set_metric(self.metric)
 
     def _append_factors(self, factors: NDArray[np.float32]) -> None:
-        """Store the score factors `(n, 2)` of added rows, growing the array if needed, and count these rows as covered.
-
-        If the space is full, it grows by more than the rows need.
+        """Store the score factors `(n, 2)` of added rows, and count these rows as covered. If the array is full,
+        enlarge it by more than the rows need.
         """
         upto = self.covered + len(factors)
         if upto > len(self.factors):
@@ -127,14 +130,13 @@ class FaissGraph:
         self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return the k nearest rows to each query, their scores, and the number of rows covered.
+        """Return row numbers `(q, k)` of the k nearest rows to each query, their scores `(q, k)`, and the number of
+        rows in the graph. None if the graph has fewer than k rows.
 
-        Returns:
-            Row numbers and scores `(q, k)`, filled up with row −1 and score −inf where fewer rows are reached. None
-            if the graph has fewer than k rows.
+        Where fewer than k rows are reached, the arrays are filled up with row −1 and score −inf.
         """
         mapped, shift = self.scoring.map_queries(queries)
-        with self.lock.searching(0):  # the same for all: searches of any effort run together
+        with self.lock.acquire_shared(0):  # the same for all: searches of any effort run together
             covered, factors = self.covered, self.factors
             if k > covered:
                 return None
@@ -173,7 +175,9 @@ class FaissGraph:
         file.flush()
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Replace this graph by one read from a file that `save` wrote. Raise if that has not `covered` rows."""
+        """Replace this graph by one read from a file that `save` wrote. Raise `ValueError` if that has not `covered`
+        rows.
+        """
         file.seek(0)
         reader = self.faiss.PyCallbackIOReader(file.read, 1 << 20)
         index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
@@ -185,7 +189,9 @@ class FaissGraph:
         self.bytes = self._count_bytes()
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return an estimate of the bytes of codes, factors and links: 2 m links, and m more on each higher level."""
+        """Return an estimate of the graph's bytes with `rows` rows: byte codes, factors, 2 m links, and m more on each
+        higher level.
+        """
         m = self.spec.m
         return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)
 

@@ -24,7 +24,7 @@ A graph that reaches fewer than k rows either fills up with row −1 and score �
 
 
 class Graph(Protocol):
-    """Graph, or another structure that finds near rows, over rows 0 … `covered` - 1.
+    """Protocol of a nearest-neighbour graph, such as HNSW, over rows 0 to `covered` - 1.
 
     A graph takes the rows of the row file in their order, floats or codes, and numbers them from 0. Rows are never
     removed: a deleted row stays, because paths to other rows lead through it, and the caller leaves it out of the
@@ -40,7 +40,7 @@ class Graph(Protocol):
     covered: int
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones, while searches wait or use the rows covered before.
+        """Add rows after those in the graph. Meanwhile searches wait, or search the rows that were in it before.
 
         Args:
             rows: the rows `(n, k)`.
@@ -49,7 +49,8 @@ class Graph(Protocol):
         """
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return the k nearest rows to each query, or None if the graph has fewer than k rows or cannot reach k.
+        """Return row numbers `(q, k)` of the k nearest rows to each query, their scores `(q, k)`, and the number of
+        rows searched. None if the graph has fewer than k rows or cannot reach k.
 
         Args:
             queries: reduced queries `(q, d)`, as floats, of norm 1 for cosine.
@@ -80,7 +81,7 @@ class Graph(Protocol):
         """
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return an estimate of the memory in bytes that the graph takes with this number of rows."""
+        """Return an estimate of the memory in bytes that the graph takes with `rows` rows."""
 
     @property
     def bytes(self) -> int:
@@ -105,12 +106,12 @@ class GraphLock:
         self.holders = 0
         self.ef: int | None = None
 
-    def searching(self, ef: int) -> AbstractContextManager[None]:
-        """Return a block that holds the lock for a search, together with other searches of the same `ef`."""
+    def acquire_shared(self, ef: int) -> AbstractContextManager[None]:
+        """Return a context manager that holds the lock for a search, together with other searches of the same `ef`."""
         return self._hold(ef)
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Return a block that holds the lock exclusively."""
+    def acquire_exclusive(self) -> AbstractContextManager[None]:
+        """Return a context manager that holds the lock alone, to change the graph."""
         return self._hold(None)
 
     @contextmanager
@@ -141,6 +142,7 @@ class GraphLock:
                 self.changed.notify_all()
 
     def _admits(self, ef: int | None) -> bool:
+        """Return whether a caller can hold the lock now: nobody does, or only searches of the same `ef`."""
         return not self.holders or (ef is not None and ef == self.ef)
 
 
@@ -157,12 +159,12 @@ DECODED_ROWS = 4096
 
 
 def estimate_float_graph(rows: int, dimensions: int, m: int) -> int:
-    """Return an estimate of a graph's bytes: for each row its floats, 2 m links, and 16 more."""
+    """Return an estimate of the bytes of a graph over floats: for each row its floats, 2 m links, and 16 more."""
     return rows * (4 * dimensions + LINK_BYTES * 2 * m + 16)
 
 
 class HnswGraph:
-    """HNSW graph over floats, whose methods are those of `Graph`. Rows that hold codes are decoded to floats.
+    """HNSW graph by hnswlib over float vectors. Rows that hold byte codes are decoded to floats.
 
     Args:
         decode: function that converts rows of the row file to floats `(n, d)`.
@@ -180,7 +182,8 @@ class HnswGraph:
         self.threads = threads
         self.covered = 0
         self.index = self._create_index()
-        self.lock = GraphLock(self._set_ef)
+        # hnswlib does not save `ef`, and `load` replaces the index, which is therefore looked up for each change.
+        self.lock = GraphLock(lambda ef: self.index.set_ef(ef))
         self.started = False
         self.bytes = 0
 
@@ -190,19 +193,17 @@ class HnswGraph:
 
         return hnswlib.Index("l2" if self.spec.metric == "l2" else "ip", self.spec.dimensions)
 
-    def _set_ef(self, ef: int) -> None:
-        """Set the size of the candidate list of searches, which hnswlib does not save."""
-        self.index.set_ef(ef)
-
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones, a block at a time, growing the capacity if needed."""
+        """Add rows after those in the graph, in blocks of 4,096, and enlarge the graph if needed. Searches wait for a
+        block.
+        """
         for start in range(0, len(rows), DECODED_ROWS):
             self._add(self.decode(rows[start : start + DECODED_ROWS]), threads)
 
     def _add(self, vectors: Vectors, threads: int) -> None:
         """Add vectors to the hnswlib index, enlarging it if needed. Searches wait meanwhile."""
         upto = self.covered + len(vectors)
-        with self.lock.writing():
+        with self.lock.acquire_exclusive():
             if not self.started:
                 self.index.init_index(max(MIN_ROWS, upto), self.spec.m, self.spec.ef_construction, SEED)
                 self.started = True
@@ -214,12 +215,10 @@ class HnswGraph:
             self.bytes = self.estimate_bytes(self.index.get_max_elements())
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return the k nearest rows to each query, their scores, and the number of rows covered.
-
-        Returns:
-            Row numbers and scores `(q, k)`. None if the graph has, or reaches, fewer than k rows.
+        """Return row numbers `(q, k)` of the k nearest rows to each query, their scores `(q, k)`, and the number of
+        rows in the graph. None if the graph has, or reaches, fewer than k rows.
         """
-        with self.lock.searching(ef):
+        with self.lock.acquire_shared(ef):
             covered = self.covered
             if k > covered:
                 return None
@@ -239,7 +238,9 @@ class HnswGraph:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Replace this graph by one read from a file that `save` wrote. Raise if that has not `covered` rows."""
+        """Replace this graph by one read from a file that `save` wrote. Raise `ValueError` if that has not `covered`
+        rows.
+        """
         file.seek(0)  # where /dev/fd duplicates the descriptor, reading begins at its position
         index = self._create_index()
         index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
@@ -249,5 +250,5 @@ class HnswGraph:
         self.bytes = self.estimate_bytes(index.get_max_elements())
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return an estimate of the bytes of floats and links of this number of rows."""
+        """Return an estimate of the memory in bytes that the graph takes with `rows` rows: their floats and links."""
         return estimate_float_graph(rows, self.spec.dimensions, self.spec.m)

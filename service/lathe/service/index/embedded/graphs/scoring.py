@@ -21,7 +21,8 @@ MIDDLE = 128.5
 
 
 class LinkBytes:
-    """FAISS's storage of coordinates on one scale, compared as integers by Euclidean distance.
+    """Byte storage of FAISS for vectors that are rounded to whole numbers, by which new rows of a graph find their
+    neighbours.
 
     A comparison takes a fifth of the time that the tables of a product quantizer take, and finds the same links.
 
@@ -39,7 +40,10 @@ class LinkBytes:
         self.storage = faiss.IndexScalarQuantizer(self.width, kind, faiss.METRIC_L2)
 
     def convert(self, vectors: Vectors) -> Vectors:
-        """Scale and round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)` padded by 0."""
+        """Return vectors `(n, d)` scaled and rounded to whole numbers from 1 to 255, as floats `(n, width)` padded by
+        0.
+        """
+        # ⌊x · 127 / extreme + 128.5⌋ is between 1 and 255. One scale for all coordinates keeps the order of distances.
         rounded = np.zeros((len(vectors), self.width), np.float32)
         rounded[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
         return rounded
@@ -51,7 +55,7 @@ class LinkBytes:
 
 
 class RowScoring(ABC):
-    """Storage of the rows of one format in FAISS, and the way from its inner products to exact scores.
+    """How FAISS stores the rows of one format, and how its inner products become scores.
 
     The score of a row is `factors[row, 0]` · inner product + `factors[row, 1]` · shift of the query; see
     `compute_factors` and `map_queries`. By default queries are not mapped, and codes are compared directly.
@@ -66,34 +70,41 @@ class RowScoring(ABC):
 
     @abstractmethod
     def create_graph(self, m: int) -> Any:
-        """Return FAISS's empty graph, with `m` links per node, whose storage is fitted."""
+        """Return an empty FAISS HNSW graph with `m` links per node, to which rows can be added."""
 
     @abstractmethod
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Decode rows `(n, width)` to the floats `(n, k)` that FAISS encodes to the same codes."""
+        """Return the float vectors `(n, k)` of rows `(n, width)`, which FAISS would encode to the same byte codes."""
 
     @abstractmethod
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the two factors of each row's score, `(n, 2)`."""
+        """Return two factors for each row, `(n, 2)`: of the inner product, and of the query's shift."""
 
     def create_links(self) -> LinkBytes | None:
-        """Return an empty storage that links many rows, or None if the codes themselves are compared as fast."""
+        """Return an empty byte storage by which many new rows are linked, or None if their byte codes are compared as
+        fast.
+        """
         return None
 
     def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
-        """Prepare the storage of a graph for comparisons of its codes with each other."""
+        """Prepare a graph's storage to compare its byte codes with each other. By default nothing needs to be done."""
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the bytes of tables that comparisons of codes with each other use, whatever the number of rows."""
+        """Return the bytes of the tables by which a storage's byte codes are compared with each other. By default there
+        are none.
+        """
         return 0
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
-        """Return reduced queries `(q, d)` as FAISS takes them, `(q, k)`, and the shift of each, `(q,)`."""
+        """Return reduced queries `(q, d)` in FAISS's coordinates, `(q, k)`, and the shift of each query's scores,
+        `(q,)`. By default the coordinates are the same, and shifts are 0.
+        """
         return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
 
 
 class _ProductScoring(RowScoring):
-    """Codes of `codes` and `product_codes`, as a product quantizer of 256 centroids for each byte.
+    """Byte codes of the transforms `codes` and `product_codes`, as a product quantizer with 256 centroids for each
+    byte.
 
     Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
     they stand for, as far as the axes are orthogonal.
@@ -111,6 +122,7 @@ class _ProductScoring(RowScoring):
         # Unit axes and the mean in columns, `(d, k + 1)`: one product gives a query's coordinates and its shift.
         self.axes = np.vstack([decoder / lengths[:, None], step.mean.cpu().numpy()]).T.copy()
 
+        # Scaled by the lengths of the decoder's rows, so that distances between centroids are those of vectors.
         scale = np.zeros(BYTE * step.bytes, np.float32)
         scale[self.positions] = lengths
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
@@ -125,7 +137,9 @@ class _ProductScoring(RowScoring):
         return graph
 
     def create_links(self) -> LinkBytes:
-        """Return an empty storage of the coordinates."""
+        """Return an empty byte storage of the vectors that the byte codes stand for, by which many new rows are
+        linked.
+        """
         return LinkBytes(self.positions, float(np.abs(self.centroids).max()))
 
     def prepare_comparisons(self, storage: Any) -> None:
@@ -138,12 +152,12 @@ class _ProductScoring(RowScoring):
         return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Decode rows of codes to vectors `(n, k)`: the centroids of each row's bytes, joined."""
+        """Return the vectors `(n, k)` that byte codes `(n, b)` stand for: the centroids of each row's bytes, joined."""
         centroids: Vectors = self.centroids[np.arange(self.code_bytes), rows]
         return centroids.reshape(len(rows), -1)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return two factors for each row of codes, `(n, 2)`, that turn inner products into scores.
+        """Return two factors for each row of byte codes, `(n, 2)`: of the inner product, and of the query's shift.
 
         They are the norm factor and 1, divided for cosine by the norm of the decoded vector. They are 0 for a zero
         vector.
@@ -161,7 +175,7 @@ class _ProductScoring(RowScoring):
 
 
 class _ByteScoring(RowScoring):
-    """Codes of `int8`: a byte for each dimension, which has its own range."""
+    """Byte codes of the transform `int8`: a byte for each dimension, which has its own range."""
 
     def __init__(self, vector_format: CodeFormat, step: Int8) -> None:
         self.vector_format = vector_format
@@ -178,21 +192,20 @@ class _ByteScoring(RowScoring):
         return graph
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Decode rows of codes, one byte for each dimension, to float vectors `(n, k)`."""
+        """Return the float vectors `(n, k)` that rows of `int8` byte codes stand for."""
         decoded: Vectors = self.step.inverse_transform(self.vector_format.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return two factors for each row `(n, 2)`, 1 and 0, by which inner products become scores.
-
-        For cosine the 1 is divided by the norm of the decoded vector.
+        """Return two factors for each row, `(n, 2)`: 1 for the inner product and 0 for the query's shift. For cosine
+        the 1 is divided by the norm of the decoded vector.
         """
         factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
         return _divide_by_norms(factors, self.vector_format, rows)
 
 
 class FloatScoring(RowScoring):
-    """Rows of floats, or of codes that FAISS cannot score, which are decoded to floats."""
+    """Rows of floats, or of byte codes that FAISS cannot score, which are decoded to floats."""
 
     engine = "faiss"
 
@@ -208,18 +221,20 @@ class FloatScoring(RowScoring):
         return faiss.IndexHNSWFlat(self.dimensions, m)
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the floats of rows."""
+        """Return the rows as floats `(n, k)`. Byte codes are decoded."""
         return np.ascontiguousarray(self.vector_format.decode(rows))
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return 1 and 0 for each row."""
+        """Return two factors for each row, `(n, 2)`: 1 for the inner product and 0 for the query's shift."""
         return np.tile(np.array([1, 0], np.float32), (len(rows), 1))
 
 
 def _divide_by_norms(
     factors: NDArray[np.float32], vector_format: CodeFormat, rows: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """Return factors `(n, 2)` divided by the norms of the decoded codes, or unchanged unless the metric is cosine."""
+    """Return the factors `(n, 2)` divided by the norms of the vectors that the byte codes stand for. Unless the metric
+    is cosine, return them unchanged.
+    """
     if vector_format.metric != "cosine":
         return factors
     norms = vector_format.quantizer.decoded_norms(vector_format.reducer.view_codes(rows))
@@ -229,7 +244,7 @@ def _divide_by_norms(
 
 
 def choose_scoring(vector_format: CodeFormat) -> RowScoring | None:
-    """Return how FAISS scores codes of this format, or None if FAISS cannot score them.
+    """Return the FAISS scoring for byte codes of this format, or None if FAISS cannot score them.
 
     It cannot score bits, coordinates that cross bytes, and any codes by l2.
     """

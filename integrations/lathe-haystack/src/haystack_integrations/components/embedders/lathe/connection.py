@@ -25,10 +25,7 @@ class ServerComponent:
     _embedder: SearchEmbedder | None = None
 
     def warm_up(self) -> None:
-        """Resolve the key and build the embedder that calls the server.
-
-        The first `run` does so otherwise.
-        """
+        """Read the key and build the embedder that calls the server, which the first `run` does otherwise."""
         self._get_embedder()
 
     def to_dict(self) -> dict[str, Any]:
@@ -38,21 +35,15 @@ class ServerComponent:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Build the component from a dictionary that `to_dict` returned."""
+        """Return the component that a dictionary of `to_dict` describes."""
         return default_from_dict(cls, data)
 
     def _list_own_settings(self) -> dict[str, Any]:
-        """Return the arguments of `SearchEmbedder` that the components do not share.
-
-        Subclasses define it.
-        """
+        """Return the arguments of `SearchEmbedder` that the components do not share. Subclasses define it."""
         raise TypeError(f"{type(self).__name__} must define _list_own_settings")
 
     def _get_embedder(self) -> SearchEmbedder:
-        """Return the embedder that calls the server.
-
-        The first call builds it.
-        """
+        """Return the embedder that calls the server, which the first call builds."""
         if self._embedder is None:
             self._embedder = SearchEmbedder(
                 url=self.base_url,
