@@ -157,6 +157,7 @@ def try_candidates(
     request.check()
     on_progress(0.0, "reading documents and judged queries")
     searches = read_searches(request)
+    # All that trainings depend on: other texts, another division or seed, or another encoder get another folder.
     key = (
         "adapt-"
         + digest(
@@ -216,8 +217,9 @@ class _CandidateTrials:
         """Try the candidates, cheapest first, and return all trials with the recommended one. With too few judged
         queries, nothing is tried and the vectors stay as they are.
         """
-        if self.searches.shortage is not None:
-            return self._give_up(self.searches.shortage)
+        if (problem := self.searches.shortage) is not None:
+            self.floats = [self._skip(candidate, None, problem) for candidate in CANDIDATES]
+            return self._finish(self.floats[0])
 
         vectors = encode_searches(self.searches, self.encoder, part_of(self.on_progress, 0.0, ENCODED))
         halves = encode_all_halves(self.out_of_domain, with_document_prompt(self.encoder))
@@ -232,14 +234,8 @@ class _CandidateTrials:
         trials = self.coded or self.floats
         return self._finish(choose_trial(trials))
 
-    def _give_up(self, problem: str) -> AdaptationResult:
-        """Return a result in which no candidate was tried because of a problem, and which recommends to leave the
-        vectors as they are.
-        """
-        self.floats = [self._skip(candidate, None, problem) for candidate in CANDIDATES]
-        return self._finish(self.floats[0])
-
     def _finish(self, recommended: Trial) -> AdaptationResult:
+        """Return the result of the adaptation, with this trial as the recommended one."""
         return AdaptationResult(
             self.request,
             self.encoder,
@@ -281,6 +277,7 @@ class _CandidateTrials:
             chain = Chain(parse_steps(candidate.steps) if candidate.steps else [])
             steps = [step for step in chain.transforms if isinstance(step, Transform)]
             pairs = vectors.learn if any(step.takes_pairs for step in steps) else None
+            # Held-out documents stay out of the fit, because the published chain is certified on them.
             fitted = vectors.documents[self.searches.fit_rows]
             chain.fit(fitted, pairs=pairs)
         except InputError as error:
@@ -311,6 +308,7 @@ class _CandidateTrials:
         """
 
         def measure(pairs: QueryPairs) -> NDArray[np.float64]:
+            # Documents are scored as they are decoded from storage, so that codes lose here what they lose in a search.
             return measure_relevance(pairs.map(chain.transform_queries, chain.floats))[0]
 
         out_of_domain = {name: measure(pairs) for name, pairs in halves.items()}
@@ -328,6 +326,7 @@ class _CandidateTrials:
         candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
         obstacle = self._find_obstacle_to_all()
         if obstacle is None:
+            # Evenly spaced, and encoded without the store: vectors that are stored already would take no time.
             documents = self.searches.documents[:: max(1, len(self.searches.documents) // TIMED_DOCUMENTS)]
             self.seconds_per_document = measure_seconds_per_document(without_store(self.encoder), documents)
             self.settings = choose_training_settings(self.encoder.spec)
@@ -402,6 +401,7 @@ class _CandidateTrials:
         encoder = open_encoder(trained, self.device, self.stores)
         vectors = encode_searches(self.searches, encoder, part_of(on_progress, 0.8, 1.0))
         self._try_steps(candidate, vectors, encode_all_halves(self.out_of_domain, with_document_prompt(encoder)))
+        # The trials know only how long the transforms were fitted: the training is added to both.
         for trials in (self.floats, self.coded):
             if trials:
                 trials[-1] = replace(trials[-1], seconds=trials[-1].seconds + seconds)

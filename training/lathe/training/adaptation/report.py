@@ -62,6 +62,7 @@ def write_sentence(result: AdaptationResult) -> str:
         advice = " and ".join(filter(None, (label[:1].upper() + label[1:], stored)))
 
     before, after = (trial.measured_relevance.report for trial in (result.baseline, chosen))
+    # Some queries chose the candidate, and on the others its gain may still be chance.
     if not result.is_certain:
         advice = f"Nothing is certain to help; the likeliest is to {chosen.candidate.label}"
         advice += f" and to {stored}" if stored else ""
@@ -71,15 +72,11 @@ def write_sentence(result: AdaptationResult) -> str:
         f"nDCG@10 of {len(after):,} queries that {apart} goes from {100 * before.mean():.1f} to "
         f"{100 * after.mean():.1f} ({difference})"
     )
-    return f"{advice}: {measured}. {_describe_cost(result)}"
-
-
-def _describe_cost(result: AdaptationResult) -> str:
-    """Return a sentence that says whether all documents must be encoded again, and how long that takes."""
-    chosen, rows = result.recommended, result.searches.rows
+    cost = "No document is encoded again."
     if chosen.candidate.encodes_again:
-        return f"All {rows:,} documents must be encoded again, about {_format_seconds(chosen.encode_seconds)} here."
-    return "No document is encoded again."
+        seconds = _format_seconds(chosen.encode_seconds)
+        cost = f"All {result.searches.rows:,} documents must be encoded again, about {seconds} here."
+    return f"{advice}: {measured}. {cost}"
 
 
 def list_notes(result: AdaptationResult) -> list[str]:
@@ -110,6 +107,7 @@ def list_notes(result: AdaptationResult) -> list[str]:
             f"the other, the gain is {gain}."
         )
     rivals = [trial for trial in trials if trial.relevance is not None]
+    # A candidate with a higher mean than the chosen one looks like a mistake in the table unless a note explains it.
     best = max(rivals, key=lambda trial: float(trial.measured_relevance.choose.mean()))
     if best is not chosen:
         ahead = compare(best.measured_relevance.choose, chosen.relevance.choose)

@@ -150,9 +150,11 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     relevant = dict.fromkeys(text for part in parts for answers in part.documents.values() for text in answers)
     texts, rows = _read_documents(request)
     others = [text for text in texts if text not in relevant]
+    # Relevant documents all stay: without one, its query could not be scored.
     documents = [*relevant, *others[: max(0, MAX_DOCUMENTS - len(relevant))]]
 
     notes = judged.notes + ([] if test is None else test.notes)
+    # A query that is a document itself would find its own text first, with any encoder.
     excluded = [find_own_texts(list(part.documents), documents) for part in parts]
     notes += list_own_text_notes(excluded)
     if rows > len(documents):

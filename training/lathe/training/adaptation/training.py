@@ -102,6 +102,7 @@ def train_candidate(
     start = 0.0
     if candidate.training == "folders and pairs":
         sources = [{"folder": str(Path(folder).absolute()), "prompts": prompts} for folder in folders]
+        # The labelled folders may hold texts of the queries that the gain is measured on.
         held_out = [text for pair in (*searches.choose.pairs, *searches.report.pairs) for text in pair]
         job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "leave_out": held_out}
         folder_settings = settings | {"batch_size": 8, "mini_batch_size": None, "epochs": FOLDER_EPOCHS}
@@ -155,6 +156,7 @@ def choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
     from lathe.training.encoder.loading import load_model
 
     model = load_model(replace(spec, dtype="float32", compile=False), "cpu")
+    # A static encoder has no transformer, so it needs no limit on lengths and no low-rank adapters.
     if not hasattr(next(iter(model)), "auto_model"):
         return STATIC_SETTINGS
     settings = TRANSFORMER_SETTINGS | {"max_length": min(TRANSFORMER_SETTINGS["max_length"], model.max_seq_length)}

@@ -201,6 +201,7 @@ def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Interval:
         trials: trials as for `choose_trial`.
         baseline: what the vectors give that would be stored without a change.
     """
+    # No query both chooses and reports in one fold, so that chance in choosing does not raise the gain.
     chosen = [choose_trial(trials, fold).measured_relevance for fold in range(len(baseline.folds))]
     after = np.concatenate([relevance.folds[fold][1] for fold, relevance in enumerate(chosen)])
     return compare(after, baseline.report)

@@ -138,7 +138,11 @@ def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> list[Short
     """Return the questions that the sample is too small to answer, each with the number of missing rows: whether
     debiasing helps, and what a reduction preserves.
     """
-    return [*_check_debiasing(sample, debiasing), *_check_heldout_count(sample)]
+    shortages = list(_check_debiasing(sample, debiasing))
+    if len(sample.heldout) < MIN_HELDOUT:
+        question = f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows"
+        shortages.append(Shortage(question, count_rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample)))
+    return shortages
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
@@ -191,15 +195,6 @@ def _check_cutting(sample: Sample) -> Shortage:
     )
 
 
-def _check_heldout_count(sample: Sample) -> Iterator[Shortage]:
-    """Yield a shortage if fewer than `MIN_HELDOUT` rows are held out, too few to measure what a reduction preserves."""
-    if len(sample.heldout) < MIN_HELDOUT:
-        yield Shortage(
-            f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows",
-            count_rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample),
-        )
-
-
 def count_rows_for_heldout(heldout: int) -> int:
     """Return the number of distinct rows that a sample needs so that `heldout` of them are held out. This is the
     inverse of `count_heldout`.
@@ -239,7 +234,8 @@ class Evidence:
 
 def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Evidence:
     """Measure the mean direction of a sample, and compare debiasing methods, first coordinates and reducers on it.
-    Return all measurements. With too few rows, only the mean direction is measured, and a shortage says so.
+    Return all measurements. With too few rows, these are diagnostics of the held-out rows alone, and a shortage says
+    so.
 
     Args:
         sample: vectors to fit and to measure on.
@@ -253,6 +249,7 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
 
     debiasing = compare_debiasing(sample)
     sizes = compare_reducers(sample, debiasing.trial(debiasing.chosen).steps, part_of(on_progress, DEBIASED, 1.0))
+    problems = {trial.method: trial.problem for trial in debiasing.trials if trial.problem is not None} | sizes.problems
     has_enough_rows = len(sample.heldout) >= MIN_COORDINATE_ROWS
     return Evidence(
         cut=sample.cut,
@@ -262,7 +259,7 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
         matryoshka=compare_first_coordinates(sample.heldout, seed) if has_enough_rows else None,
         sizes=sizes,
         shortages=list_shortages(sample, debiasing),
-        problems=list(_list_problems(debiasing, sizes)),
+        problems=[f"{name} could not be fitted: {problem}." for name, problem in problems.items()],
     )
 
 
@@ -284,10 +281,3 @@ def _unit_mean(vectors: FloatArray) -> Array:
     # Block by block: the unit rows of all in float64 would take twice the memory of the vectors.
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))
-
-
-def _list_problems(debiasing: DebiasingComparison, sizes: ReducerComparison) -> Iterator[str]:
-    """Yield a sentence for each debiasing method and each reducer that could not be fitted."""
-    problems = {trial.method: trial.problem for trial in debiasing.trials if trial.problem is not None} | sizes.problems
-    for name, problem in problems.items():
-        yield f"{name} could not be fitted: {problem}."

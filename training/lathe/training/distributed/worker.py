@@ -171,6 +171,7 @@ class RayWorker:
         if chain is not None:
             rows = self._load_chain(chain).transform(rows)
         vectors = normalize_in_float64(as_numpy(rows)) if unit else as_numpy(rows)
+        # Sums are float64: merged over many blocks, they would lose digits in float32.
         return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:

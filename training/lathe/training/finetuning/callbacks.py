@@ -51,6 +51,7 @@ class LossCallback(TrainerCallback):
         if complete.is_file():
             self.components.restore(orjson.loads(complete.read_bytes()))
         if state.is_world_process_zero:
+            # Steps after the checkpoint are done again, and would be in the log twice.
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -120,8 +121,6 @@ class CheckpointCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the file that marks the checkpoint of this step as complete. It holds the loss sums, which are averaged
         over all processes first, and the number of pairs of a step.
-
-        The loss sums, which the file holds, are averaged over all processes first.
         """
         self.components.average_over_processes()
         if state.is_world_process_zero:
@@ -164,6 +163,7 @@ class EvaluationCallback(TrainerCallback):
         metric = self._evaluate_and_log(state)
         if state.best_metric is None or metric > state.best_metric:
             state.best_metric, state.best_global_step = metric, state.global_step
+            # transformers deletes old checkpoints over `save_total_limit`, but not this one.
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}")
             control.should_save = True
 

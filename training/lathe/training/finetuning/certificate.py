@@ -112,6 +112,7 @@ def read_job_tests(job: TrainingJob) -> JobTests:
     builder, target = sources.builder, sources.target
     mixture, held_out = sources.hold_out_for_certificate(sources.split()[0])
     anchor_prompts = [builder.sources[name].prompts.anchor for name in mixture.names]
+    # In the mixture, anchors carry the prompt of their data set. In tests they do not.
     trained_on = {
         normalize_text(anchor.removeprefix(anchor_prompts[source]))
         for anchor, source in zip(mixture.anchors, mixture.sources.tolist(), strict=True)
@@ -278,7 +279,7 @@ def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> d
 
 
 def _encode_prompted(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the vectors of texts that carry their prompts already, `(n, d)`."""
+    """Return the vectors `(n, d)` of texts that carry their prompts already. The encoder adds none."""
     return encoder.encode(texts, NO_PROMPT).vectors
 
 

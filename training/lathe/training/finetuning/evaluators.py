@@ -81,8 +81,8 @@ class HeldOutEvaluator:
 
 
 def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`. A tie with another
-    document counts as the worse rank.
+    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`. Other anchors'
+    positives with the same score rank before it.
 
     Args:
         answers: the positives of each anchor.
@@ -179,6 +179,7 @@ class TaskEvaluator:
         if settings.limit is not None:
             limit_rows(self.task, settings.limit)
 
+        # A dry run on random vectors tells which texts mteb encodes, and which metrics it returns.
         collector = Collector({})
         with preserve_random_state():
             metrics = measure(collector, self.task).metrics

@@ -285,6 +285,7 @@ def _make_absolute(section: Any, base: Path) -> Any:
     if not isinstance(section, dict):
         return section
     paths = {name: section[name] for name in _PATHS if isinstance(section.get(name), str)}
+    # An absolute path stays as it is: joining drops what stands before it.
     return section | {name: str(base / expand_home(path)) for name, path in paths.items()}
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 import warnings
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -56,7 +55,9 @@ class LoraAdapter:
                 torch.manual_seed(seed)
                 self.peft = get_peft_model(self.transformer.auto_model, config)
         except ValueError as error:
-            known = ", ".join(dict.fromkeys(_list_linear_layers(self.transformer.auto_model)))
+            modules = self.transformer.auto_model.named_modules()
+            linear = [name.rpartition(".")[2] for name, module in modules if isinstance(module, torch.nn.Linear)]
+            known = ", ".join(list(dict.fromkeys(linear))[:NAMED_LAYERS])
             problem = (
                 f"no layers called {', '.join(named_layers)}"
                 if named_layers
@@ -103,9 +104,3 @@ class LoraAdapter:
             ValueError: if a merged weight is not finite.
         """
         self.peft.merge_and_unload(safe_merge=True)
-
-
-def _list_linear_layers(model: torch.nn.Module) -> Iterator[str]:
-    """Yield the distinct names of a model's linear layers without their path, at most `NAMED_LAYERS`."""
-    names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    yield from list(dict.fromkeys(names))[:NAMED_LAYERS]

@@ -277,7 +277,11 @@ def mine_negatives(
     Raises:
         JobError: if a vector is zero or not finite.
     """
-    answers = list(_list_answers(candidates))
+    answers = [
+        (query, candidates.documents[answer])
+        for key, query in candidates.queries.items()
+        for answer in sorted(candidates.answers[key])
+    ]
     rows = Dataset.from_dict({"query": [query for query, _ in answers], "positive": [text for _, text in answers]})
     documents = list(candidates.documents.values())
 
@@ -308,12 +312,3 @@ def mine_negatives(
             mined.append(row["negative"])
 
     return negatives
-
-
-def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
-    """Yield a tuple (query, document) for each document that is known to answer a query. The documents of a query are
-    sorted by normalized text.
-    """
-    for key, query in candidates.queries.items():
-        for answer in sorted(candidates.answers[key]):
-            yield query, candidates.documents[answer]

@@ -55,7 +55,14 @@ def read_sources(
     for source in settings.sources:
         for data in builder.open_data_sets(source):
             builder.add_data_set(data, source)
-    builder._check_pairs()
+
+    if builder.forbidden and settings.overlap == "refuse":
+        shared = {report.name: report.shared for report in builder.reports if report.shared}
+        refuse_overlap(shared, target.name if target else "what is left out")
+    if not builder.pairs:
+        reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in builder.reports)
+        raise JobError(f"there is no pair to train on. {reasons}")
+
     return builder
 
 
@@ -102,8 +109,6 @@ class MixtureBuilder:
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
         """Yield the data sets that a source of the job names, except the target. For each data set that is left out, a
         report with the reason is appended to `reports`.
-
-        The target, on which the model will be evaluated, is always left out.
 
         Raises:
             JobError: if there is no such folder, or no data set in it.
@@ -202,17 +207,6 @@ class MixtureBuilder:
             negatives=sum(len(pair.negatives) for pair in pairs),
             problem=None if pairs else _explain_no_pairs(dropped),
         )
-
-    def _check_pairs(self) -> None:
-        """Raise `JobError` if there is no pair to train on, or if pairs share texts with the target and the job refuses
-        that.
-        """
-        if self.forbidden and self.settings.overlap == "refuse":
-            name = self.target.name if self.target else "what is left out"
-            refuse_overlap({report.name: report.shared for report in self.reports if report.shared}, name)
-        if not self.pairs:
-            reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
-            raise JobError(f"there is no pair to train on. {reasons}")
 
     def set_negatives(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
         """Replace the hard negatives of a data set's pairs, and their number in its report.

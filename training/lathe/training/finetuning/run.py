@@ -302,6 +302,7 @@ class _TrainingRun:
         """
         from lathe.training.finetuning.trainer import train
 
+        # Without settings of a regularizer nothing was prepared, and training takes the whole progress.
         share_before = OFFLINE_SHARE if self.regularizer.settings else 0.0
         model = load_model(self.base, self.device).float()
         base_length = model.max_seq_length

@@ -279,6 +279,7 @@ def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.flo
 
 
 def _get_process_count() -> int:
+    """Return the number of processes under torchrun, or 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -289,10 +290,9 @@ def _is_transformer(model: Any) -> bool:
 
 def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_activations: bool) -> TrainingSettings:
     """Return a copy of the settings with the batch size that gives the checkpoint's number of pairs a step over all
-    processes. Gradients are cached if a process gets more pairs than before.
+    processes. Gradients are cached if a process gets more pairs than `batch_size`, so it needs no more memory.
 
-    The order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
-    `batch_size`, gradients are cached, so it needs no more memory.
+    The order of pairs, number of steps and learning rates then stay as they were.
 
     Args:
         settings: settings of the job.
@@ -373,6 +373,7 @@ def _build_arguments(
     """
     device = str(model.device).partition(":")[0]
     bfloat16 = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
+    # Rounded up: the last batch of an epoch may be smaller.
     steps = -(-pairs // (settings.batch_size * _get_process_count())) * settings.epochs
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder),

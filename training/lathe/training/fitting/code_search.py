@@ -245,8 +245,6 @@ def choose_weighting(
 def pick_trial(trials: Sequence[CodeTrial]) -> int:
     """Return the index of the trial that is furthest ahead of the first, among those that are ahead by more than their
     95 % interval. Return 0 if none is.
-
-    It is 0 if none is.
     """
     better = [i for i, trial in enumerate(trials) if trial.ahead > trial.ci95]
     return max(better, key=lambda i: trials[i].ahead, default=0)
@@ -286,8 +284,6 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 def _rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArray[np.float64]:
     """Search with each half of a text for its other half, among the byte codes of all such halves and of the held-out
     rows. Return the reciprocal rank of the other half for each text, `(n,)`, averaged over both directions.
-
-    Queries are floats. First halves search second halves and the reverse; ties count half.
     """
     # Documents are decoded codes, as a search over stored codes scores them. Queries stay floats.
     distractors = chain.floats(heldout)

@@ -55,8 +55,6 @@ class Position:
 def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | None) -> Path:
     """Return the folder for a shard's vectors, whose name is a digest of file, field, rows, dimensions and encoder. The
     folder is not created.
-
-    It is not created.
     """
     of = encoder.vectors_key if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
@@ -156,7 +154,9 @@ def _write_locked(
             try:
                 vectors, hashes = _encode_batch(batch, encoder, report)
             except NotFiniteError as error:
-                row = shard.start + before + _find_row(batch, error)
+                # The error counts the texts that were encoded, which are those that are not blank.
+                not_blank = [row for row, text in enumerate(batch.values) if text.strip()]
+                row = shard.start + before + not_blank[error.position or 0]
                 raise error.at(f"row {row + 1:,} of {shard.file.rpartition('/')[2]}") from None
 
             # Data are flushed before the position that counts them, so a killed process leaves at most data too many.
@@ -186,6 +186,7 @@ def _truncate_to_position(folder: Path) -> Position:
 
 
 def _save_position(folder: Path, position: Position) -> None:
+    """Write the position to position.json in a shard's folder, atomically."""
     staging = folder / f".{POSITION}"
     with create_file(staging) as file:  # not synced: after a power cut the shard is read again
         file.write(json.dumps(asdict(position)).encode())
@@ -211,14 +212,6 @@ def _encode_batch(
     if encoder is not None:
         check_encoder_dimensions(vectors.shape[1], encoder)
     return vectors, np.array([hash_row(payload) for payload in row_bytes], dtype=np.uint64)
-
-
-def _find_row(batch: RowBatch, error: NotFiniteError) -> int:
-    """Return the index in a batch of the text that the encoder failed on. The error counts texts without the blank
-    ones.
-    """
-    rows = [row for row, text in enumerate(batch.values) if text.strip()]
-    return rows[error.position or 0]
 
 
 def check_encoder_dimensions(dimensions: int, encoder: TextEncoder) -> None:

@@ -73,8 +73,6 @@ class FitEngine(Protocol):
         """Encode the unfinished shards of a run into their folders, and return the damaged files that were found, with
         the reasons, by name.
 
-        Returns the damaged files found, with the reasons.
-
         Args:
             run: the shards, their folders and the encoder.
             positions: position of each shard at the start.
@@ -103,33 +101,18 @@ class _LocalEngine:
         """
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
+            # From the first unfinished shard on, the file is read in one pass; finished shards among these are skipped.
             unfinished = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))
+            if not unfinished:
+                continue
             try:
-                if unfinished:
-                    self._encode_file(run, unfinished, report)
+                with open_local_copy(file, run.root) as path:
+                    batches = read_shards(path, unfinished[0], unfinished[-1], run.source.field)
+                    for shard in unfinished:
+                        write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))
             except SourceError as error:
                 run.source.record_or_raise(file, error, damaged)
         return damaged
-
-    def _encode_file(self, run: EncodingRun, shards: list[Shard], report: Report) -> None:
-        """Read shards of one file in one pass, encode them, and write the vectors of each into its folder.
-
-        Batches that an earlier run wrote are skipped. A remote file is first downloaded to a temporary copy.
-
-        Args:
-            run: the folders, the encoder and the source.
-            shards: shards of one file, from its first unfinished one on.
-            report: called with a shard and its rows done.
-
-        Raises:
-            SourceError: if the file cannot be read, or has fewer rows than planned.
-            FitError: if the vectors' dimensions are not the encoder's.
-            EngineError: if another process holds a shard's lock for too long.
-        """
-        with open_local_copy(shards[0].file, run.root) as file:
-            batches = read_shards(file, shards[0], shards[-1], run.source.field)
-            for shard in shards:
-                write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
         """Return the rows at the indices `chosen` as a view that reads them from disk when it is indexed."""
@@ -227,6 +210,7 @@ def _encode_run(
 
     def report(shard: Shard, rows_done: int) -> None:
         nonlocal done
+        # An engine may report a shard again with fewer rows, and progress must not fall.
         done += max(rows_done - rows[shard], 0)
         rows[shard] = max(rows_done, rows[shard])
         on_progress(done / run.total, format_progress(done, run.total, done - rows_before, time.monotonic() - begun))

@@ -226,6 +226,7 @@ def fit_new_chain(
             stage(state, part_of(on_progress, start, end))
             start = end
 
+        # Yielded while the files are open: the caller may still read the encoded vectors.
         failed_gates = list_failed_gates(request.gates, state.certificate)
         yield FittedChain(state.chain, state.distribution, state.certificate, failed_gates, state.encoded)
 
@@ -289,7 +290,8 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
     if request.queries is not None:
         queries = read_queries(request.queries.location, state.encoder, state.encoded.vectors.shape[1])
 
-    chain.to(_choose_fitting_device(state.encoder)).fit(
+    device = best_device() if state.encoder is None else state.encoder.device
+    chain.to(device if device.startswith("cuda") else "cpu").fit(  # other devices have no float64
         state.rows,
         on_progress=part_of(on_progress, 0, 0.5),
         targets=None if state.targets is None else SelectedRows(state.targets, state.fit_rows),
@@ -317,21 +319,8 @@ def _search_codes(state: FitState, queries: FloatArray | None, on_progress: Prog
 
 
 def _encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
-    """Encode the texts of the out-of-domain corpora. Sets `state.out_of_domain`, which stays empty without an encoder.
-
-    There are none for vectors without an encoder.
-    """
+    """Encode the texts of the out-of-domain corpora. Sets `state.out_of_domain`, empty without an encoder."""
     state.out_of_domain = state.corpora.encode(state.encoder, on_progress)
-
-
-def _choose_fitting_device(encoder: TextEncoder | None) -> str:
-    """Return the device that transforms are trained on: the encoder's GPU, any GPU for vectors without an encoder, or
-    else the CPU.
-
-    This is the encoder's GPU, or any GPU for vectors without an encoder; without a GPU, the CPU.
-    """
-    device = best_device() if encoder is None else encoder.device
-    return device if device.startswith("cuda") else "cpu"  # other devices have no float64
 
 
 STAGES: tuple[Stage, ...] = (

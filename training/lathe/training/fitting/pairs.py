@@ -117,7 +117,7 @@ class EncodedPairs:
 
 def read_pairs(pairs: Pairs) -> PairTexts:
     """Read pairs of a query and a document from a file, one in each row, or from a request, and return the relevant
-    documents of each query. Pairs that cannot be used are left out.
+    documents of each query.
 
     Pairs with a blank text are left out, and those whose document is the query's own text or is judged not relevant,
     see `parse_relevance`.
@@ -215,6 +215,7 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
                 raise FitError(f"{place}: {error}") from None
             if first:
                 judged_by, first = field, False
+            # Where some rows are judged, one without a judgement could mean relevant or not.
             if field != judged_by:
                 raise FitError(f"{place}: it is judged by {field}, and rows before it by {judged_by}: judge all alike")
             yield row[query], row[document], grade
@@ -261,6 +262,7 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
             f"the pairs have {len(queries)} different queries: a fifth of them certifies the chain, and that must be "
             f"at least {MIN_TEST_QUERIES}; give more, or test pairs of their own"
         )
+    # By query: pairs of one query in both parts would measure what was learned by heart.
     order = np.random.default_rng(seed).permutation(len(queries))
     test, fit = ([queries[i] for i in np.sort(part)] for part in (order[:held_out], order[held_out:]))
     return pairs.select(fit), pairs.select(test)
@@ -357,10 +359,9 @@ def _find_own_rows(queries: Iterable[str], document_rows: Mapping[int, int]) -> 
         document_rows: row of each document by the hash of its text. Rows of the source are known by their hashes alone,
             so case and spaces count.
     """
-    hashes = ((row, hash_row(query.encode())) for row, query in enumerate(queries))
-    return np.array(
-        [(row, document_rows[text_hash]) for row, text_hash in hashes if text_hash in document_rows], np.int64
-    ).reshape(-1, 2)
+    hashes = enumerate(hash_row(query.encode()) for query in queries)
+    matches = [(row, document_rows[text_hash]) for row, text_hash in hashes if text_hash in document_rows]
+    return np.array(matches, np.int64).reshape(-1, 2)
 
 
 def _gather_documents(

@@ -68,6 +68,7 @@ def parse_relevance(value: Any, field: str) -> float:
         if label in (*RELEVANT_LABELS, *IRRELEVANT_LABELS):
             return float(label in RELEVANT_LABELS)
         value = int(label) if label.lstrip("-").isdecimal() else value
+    # NaN and inf are refused too: both give NaN when divided, which equals nothing.
     if not isinstance(value, bool | int | float) or value != value // 1:
         raise ValueError(
             f"{field} is {value!r}: write a whole number, of which 0 means not relevant, true or false, or one of "
@@ -418,8 +419,6 @@ def _look_up(parts: Sequence[str], content: Any) -> Any:
 def satisfies_gate(gate: str, limit: float, value: float | None) -> bool:
     """Return whether the value of a metric keeps the limit of its gate, which is a maximum or a minimum depending on
     the metric. None and NaN never do.
-
-    None and NaN never do.
     """
     return value is not None and (value <= limit if is_upper_bound(gate) else value >= limit)
 

@@ -49,6 +49,7 @@ class StackedVectors:
         self.parts = parts
         self.ends = np.cumsum([part.rows for part in parts])
         self.shape = (int(self.ends[-1]), dimensions)
+        # A cache of this object: one of the class would keep the files of all objects open.
         self.opened = lru_cache(MAX_OPEN_FILES)(self._open_part)
 
     def __len__(self) -> int:
@@ -103,6 +104,7 @@ class StackedVectors:
         if len(rows) and not (0 <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"there are {len(self):,} rows")
         selected = np.empty((len(rows), self.shape[1]), np.float32)
+        # Each file is read once, whatever the order of the rows.
         parts = np.searchsorted(self.ends, rows, side="right")
         for part in np.unique(parts).tolist():
             of_part = np.flatnonzero(parts == part)

@@ -273,6 +273,7 @@ def is_another_script(text: str, sample: str) -> bool:
     allowed = {_name_script(character) for character in sample if character.isalpha()}
     if allowed & JAPANESE:
         allowed |= JAPANESE | {"CJK"}
+    # A share of the letters decides, because names and formulas bring letters of other scripts.
     scripts = [_name_script(character) for character in text if character.isalpha()]
     return bool(allowed and scripts) and sum(script in allowed for script in scripts) < MIN_SCRIPT_SHARE * len(scripts)
 

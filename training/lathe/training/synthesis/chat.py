@@ -97,6 +97,7 @@ async def ask_model(
         kind = client.redact(headers.get("content-type", "nothing it names"))
         raise CallError(NOT_JSON, f"not JSON but {kind} came back: {quoted!r}", retryable=True) from error
 
+    # The status was a success, so only the body tells that there is no answer.
     if isinstance(response, dict) and response.get("error"):
         message = client.redact(extract_message(response))
         raise CallError(OTHER_JSON, f"an error came back: {message}", retryable=True)

@@ -258,6 +258,7 @@ class Pipeline:
             answer = self.log.find_usable(call.key)
             attempts = self.log.list_answers(call.key)
             if answer is None and len(attempts) >= self.job.limits.attempts:
+                # The last attempt stands for all: each was unusable.
                 reason, text = attempts[-1].dropped[0]
                 self._reject(stage, reason, text, draft, attempts=len(attempts))
 

@@ -102,7 +102,12 @@ def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progr
     busy = JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
     with lock_folder(out, busy):
         _check_same_job(prepared, out)
-        _write_job_record(prepared, out)
+        # Written before the first call, so that a killed run can be resumed.
+        (out / "templates").mkdir(exist_ok=True)
+        for name, prompt in prepared.prompts.items():
+            replace_synced(out / "templates" / f"{name}.txt", prompt.text.encode())
+        replace_synced(out / JOB, orjson.dumps(prepared.list_dependencies(), option=orjson.OPT_INDENT_2))
+
         log, begun = AnswerLog(out / "answers"), time.monotonic()
         pipeline = Pipeline(prepared.job, prepared.prompts, prepared.seeds, prepared.held_out, log)
         sender = asyncio.run(_ask_all(pipeline, endpoint, prepared.job, log, on_progress))
@@ -137,11 +142,3 @@ def _check_same_job(prepared: PreparedJob, out: Path) -> None:
     if changed := find_changed_setting(out / JOB, prepared.list_dependencies()):
         name = changed.partition(".")[0]
         raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
-
-
-def _write_job_record(prepared: PreparedJob, out: Path) -> None:
-    """Write the job's prompt templates and job.json, which says what the answers depend on, to a folder."""
-    (out / "templates").mkdir(exist_ok=True)
-    for name, prompt in prepared.prompts.items():
-        replace_synced(out / "templates" / f"{name}.txt", prompt.text.encode())
-    replace_synced(out / JOB, orjson.dumps(prepared.list_dependencies(), option=orjson.OPT_INDENT_2))

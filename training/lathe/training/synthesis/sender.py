@@ -163,7 +163,8 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _check_models(self) -> None:
-        """Send a short request to each model of the job. If one fails, halt the run and set `error`.
+        """Send a short request to each model of the job. If one is refused, or the endpoint cannot be reached, halt the
+        run and set `error`.
 
         A rate limit, a server error or a time-out is ignored, since a retry may help. The requests count towards the
         budget; if it is spent, no more are sent.

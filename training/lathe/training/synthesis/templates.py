@@ -122,6 +122,7 @@ def write_templates(folder: Path) -> list[Path]:
         JobError: if one of the files exists already; then nothing is copied.
     """
     paths = [folder / f"{name}.txt" for name in STAGES]
+    # Checked before the first copy, so that either all templates are copied or none.
     existing = next((path for path in paths if path.exists()), None)
     if existing is not None:
         raise JobError(f"{existing} exists already; templates are never overwritten")

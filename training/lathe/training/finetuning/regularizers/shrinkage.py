@@ -102,8 +102,9 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         settings: the paper's parameters.
     """
     pooled = merge_moments(sources)
-    # Eq. 1: the eigenspace of all sources' relations.
-    eigenvalues, basis = _compute_eigenspace(pooled)
+    # Eq. 1: the eigenspace of all sources' relations, largest eigenvalues first. Rounding can make them negative.
+    values, vectors = np.linalg.eigh(pooled.covariance(ddof=0))
+    eigenvalues, basis = np.clip(values[::-1], 0, None), np.ascontiguousarray(vectors[:, ::-1])
     means = np.stack([moments.mean - pooled.mean for moments in sources]) @ basis
     # means and deviation are (S, D). Eq. 2: dispersion of the sources in each direction.
     center = np.median(means, axis=0) if settings.center == "median" else means.mean(axis=0)
@@ -143,18 +144,6 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         variant=variant,
         clipped=clipped,
     )
-
-
-def _compute_eigenspace(pooled: Moments) -> tuple[Array, Array]:
-    """Return the eigenvalues of the covariance, `(D,)` from the largest, and the eigenvectors in the columns of a
-    matrix, `(D, D)` (Eq. 1).
-
-    The covariance has ddof=0.
-
-    Eigenvalues that rounding made negative become 0.
-    """
-    values, vectors = np.linalg.eigh(pooled.covariance(ddof=0))
-    return np.clip(values[::-1], 0, None), np.ascontiguousarray(vectors[:, ::-1])
 
 
 def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
