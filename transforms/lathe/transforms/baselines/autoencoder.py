@@ -109,6 +109,7 @@ class Autoencoder(Transform):
 
         mean = compute_checked_mean(self.kind, data)
         config = build_paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
+        # Trained outside of the buffers, which are set once the training has ended.
         parameters = self._initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:

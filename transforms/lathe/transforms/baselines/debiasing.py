@@ -150,6 +150,7 @@ class R1(Transform):
         """Return rows normalized, minus the mean, and normalized again if `renormalize`, `(n, d)` to `(n, d)`. Zero
         rows, and outputs that are only rounding error, become zero.
         """
+        # μ was measured on unit rows, so it is subtracted from unit rows.
         unit = unit_rows(x)
         return (normalize_outputs if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
 

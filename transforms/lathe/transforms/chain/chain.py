@@ -55,6 +55,16 @@ class Chain(nn.Module):
         steps: the transforms; a folded chain also holds affine maps.
         normalize: whether outputs are L2-normalized.
         metadata: further fields of the artifact's manifest: encoder, provenance, certificate.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import PCA, R2, Chain, Int8
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(300, 16)).astype(np.float32)
+        >>> chain = Chain([R2(), PCA(8), Int8()]).fit(rows)
+        >>> chain.transform(rows).dtype, chain.transform(rows).shape
+        (dtype('int8'), (300, 8))
+        >>> chain.transform_queries(rows[:2]).shape, chain.bytes_per_vector
+        ((2, 8), 8)
     """
 
     def __init__(self, steps: Iterable[Map], normalize: bool = True) -> None:
@@ -173,6 +183,7 @@ class Chain(nn.Module):
         vectors = as_vectors(vectors)
         require_matrix(vectors)
         to_fit = self._steps_to_fit(refit)
+        # Targets, queries or pairs that no step uses are refused: the caller expects them to have an effect.
         paired = [step.kind for step in to_fit.values() if step.paired]
         if targets is None and paired:
             raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
@@ -376,6 +387,7 @@ class Chain(nn.Module):
         """
         if self.inverse_kind == "none":
             raise StepError("this chain cannot be inverted: one of its steps, or its normalization, cannot")
+        # (AB)⁻¹ = B⁻¹A⁻¹: the last step is undone first.
         for step in reversed(self.transforms):
             rows = step.inverse_transform(rows)
         return rows

@@ -28,6 +28,15 @@ class Sides(Transform):
     Args:
         query: specs of the steps of queries, in order; an empty list leaves queries as they are.
         document: specs of the steps of documents.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Chain, parse_steps
+        >>> documents, queries = np.array([[0, 1], [2, 1]]), np.array([[8, 0], [8, 4]])
+        >>> chain = Chain(parse_steps('{"query": ["mc"], "document": ["mc"]}'.replace('"mc"', '{"kind": "mc"}')))
+        >>> chain = chain.fit(documents.astype(np.float32), queries=queries.astype(np.float32))
+        >>> chain.transform(documents).tolist(), chain.transform_queries(queries).tolist()
+        ([[-1.0, 0.0], [1.0, 0.0]], [[0.0, -1.0], [0.0, 1.0]])
     """
 
     kind = "sides"
@@ -147,6 +156,7 @@ class _ChainMap(Map):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the steps to rows `(n, d)`, and return `(n, k)`. Without steps, return a copy of the rows."""
+        # A copy, as of every other map: what uses the outputs may write into them.
         mapped: Tensor = self.chain(x) if len(self.chain) else x.clone()
         return mapped
 
@@ -170,7 +180,9 @@ def _build_steps_of(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
     for step in built:
         if isinstance(step, Quantizer):
             raise StepError(f"{Sides.kind}: {step.kind} ends a chain, for documents alone: put it after the sides")
+        # The fit gives these steps the rows of one kind, and so neither targets nor pairs.
         if step.two_sided or step.paired or step.takes_pairs:
             raise StepError(f"{Sides.kind}: {step.kind} cannot stand on one side; put it before or after the sides")
 
+    # The chain around this step normalizes, after all steps.
     return Chain(built, normalize=False)

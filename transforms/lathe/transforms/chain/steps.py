@@ -30,6 +30,11 @@ def parse_steps(text: str) -> list[Transform]:
 
     Raises:
         StepError: if the text cannot be parsed, names an unknown kind or parameter, or is empty.
+
+    Example:
+        >>> from lathe.transforms import parse_steps
+        >>> [step.spec() for step in parse_steps("r2,pca:32,center=none")]
+        [{'kind': 'r2'}, {'kind': 'pca', 'dimensions': 32, 'center': 'none'}]
     """
     specs: list[Spec] = []
     # A JSON list is the steps themselves, as in an artifact's manifest.
@@ -64,8 +69,13 @@ def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[
         specs: the list, or `{"query": […], "document": […]}` with the specs of each side of a search.
 
     Raises:
-        StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of two
-            sides is missing.
+        StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of the
+            two lists is missing.
+
+    Example:
+        >>> from lathe.transforms import build_steps
+        >>> build_steps([{"kind": "pca", "dimensions": 32}])
+        [PCA(dimensions=32, not fitted)]
     """
     if isinstance(specs, Mapping) and "kind" not in specs:
         specs = [_join_sides(specs)]

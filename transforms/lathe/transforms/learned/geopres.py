@@ -184,6 +184,7 @@ class GeoPres(Linear):
             mean = compute_checked_mean(self.kind, data)
             start, axes = draw_random_weight(data.shape[1], self.dimensions, self.seed), None
         else:
+            # Cosines are to be kept, so the directions are those of unit rows.
             moments = unit_moments(data)
             mean, (start, axes) = moments.mean, _compute_spectral_start(moments, self.dimensions)
 

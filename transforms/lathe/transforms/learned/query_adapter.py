@@ -233,6 +233,7 @@ class PairBatches:
         self._trained = np.flatnonzero(~held)
         self._size = min(config.batch, len(self._trained))
         by_query = pairs.relevant[np.lexsort((pairs.relevant[:, 1], pairs.relevant[:, 0]))]
+        # As in a sparse matrix by rows: the relevant documents of query q are _answers[_first[q] : _first[q + 1]].
         self._answers, self._first = by_query[:, 1], np.searchsorted(by_query[:, 0], np.arange(len(pairs) + 1))
         self._documents = len(pairs.documents)
         # One number for each pair of query and document that is no negative, to look up many pairs at once.

@@ -42,6 +42,13 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
     Raises:
         InputError: if rows hold NaN or inf, there are no rows, or the shape is not `(n, d)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import diagnose
+        >>> described = diagnose(np.array([[3, 4], [3, 4], [0, 0]], np.float32))
+        >>> described["n"], described["zero_rows"], described["duplicate_rows"], described["rank"]
+        (3, 1, 1, 1)
     """
     moments, norms, hashes = Moments(), [], []
     for block in finite_blocks(vectors):

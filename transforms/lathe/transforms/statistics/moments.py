@@ -49,6 +49,16 @@ class Moments:
         scatter: `(d, d)`, float64: Σ yyᵀ with y = x − μ.
         third: `(d,)`, float64: Σ ‖y‖² y, needed to merge `fourth`.
         fourth: Σ ‖y‖⁴, from which Ledoit–Wolf shrinkage estimates the error of the covariance.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Moments
+        >>> rows = np.random.default_rng(0).normal(size=(300, 4))
+        >>> moments = Moments.from_vectors(rows[:100]).merge(Moments.from_vectors(rows[100:]))
+        >>> moments.count, bool(np.allclose(moments.mean, rows.mean(axis=0)))
+        (300, True)
+        >>> bool(np.allclose(moments.covariance(), np.cov(rows.T)))
+        True
     """
 
     def __init__(self, precision: Precision = "float64") -> None:

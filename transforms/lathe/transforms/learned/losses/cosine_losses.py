@@ -120,6 +120,14 @@ def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`, L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² +
     ‖XᵀX‖²)/(m(m−1)) and ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ): no m × m matrix is needed, only a few products of size d ×
     p. Rows must have unit length.
+
+    Example:
+        >>> import torch
+        >>> from lathe.transforms.learned.losses import angular_loss
+        >>> x, z = torch.eye(2), torch.tensor([[1.0], [1.0]])  # the cosine grows from 0 to 1
+        >>> [(loss, gradient)] = angular_loss(x, [z])
+        >>> loss, gradient.shape
+        (1.0, torch.Size([2, 1]))
     """
     pairs = x.shape[0] * (x.shape[0] - 1)
     among_x = (x.T @ x).double().square().sum()

@@ -39,6 +39,14 @@ def positional_loss(
         outputs: outputs of the batch, `(m, p)` each.
         scaled: whether c is the best scale, Σδd / Σd², instead of 1; the best c needs no gradient of its own.
         tile: rows and columns of a tile of the distance matrix; None for the device's entry in `TILE`.
+
+    Example:
+        >>> import torch
+        >>> from lathe.transforms.learned.losses import positional_loss
+        >>> x, z = torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.tensor([[0.0], [3.0]])
+        >>> [(loss, gradient)] = positional_loss(x, [z])
+        >>> round(loss, 3), gradient.shape  # the distance shrinks from 5 to 3
+        (4.0, torch.Size([2, 1]))
     """
     m = x.shape[0]
     pairs = m * (m - 1)  # ordered, both i, j and j, i
