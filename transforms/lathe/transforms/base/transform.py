@@ -197,9 +197,8 @@ class Transform(Map):
 
     @property
     def learned_directions(self) -> int:
-        """Number of output directions fitted from data, 0 by default.
-
-        Certificates warn if there are fewer than ten rows for each.
+        """Number of output directions fitted from data, 0 by default. Certificates warn if there are fewer than ten
+        rows for each.
         """
         return 0
 
@@ -238,8 +237,8 @@ class Transform(Map):
         return self
 
     def check_tensors(self) -> None:
-        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`. An axis that several
-        shapes name must have one length. A subclass may check more.
+        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`. Raise
+        `ArtifactError` otherwise. An axis that several shapes name must have one length. A subclass may check more.
 
         An artifact may come from somebody else: its digests are then right, and its tensors may hold anything.
 

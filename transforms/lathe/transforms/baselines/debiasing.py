@@ -72,7 +72,7 @@ class MeanCentering(Transform):
         self.register_buffer("mean", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because centering keeps the dimensions."""
+        """Return the signature (dimensions, rank) of the inputs unchanged, because centering keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -133,7 +133,9 @@ class R1(Transform):
         return norms_of(self.mean)[0]
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because subtracting the mean keeps the dimensions."""
+        """Return the signature (dimensions, rank) of the inputs unchanged, because subtracting the mean keeps the
+        dimensions.
+        """
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:

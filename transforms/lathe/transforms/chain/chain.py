@@ -182,7 +182,7 @@ class Chain(nn.Module):
             )
         vectors = as_vectors(vectors)
         require_matrix(vectors)
-        to_fit = self._steps_to_fit(refit)
+        to_fit = self._select_steps_to_fit(refit)
         # Targets, queries or pairs that no step uses are refused: the caller expects them to have an effect.
         paired = [step.kind for step in to_fit.values() if step.paired]
         if targets is None and paired:
@@ -227,7 +227,7 @@ class Chain(nn.Module):
             if side.shape[1] != dimensions:
                 raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
 
-    def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
+    def _select_steps_to_fit(self, refit: bool) -> dict[int, Transform]:
         """Return the steps that `fit` has to fit, by their positions: all steps if `refit`, else those that are not
         fitted yet.
 
@@ -352,10 +352,7 @@ class Chain(nn.Module):
 
     @property
     def two_sided(self) -> bool:
-        """Whether a step maps queries otherwise than documents.
-
-        That queries are not quantized does not count.
-        """
+        """Whether a step maps queries otherwise than documents. That queries are not quantized does not count."""
         return any(step.two_sided for step in self.transforms)
 
     def dequantize(self, codes: Any) -> Any:
@@ -399,18 +396,12 @@ class Chain(nn.Module):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, fixed by the fit.
-
-        None if no step fixes it.
-        """
+        """Number of input dimensions, fixed by the fit. None if no step fixes it."""
         return next((step.input_dimensions for step in self.transforms if step.input_dimensions), None)
 
     @property
     def output_dimensions(self) -> int | None:
-        """Number of output dimensions.
-
-        None if `input_dimensions` is None.
-        """
+        """Number of output dimensions. None if `input_dimensions` is None."""
         return None if self.input_dimensions is None else self.dimensions_after(self.input_dimensions)
 
     @property
@@ -425,9 +416,8 @@ class Chain(nn.Module):
 
     @property
     def nested(self) -> bool:
-        """Whether any prefix of an output, once normalized, is usable by itself.
-
-        The last step other than `Normalize` decides; a chain that ends in a quantizer is not nested.
+        """Whether any prefix of an output, once normalized, is usable by itself (Matryoshka). The last step other than
+        `Normalize` decides, and a chain that ends in a quantizer is not nested.
         """
         last = next((step for step in reversed(self.transforms) if not isinstance(step, Normalize)), None)
         return last is not None and bool(last.nested)

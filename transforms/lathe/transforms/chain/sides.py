@@ -111,7 +111,7 @@ class Sides(Transform):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, or None if no step of either side fixes it."""
+        """Number of input dimensions, or None if no step of queries or documents fixes it."""
         return self.document_side.chain.input_dimensions or self.query_side.chain.input_dimensions
 
     def forward(self, x: Tensor) -> Tensor:

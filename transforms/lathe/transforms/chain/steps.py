@@ -147,10 +147,10 @@ def _parse_step(part: str) -> Spec:
     if PARAMETER.match(argument):
         return {"kind": kind} | _parse_parameter(argument)
 
-    return {"kind": kind, _main_parameter(kind): _parse_value(argument)}
+    return {"kind": kind, _find_main_parameter(kind): _parse_value(argument)}
 
 
-def _main_parameter(kind: str) -> str:
+def _find_main_parameter(kind: str) -> str:
     """Return the name of the parameter that the value in `kind:value` sets: the first parameter of the kind's class.
 
     For an unknown kind it is `dimensions`; `build_steps` reports the kind later.

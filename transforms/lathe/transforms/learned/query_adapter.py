@@ -125,7 +125,9 @@ class QueryAdapter(Transform):
         self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because queries and documents keep their dimensions."""
+        """Return the signature (dimensions, rank) of the inputs unchanged, because queries and documents keep their
+        dimensions.
+        """
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -319,4 +321,5 @@ def _count_distinct_queries(kind: str, pairs: QueryPairs, dimensions: int) -> in
 
 
 def _unit_tensor(vectors: FloatArray, device: torch.device) -> Tensor:
+    """Return rows `(n, d)` L2-normalized, as a float32 tensor on the device."""
     return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)).to(device))

@@ -140,10 +140,10 @@ def certify(
     }
     certificate["warnings"] = [
         *(warnings or []),
-        *_fit_warnings(chain, n_fit, heldout.shape[0]),
-        *_constant_output_warnings(heldout, after),
-        *_clipping_warnings(certificate),
-        *_relevance_warnings(certificate),
+        *_list_fit_warnings(chain, n_fit, heldout.shape[0]),
+        *_list_constant_output_warnings(heldout, after),
+        *_list_clipping_warnings(certificate),
+        *_list_relevance_warnings(certificate),
     ]
     return certificate
 
@@ -236,7 +236,7 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
     return normalized_rows(vectors, np.float32).numpy()
 
 
-def _relevance_warnings(certificate: Certificate) -> list[str]:
+def _list_relevance_warnings(certificate: Certificate) -> list[str]:
     """Return warnings about a certificate's searches with known relevant documents: one if nDCG@10 does not rise by
     more than its 95 % interval, and one for each other corpus where it falls by more than that.
     """
@@ -310,7 +310,7 @@ def _map_as_queries(chain: Chain, vectors: FloatArray) -> FloatArray | None:
     return queries
 
 
-def _clipping_warnings(certificate: Certificate) -> list[str]:
+def _list_clipping_warnings(certificate: Certificate) -> list[str]:
     """Return a list with one warning if the certificate's share of clipped coordinates is above `MAX_CLIPPED`, else an
     empty list.
     """
@@ -320,7 +320,7 @@ def _clipping_warnings(certificate: Certificate) -> list[str]:
     return [f"{100 * share:.2f} % of the coded values lie beyond {CLIP_DEVIATIONS:g} standard deviations of the fit"]
 
 
-def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
+def _list_constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
     """Return a list with one warning if some output dimensions never vary, else an empty list. There is no warning if
     the inputs explain that, or for fewer than 2 rows.
 
@@ -337,7 +337,7 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
     return [f"outputs that never vary and waste their bytes: {constant} of {after.shape[1]}"]
 
 
-def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
+def _list_fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     """Return warnings about the fit as sentences: those of each step and its training, and those of too few rows for
     the fit or for the measures.
     """

@@ -142,8 +142,8 @@ class Moments:
         # moments move to that mean first, because they need both scatters as they were.
         delta = other.mean - self.mean
         (third, fourth), (their_third, their_fourth) = (
-            self._higher_moments_about(delta * (other.count / total)),
-            other._higher_moments_about(delta * (-self.count / total)),
+            self._shift_higher_moments(delta * (other.count / total)),
+            other._shift_higher_moments(delta * (-self.count / total)),
         )
         self.third, self.fourth = third + their_third, fourth + their_fourth
         self.mean = self.mean + delta * (other.count / total)
@@ -153,7 +153,7 @@ class Moments:
 
         return self
 
-    def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    def _shift_higher_moments(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the sums Σ‖z‖²z `(d,)` and Σ‖z‖⁴ with z = x − (mean + shift), where `third` and `fourth` have z = x −
         mean. The object is not changed.
         """

@@ -26,7 +26,7 @@ MIN_SPREAD = 8
 """Factor on eps·√n: n centred cosines whose L2 norm is smaller are rounding error, and their correlation is about 0."""
 
 
-def _mean_over_anchors(
+def _average_over_anchors(
     x: Tensor,
     outputs: Sequence[Tensor],
     prepare: Callable[[Tensor], AnchorLoss],
@@ -171,7 +171,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
         """Return the gradient w.r.t. the values, given the gradient w.r.t. the soft ranks, both `(b, n)`."""
         sorted_gradient = gradient.gather(1, order)
         # The Jacobian is the identity minus averaging within groups: symmetric, so it is its own transpose.
-        means = _group_means(sorted_gradient, groups)
+        means = _average_groups(sorted_gradient, groups)
         return torch.empty_like(values).scatter_(1, order, (sorted_gradient - means) / strength)
 
     return soft, backward
@@ -194,7 +194,7 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
     """
     groups = torch.arange(values.shape[1], device=values.device).expand(values.shape)
     while True:
-        means = _group_means(values, groups)
+        means = _average_groups(values, groups)
         starts = torch.ones_like(groups, dtype=torch.bool)
         starts[:, 1:] = (groups[:, 1:] != groups[:, :-1]) & (means[:, 1:] <= means[:, :-1])
         pooled = starts.cumsum(1) - 1
@@ -203,7 +203,7 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
         groups = pooled
 
 
-def _group_means(values: Tensor, groups: Tensor) -> Tensor:
+def _average_groups(values: Tensor, groups: Tensor) -> Tensor:
     """Return, for each entry of `values` `(b, n)`, the mean of the entries of its row with the same number in `groups`,
     `(b, n)`. Sums are taken in float64.
     """
@@ -241,7 +241,7 @@ def spearman_loss(
 
         return anchor_loss
 
-    return _mean_over_anchors(x, outputs, prepare, block_entries)
+    return _average_over_anchors(x, outputs, prepare, block_entries)
 
 
 TEMPERATURE = 0.05
@@ -283,7 +283,7 @@ def blended_loss(
         return anchor_loss
 
     # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
-    of_pairs, of_anchors = angular_loss(x, outputs), _mean_over_anchors(x, outputs, prepare, block_entries)
+    of_pairs, of_anchors = angular_loss(x, outputs), _average_over_anchors(x, outputs, prepare, block_entries)
     return [
         (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)
         for weight, (pair_loss, pair_gradient), (anchor_loss, anchor_gradient) in zip(
@@ -311,8 +311,8 @@ def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[f
 
     results = [
         angular_loss(x, outputs),
-        _mean_over_anchors(x, outputs, correlation),
-        _mean_over_anchors(x, outputs, neighbours),
+        _average_over_anchors(x, outputs, correlation),
+        _average_over_anchors(x, outputs, neighbours),
     ]
     return [[result[index][0] for result in results] for index in range(len(outputs))]
 
