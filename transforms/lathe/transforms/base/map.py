@@ -70,7 +70,7 @@ Spec = dict[str, Any]
 """A step as a JSON object: `{"kind": …}` and its parameters."""
 
 Side = Literal["query", "document"]
-"""Side of a search: what is asked for, or what is stored and found."""
+"""Which vectors a map is applied to: those of queries, or those of the documents that are searched."""
 
 Inverse = Literal["exact", "approximate", "none"]
 """How well a map can be inverted: up to rounding, only to an estimate of the input, or not at all."""
@@ -166,7 +166,7 @@ class Map(nn.Module):
         """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map. Return a tensor for a tensor, else a NumPy
         array.
 
-        How well inputs are recovered is told by `inverse_kind`.
+        `inverse_kind` says how well inputs are recovered.
 
         Raises:
             StepError: if the map cannot be inverted.

@@ -166,7 +166,7 @@ class Chain(nn.Module):
             checkpoints: folder for the state of steps that are trained; see `Transform.fit`.
             queries: vectors `(m, d)` that will search the fitted ones, transformed by the preceding steps like them;
                 for steps that weight directions by queries.
-            pairs: queries with their relevant documents, of d dimensions, for steps that learn from them; each side is
+            pairs: queries with their relevant documents, of d dimensions, for steps that learn from them; both are
                 transformed by the preceding steps.
 
         Raises:
@@ -223,9 +223,9 @@ class Chain(nn.Module):
         if not learning:
             raise InputError("no step is fitted on pairs of query and document; query_adapter is")
 
-        for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
-            if side.shape[1] != dimensions:
-                raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
+        for name, vectors in (("queries", pairs.queries), ("documents", pairs.documents)):
+            if vectors.shape[1] != dimensions:
+                raise InputError(f"the {name} of the pairs have {vectors.shape[1]} dimensions, the rows {dimensions}")
 
     def _select_steps_to_fit(self, refit: bool) -> dict[int, Transform]:
         """Return the steps that `fit` has to fit, by their positions: all steps if `refit`, else those that are not
@@ -455,7 +455,7 @@ class Chain(nn.Module):
         Args:
             dimensions: number of leading dimensions to output, if the chain is nested; only these are computed.
             normalize: replaces the chain's own setting; None keeps it.
-            side: side of a search that the new chain's `transform` is for: `document` as `transform` of this chain,
+            side: vectors that the new chain's `transform` is for: `document` as `transform` of this chain maps them,
                 `query` as `transform_queries`, without a quantizer.
 
         Raises:
@@ -631,7 +631,7 @@ class Chain(nn.Module):
         """Load a fitted chain from its artifact folder, check it, and return it. The folder's manifest becomes its
         `metadata`.
 
-        The chain is checked by applying it to two rows on both sides of a search, because an artifact from elsewhere
+        The chain is checked by applying it to two rows as documents and as queries, because an artifact from elsewhere
         may hold anything. Its outputs are bit-equal to those of the saved chain.
 
         Args:

@@ -1,4 +1,4 @@
-"""A step with steps of its own for each side of a search: some for queries, others for documents."""
+"""A step that holds two lists of steps: one that is applied to queries, and one that is applied to documents."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ class Sides(Transform):
     that follow it are the same for both.
 
     The steps of documents are fitted on the rows, those of queries on queries if some are given, else on the rows too.
-    Example: each side loses its own mean, `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])`. In lists of
-    steps, `{"query": […], "document": […]}` in place of the list stands for this step alone.
+    `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])` subtracts the mean of queries from queries, and that of
+    documents from documents. In place of a list of steps, `{"query": […], "document": […]}` stands for this step alone.
 
     Args:
         query: specs of the steps of queries, in order; an empty list leaves queries as they are.

@@ -41,7 +41,7 @@ def parse_steps(text: str) -> list[Transform]:
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
 
-    # An object without `kind` is no step: its keys are the sides of a search.
+    # An object without `kind` is no step: it has a list of steps for queries, and one for documents.
     parsed = _parse_value(text) if text.lstrip().startswith("{") else None
     if isinstance(parsed, dict) and parsed and "kind" not in parsed:
         return build_steps(parsed)
@@ -66,7 +66,7 @@ def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[
     transforms that are not fitted yet.
 
     Args:
-        specs: the list, or `{"query": […], "document": […]}` with the specs of each side of a search.
+        specs: the list, or `{"query": […], "document": […]}` with the specs for queries and those for documents.
 
     Raises:
         StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of the
@@ -94,10 +94,10 @@ def _join_sides(sides: Mapping[str, Any]) -> Spec:
     """Return the spec of a single step, of kind `sides`, from a dict with one list of steps for queries and one for
     documents.
 
-    A side without steps has an empty list, so that one that was forgotten is not taken for one.
+    Both lists must be there, and one may be empty: a list that was forgotten must not pass for an empty one.
 
     Raises:
-        StepError: for other sides.
+        StepError: for other keys.
     """
     if set(sides) != {"query", "document"}:
         raise StepError(

@@ -72,7 +72,7 @@ class TransformCoding(Quantizer):
     is quantized by the Lloyd–Max quantizer of a normal of its variance, with as many bits as reduce the error most;
     coordinates without a bit are dropped.
 
-    A query q is compared with a code in the same space: ⟨q, x̂⟩ = ⟨q, μ⟩ + f·⟨q', ŷ⟩ with q' = Gᵀ M_λ^−½ q, and x̂ the
+    A query q is compared with a code in these coordinates: ⟨q, x̂⟩ = ⟨q, μ⟩ + f·⟨q', ŷ⟩ with q' = Gᵀ M_λ^−½ q, and x̂ the
     vector that the code stands for, which `inverse_transform` returns. With λ = 1 and f = 1 the mean squared error of
     such a score over queries is E‖y − ŷ‖², so that bits go where scores err; with λ = 0 it is that of the vectors. A
     quantizer's levels are means of their cells and so shorten x̂ − μ, more for some vectors than for others. Where all
@@ -467,7 +467,7 @@ class TransformCoding(Quantizer):
         """Return the inner products `(a, n)` of queries `(a, d)` with the vectors that codes `(n, bytes)` stand for.
         They are a tensor for a tensor of queries, else a NumPy array.
 
-        The score is asymmetric: only one side is quantized.
+        The score is asymmetric: documents are quantized, and queries are not.
 
         Args:
             queries: floats `(a, d)`, as a chain returns them without its quantizer.

@@ -306,9 +306,11 @@ def _count_distinct_queries(kind: str, pairs: QueryPairs, dimensions: int) -> in
     Raises:
         InputError: for too few queries, or other dimensions than the rows.
     """
-    for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
-        if side.shape[1] != dimensions:
-            raise InputError(f"{kind}: the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
+    for name, vectors in (("queries", pairs.queries), ("documents", pairs.documents)):
+        if vectors.shape[1] != dimensions:
+            raise InputError(
+                f"{kind}: the {name} of the pairs have {vectors.shape[1]} dimensions, the rows {dimensions}"
+            )
 
     distinct = len({row.tobytes() for row in pairs.queries})
     if distinct < MIN_QUERIES:

@@ -322,7 +322,7 @@ def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> Ancho
     the divergences `(b,)`, and their gradient with respect to the cosines `(b, n)`.
 
     q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and
-    Roweis, 2002), p is the softmax of the cosines in the original space: which rows are near matters, how far the far
+    Roweis, 2002), p is the softmax of the original cosines: which rows are near matters, how far the far
     rows are matters little.
     """
     p = target_probabilities
