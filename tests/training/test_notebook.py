@@ -1,5 +1,6 @@
 """The names that a notebook imports, and what they give for texts and vectors in memory."""
 
+import doctest
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import lathe.training
+import lathe.training.notebook
 from lathe.training import FitResult, TrainingError, advise, evaluate, fit, load_encoder
 from lathe.training.advice.sizes import REDUCERS
 from lathe.transforms import Chain, parse_steps
@@ -120,3 +122,8 @@ def scored_pairs(tmp_path, write_data_set):
     pairs = [{"sentence1": f"turn {i}", "sentence2": f"turn {i % 4}", "score": i % 5} for i in range(20)]
     write_data_set(tmp_path / "suite" / "pairs", {"task": "sts"}, {"test.jsonl": pairs})
     return tmp_path / "suite"
+
+
+def test_the_examples_of_the_functions_run():
+    results = doctest.testmod(lathe.training.notebook)
+    assert results.attempted > 0 and results.failed == 0

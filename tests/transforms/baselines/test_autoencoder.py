@@ -28,7 +28,7 @@ def error(autoencoder, rows):
 
 def train_with_torch_layers(autoencoder, rows):
     """Train torch layers with AdamW on the same batches and return the last weights and the loss of each step."""
-    recipe, start = autoencoder.training_log.config, autoencoder._initial_parameters(rows.shape[1])
+    recipe, start = autoencoder.training_log.config, autoencoder._draw_initial_parameters(rows.shape[1])
     encoder, decoder = (torch.nn.Linear(*reversed(start[name].shape)) for name in ("weight", "decoder_weight"))
     layers = dict(zip(start, (encoder.weight, encoder.bias, decoder.weight, decoder.bias), strict=True))
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_autoencoder_training_equals_torch_linear_layers_trained_with_adamw(rows
 
 
 def test_autoencoder_initial_parameters_lie_within_the_bounds_of_torch_linear_layers():
-    start = Autoencoder(40)._initial_parameters(400)
+    start = Autoencoder(40)._draw_initial_parameters(400)
     for name, inputs in (("weight", 400), ("bias", 400), ("decoder_weight", 40), ("decoder_bias", 40)):
         assert 0.9 < float(start[name].detach().abs().max()) * inputs**0.5 <= 1
 

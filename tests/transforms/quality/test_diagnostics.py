@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lathe.transforms import R2, InputError, Moments, diagnose, isoscore
 from lathe.transforms.quality import centered_alignment, uncentered_alignment
-from lathe.transforms.quality.diagnostics import _row_hashes
+from lathe.transforms.quality.diagnostics import _hash_rows
 from lathe.transforms.statistics import Spectrum
 
 
@@ -119,5 +119,5 @@ def test_row_hashes_are_equal_exactly_for_equal_rows(dtype):
     rng = np.random.default_rng(0)
     rows = rng.integers(-2, 3, size=(4000, 12)).astype(dtype)  # few bits set, as in sparse or rounded vectors
     distinct = len(np.unique(rows, axis=0))
-    assert len(np.unique(_row_hashes(rows))) == distinct
-    np.testing.assert_array_equal(_row_hashes(rows), _row_hashes(rows.copy()))
+    assert len(np.unique(_hash_rows(rows))) == distinct
+    np.testing.assert_array_equal(_hash_rows(rows), _hash_rows(rows.copy()))

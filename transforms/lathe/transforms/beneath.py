@@ -110,13 +110,13 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
                 # Only the last part may be a file. Links fail to open, so none is followed without being checked.
                 folders.append(os.open(part, FILE if not parts else FOLDER | NO_LINK, dir_fd=folders[-1]))
             except OSError as error:
-                target = _target_of_link(part, folders[-1], error)
+                target = _read_link_target(part, folders[-1], error)
                 links += 1
                 if links > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
 
                 if target.is_absolute():  # it may point back into the folder
-                    target = _relative_to_root(root, target, name)
+                    target = _make_relative_to_root(root, target, name)
                     while len(folders) > 1:
                         os.close(folders.pop())
 
@@ -128,7 +128,7 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
             os.close(descriptor)
 
 
-def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
+def _read_link_target(part: str, folder: int, error: OSError) -> PurePosixPath:
     """Return the path that a symbolic link points to. If `part` turns out to be no link, raise `error`, with which
     opening it failed.
 
@@ -146,7 +146,7 @@ def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
         raise error from None
 
 
-def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
+def _make_relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
     """Return the absolute path `target` relative to `root`. `root` may be spelled with links or with its links
     resolved.
 

@@ -33,7 +33,15 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         n_features_in_: number of dimensions of the fitted rows.
 
     Example:
-        `make_pipeline(ChainTransformer("r2,pca:64"), LogisticRegression())`
+        >>> import numpy as np
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from lathe.transforms.sklearn import ChainTransformer
+        >>> rows = np.random.default_rng(0).normal(size=(200, 8))
+        >>> labels = rows[:, 0] > 0
+        >>> pipeline = make_pipeline(ChainTransformer("r2,pca:4", normalize=False), LogisticRegression())
+        >>> pipeline.fit(rows, labels).predict(rows).shape
+        (200,)
     """
 
     def __init__(

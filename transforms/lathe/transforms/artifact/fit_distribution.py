@@ -50,6 +50,15 @@ class FitDistribution:
         norms: 0.001 and 0.999 quantile of the norms of the held-out rows.
         outside: fraction of the held-out rows' squared distance from the mean that lies outside the subspace the chain
             retains; None if the chain retains no subspace.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms.artifact import FitDistribution
+        >>> rows = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+        >>> distribution = FitDistribution.measure(rows[:400], rows[400:], None)
+        >>> far, near = distribution.gaussian.score(distribution.gaussian.standardize(np.stack([9 * rows[0], rows[0]])))
+        >>> bool(far > distribution.scores[-1] > near)
+        True
     """
 
     count: int

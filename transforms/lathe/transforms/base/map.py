@@ -42,8 +42,8 @@ class Signature:
         return replace(self, zero_variance_directions=self.zero_variance_directions + directions)
 
     def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
-        """Return the signature of vectors after they are reduced to `dimensions` dimensions. The rank of the result is
-        the smaller of the present rank and `dimensions`.
+        """Return the signature of vectors after they are reduced to `dimensions` dimensions: their rank becomes at most
+        `dimensions`. `kind` is that of the reducing step, for error messages.
 
         Without known input dimensions the outputs are taken to have full rank.
 
@@ -70,7 +70,7 @@ Spec = dict[str, Any]
 """A step as a JSON object: `{"kind": …}` and its parameters."""
 
 Side = Literal["query", "document"]
-"""Side of a search: what is asked for, or what is stored and found."""
+"""Which vectors a map is applied to: those of queries, or those of the documents that are searched."""
 
 Inverse = Literal["exact", "approximate", "none"]
 """How well a map can be inverted: up to rounding, only to an estimate of the input, or not at all."""
@@ -166,7 +166,7 @@ class Map(nn.Module):
         """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map. Return a tensor for a tensor, else a NumPy
         array.
 
-        How well inputs are recovered is told by `inverse_kind`.
+        `inverse_kind` says how well inputs are recovered.
 
         Raises:
             StepError: if the map cannot be inverted.
@@ -196,17 +196,14 @@ class Map(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the first buffer, on which the map is fitted and applied.
-
-        It is the CPU for a map without buffers.
+        """Device of the first buffer, on which the map is fitted and applied. It is the CPU for a
+        map without buffers.
         """
         return next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, d.
-
-        None if the map takes any number or is not fitted.
+        """Number of input dimensions, d. None if the map takes any number, or is not fitted.
 
         By default the last axis of the first buffer that is neither empty nor a scalar.
         """
@@ -214,7 +211,8 @@ class Map(nn.Module):
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def check_parameters(self) -> None:
-        """Check the parameters of `__init__` by the rules in `parameter_rules`.
+        """Check the parameters of `__init__` by the rules in `parameter_rules`. Raise `StepError` for the first that is
+        not allowed.
 
         Raises:
             StepError: for the first parameter whose value is not allowed, with the value and what is allowed.

@@ -31,6 +31,15 @@ class QueryPairs:
     Raises:
         InputError: if shapes do not match, vectors hold NaN or inf, a row does not exist, a pair repeats, or a query
             has no document.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms.base import QueryPairs, measure_relevance
+        >>> documents = np.eye(3, dtype=np.float32)
+        >>> pairs = QueryPairs(documents[:2], documents, relevant=np.array([[0, 0], [1, 2]]))
+        >>> ndcg, recall = measure_relevance(pairs, k=1)  # document 2 is not the best for query 1
+        >>> ndcg.tolist(), recall.tolist()
+        ([1.0, 0.0], [1.0, 0.0])
     """
 
     queries: FloatArray

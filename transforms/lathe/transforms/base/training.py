@@ -84,10 +84,10 @@ class TrainingLog:
 
     @property
     def still_falling(self) -> bool:
-        """Whether the last evaluation lowered the held-out loss by more than 1% of the total decrease before it.
+        """Whether the last evaluation lowered the held-out loss by more than 1% of the total decrease before it. False
+        with fewer than three evaluations, or if a loss is NaN or inf.
 
-        False with fewer than three evaluations, or if a loss is NaN or inf. Some decrease is normal even at the end,
-        because the learning rate decays to 0.
+        Some decrease is normal even at the end, because the learning rate decays to 0.
         """
         if len(self.heldout_losses) < 3 or not np.isfinite(self.heldout_losses).all():
             return False

@@ -61,8 +61,17 @@ class Transform(Map):
     """A row-wise map that is fitted to vectors and keeps its fitted state in torch buffers.
 
     A subclass sets `kind`, stores its parameters in `__init__` as attributes of the same names, registers its fitted
-    state as empty buffers, and defines `check_parameters`, `learn`, `forward` and `output_signature`. `.to(device)`
-    moves it. `Chain.save` stores its buffers, in float32.
+    state as empty buffers, lists rules in `parameter_rules`, and defines `learn`, `forward` and `output_signature`.
+    `.to(device)` moves it. `Chain.save` stores its buffers, in float32.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import TRANSFORMS, Transform
+        >>> issubclass(TRANSFORMS["pca"], Transform)
+        True
+        >>> step = TRANSFORMS["pca"](dimensions=2)
+        >>> step.fitted, step.fit(np.eye(4, dtype=np.float32)[:3]).fitted
+        (False, True)
     """
 
     defined: ClassVar[dict[str, type["Transform"]]] = {}
@@ -188,9 +197,8 @@ class Transform(Map):
 
     @property
     def learned_directions(self) -> int:
-        """Number of output directions fitted from data, 0 by default.
-
-        Certificates warn if there are fewer than ten rows for each.
+        """Number of output directions fitted from data, 0 by default. Certificates warn if there are fewer than ten
+        rows for each.
         """
         return 0
 
@@ -229,8 +237,8 @@ class Transform(Map):
         return self
 
     def check_tensors(self) -> None:
-        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`. An axis that several
-        shapes name must have one length. A subclass may check more.
+        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`. Raise
+        `ArtifactError` otherwise. An axis that several shapes name must have one length. A subclass may check more.
 
         An artifact may come from somebody else: its digests are then right, and its tensors may hold anything.
 

@@ -87,7 +87,7 @@ class Autoencoder(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions` dimensions.
+        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions.
 
         Raises:
             StepError: if the inputs are known to have `dimensions` dimensions or fewer.
@@ -109,7 +109,8 @@ class Autoencoder(Transform):
 
         mean = compute_checked_mean(self.kind, data)
         config = build_paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
-        parameters = self._initial_parameters(data.shape[1])
+        # Trained outside of the buffers, which are set once the training has ended.
+        parameters = self._draw_initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:
             codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
@@ -124,7 +125,7 @@ class Autoencoder(Transform):
         for name, parameter in parameters.items():
             setattr(self, name, parameter.detach())
 
-    def _initial_parameters(self, d: int) -> dict[str, Tensor]:
+    def _draw_initial_parameters(self, d: int) -> dict[str, Tensor]:
         """Return the weights and biases of both layers at the start of the training, by name. They are drawn from
         U(−1/√fan_in, 1/√fan_in) and require gradients.
         """

@@ -72,7 +72,7 @@ class MeanCentering(Transform):
         self.register_buffer("mean", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because centering keeps the dimensions."""
+        """Return the signature (dimensions, rank) of the inputs unchanged, because centering keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -133,7 +133,9 @@ class R1(Transform):
         return norms_of(self.mean)[0]
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because subtracting the mean keeps the dimensions."""
+        """Return the signature (dimensions, rank) of the inputs unchanged, because subtracting the mean keeps the
+        dimensions.
+        """
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -150,6 +152,7 @@ class R1(Transform):
         """Return rows normalized, minus the mean, and normalized again if `renormalize`, `(n, d)` to `(n, d)`. Zero
         rows, and outputs that are only rounding error, become zero.
         """
+        # μ was measured on unit rows, so it is subtracted from unit rows.
         unit = unit_rows(x)
         return (normalize_outputs if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
 

@@ -147,7 +147,7 @@ class Flow(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because a flow keeps the dimensions.
+        """Return the signature (dimensions, rank) of the inputs unchanged, because a flow keeps the dimensions.
 
         Raises:
             StepError: for vectors of one dimension, which cannot be split in two halves.
@@ -190,6 +190,7 @@ class Flow(Transform):
         self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
     def _set_buffers(self, tensors: dict[str, Tensor]) -> None:
+        """Assign tensors to the buffers of the same names."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor)
 

@@ -34,7 +34,7 @@ class RandomProjection(Linear):
         self.seed = seed
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions` dimensions.
+        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions.
 
         Raises:
             StepError: if the inputs have fewer dimensions.

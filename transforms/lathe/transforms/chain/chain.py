@@ -55,6 +55,16 @@ class Chain(nn.Module):
         steps: the transforms; a folded chain also holds affine maps.
         normalize: whether outputs are L2-normalized.
         metadata: further fields of the artifact's manifest: encoder, provenance, certificate.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import PCA, R2, Chain, Int8
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(300, 16)).astype(np.float32)
+        >>> chain = Chain([R2(), PCA(8), Int8()]).fit(rows)
+        >>> chain.transform(rows).dtype, chain.transform(rows).shape
+        (dtype('int8'), (300, 8))
+        >>> chain.transform_queries(rows[:2]).shape, chain.bytes_per_vector
+        ((2, 8), 8)
     """
 
     def __init__(self, steps: Iterable[Map], normalize: bool = True) -> None:
@@ -156,7 +166,7 @@ class Chain(nn.Module):
             checkpoints: folder for the state of steps that are trained; see `Transform.fit`.
             queries: vectors `(m, d)` that will search the fitted ones, transformed by the preceding steps like them;
                 for steps that weight directions by queries.
-            pairs: queries with their relevant documents, of d dimensions, for steps that learn from them; each side is
+            pairs: queries with their relevant documents, of d dimensions, for steps that learn from them; both are
                 transformed by the preceding steps.
 
         Raises:
@@ -172,7 +182,8 @@ class Chain(nn.Module):
             )
         vectors = as_vectors(vectors)
         require_matrix(vectors)
-        to_fit = self._steps_to_fit(refit)
+        to_fit = self._select_steps_to_fit(refit)
+        # Targets, queries or pairs that no step uses are refused: the caller expects them to have an effect.
         paired = [step.kind for step in to_fit.values() if step.paired]
         if targets is None and paired:
             raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
@@ -212,11 +223,11 @@ class Chain(nn.Module):
         if not learning:
             raise InputError("no step is fitted on pairs of query and document; query_adapter is")
 
-        for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
-            if side.shape[1] != dimensions:
-                raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
+        for name, vectors in (("queries", pairs.queries), ("documents", pairs.documents)):
+            if vectors.shape[1] != dimensions:
+                raise InputError(f"the {name} of the pairs have {vectors.shape[1]} dimensions, the rows {dimensions}")
 
-    def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
+    def _select_steps_to_fit(self, refit: bool) -> dict[int, Transform]:
         """Return the steps that `fit` has to fit, by their positions: all steps if `refit`, else those that are not
         fitted yet.
 
@@ -341,10 +352,7 @@ class Chain(nn.Module):
 
     @property
     def two_sided(self) -> bool:
-        """Whether a step maps queries otherwise than documents.
-
-        That queries are not quantized does not count.
-        """
+        """Whether a step maps queries otherwise than documents. That queries are not quantized does not count."""
         return any(step.two_sided for step in self.transforms)
 
     def dequantize(self, codes: Any) -> Any:
@@ -376,6 +384,7 @@ class Chain(nn.Module):
         """
         if self.inverse_kind == "none":
             raise StepError("this chain cannot be inverted: one of its steps, or its normalization, cannot")
+        # (AB)⁻¹ = B⁻¹A⁻¹: the last step is undone first.
         for step in reversed(self.transforms):
             rows = step.inverse_transform(rows)
         return rows
@@ -387,18 +396,12 @@ class Chain(nn.Module):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, fixed by the fit.
-
-        None if no step fixes it.
-        """
+        """Number of input dimensions, fixed by the fit. None if no step fixes it."""
         return next((step.input_dimensions for step in self.transforms if step.input_dimensions), None)
 
     @property
     def output_dimensions(self) -> int | None:
-        """Number of output dimensions.
-
-        None if `input_dimensions` is None.
-        """
+        """Number of output dimensions. None if `input_dimensions` is None."""
         return None if self.input_dimensions is None else self.dimensions_after(self.input_dimensions)
 
     @property
@@ -413,9 +416,8 @@ class Chain(nn.Module):
 
     @property
     def nested(self) -> bool:
-        """Whether any prefix of an output, once normalized, is usable by itself.
-
-        The last step other than `Normalize` decides; a chain that ends in a quantizer is not nested.
+        """Whether any prefix of an output, once normalized, is usable by itself (Matryoshka). The last step other than
+        `Normalize` decides, and a chain that ends in a quantizer is not nested.
         """
         last = next((step for step in reversed(self.transforms) if not isinstance(step, Normalize)), None)
         return last is not None and bool(last.nested)
@@ -453,7 +455,7 @@ class Chain(nn.Module):
         Args:
             dimensions: number of leading dimensions to output, if the chain is nested; only these are computed.
             normalize: replaces the chain's own setting; None keeps it.
-            side: side of a search that the new chain's `transform` is for: `document` as `transform` of this chain,
+            side: vectors that the new chain's `transform` is for: `document` as `transform` of this chain maps them,
                 `query` as `transform_queries`, without a quantizer.
 
         Raises:
@@ -629,7 +631,7 @@ class Chain(nn.Module):
         """Load a fitted chain from its artifact folder, check it, and return it. The folder's manifest becomes its
         `metadata`.
 
-        The chain is checked by applying it to two rows on both sides of a search, because an artifact from elsewhere
+        The chain is checked by applying it to two rows as documents and as queries, because an artifact from elsewhere
         may hold anything. Its outputs are bit-equal to those of the saved chain.
 
         Args:

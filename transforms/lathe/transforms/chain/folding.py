@@ -53,6 +53,7 @@ def _merge(before: Map, step: Map) -> Map | None:
     """Return one map with the same outputs as `before` followed by `step`, or None if no single affine map or selection
     has them.
     """
+    # After a normalization, nothing can be merged into an affine map: W₂(y/‖y‖) has a factor for each row.
     if isinstance(before, Affine) and not before.normalize:
         if isinstance(step, Affine):
             return before.then(step)
@@ -129,6 +130,7 @@ class EncoderModule(nn.Module):
             features: what the modules before this one computed; changed in place.
             task: `query` maps the embeddings as queries; anything else maps them as documents.
         """
+        # A model may run in half precision; the chain is applied in the dtype of its own buffers.
         dtype = next((b.dtype for b in self.buffers() if b.is_floating_point()), torch.float32)
         embeddings: Tensor = features["sentence_embedding"].to(dtype)
 

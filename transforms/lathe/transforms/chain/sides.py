@@ -1,4 +1,4 @@
-"""A step with steps of its own for each side of a search: some for queries, others for documents."""
+"""A step that holds two lists of steps: one that is applied to queries, and one that is applied to documents."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +22,21 @@ class Sides(Transform):
     that follow it are the same for both.
 
     The steps of documents are fitted on the rows, those of queries on queries if some are given, else on the rows too.
-    Example: each side loses its own mean, `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])`. In lists of
-    steps, `{"query": […], "document": […]}` in place of the list stands for this step alone.
+    `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])` subtracts the mean of queries from queries, and that of
+    documents from documents. In place of a list of steps, `{"query": […], "document": […]}` stands for this step alone.
 
     Args:
         query: specs of the steps of queries, in order; an empty list leaves queries as they are.
         document: specs of the steps of documents.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Chain, parse_steps
+        >>> documents, queries = np.array([[0, 1], [2, 1]]), np.array([[8, 0], [8, 4]])
+        >>> chain = Chain(parse_steps('{"query": ["mc"], "document": ["mc"]}'.replace('"mc"', '{"kind": "mc"}')))
+        >>> chain = chain.fit(documents.astype(np.float32), queries=queries.astype(np.float32))
+        >>> chain.transform(documents).tolist(), chain.transform_queries(queries).tolist()
+        ([[-1.0, 0.0], [1.0, 0.0]], [[0.0, -1.0], [0.0, 1.0]])
     """
 
     kind = "sides"
@@ -102,7 +111,7 @@ class Sides(Transform):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, or None if no step of either side fixes it."""
+        """Number of input dimensions, or None if no step of queries or documents fixes it."""
         return self.document_side.chain.input_dimensions or self.query_side.chain.input_dimensions
 
     def forward(self, x: Tensor) -> Tensor:
@@ -147,6 +156,7 @@ class _ChainMap(Map):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the steps to rows `(n, d)`, and return `(n, k)`. Without steps, return a copy of the rows."""
+        # A copy, as of every other map: what uses the outputs may write into them.
         mapped: Tensor = self.chain(x) if len(self.chain) else x.clone()
         return mapped
 
@@ -170,7 +180,9 @@ def _build_steps_of(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
     for step in built:
         if isinstance(step, Quantizer):
             raise StepError(f"{Sides.kind}: {step.kind} ends a chain, for documents alone: put it after the sides")
+        # The fit gives these steps the rows of one kind, and so neither targets nor pairs.
         if step.two_sided or step.paired or step.takes_pairs:
             raise StepError(f"{Sides.kind}: {step.kind} cannot stand on one side; put it before or after the sides")
 
+    # The chain around this step normalizes, after all steps.
     return Chain(built, normalize=False)

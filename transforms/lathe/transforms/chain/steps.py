@@ -30,13 +30,18 @@ def parse_steps(text: str) -> list[Transform]:
 
     Raises:
         StepError: if the text cannot be parsed, names an unknown kind or parameter, or is empty.
+
+    Example:
+        >>> from lathe.transforms import parse_steps
+        >>> [step.spec() for step in parse_steps("r2,pca:32,center=none")]
+        [{'kind': 'r2'}, {'kind': 'pca', 'dimensions': 32, 'center': 'none'}]
     """
     specs: list[Spec] = []
     # A JSON list is the steps themselves, as in an artifact's manifest.
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
 
-    # An object without `kind` is no step: its keys are the sides of a search.
+    # An object without `kind` is no step: it has a list of steps for queries, and one for documents.
     parsed = _parse_value(text) if text.lstrip().startswith("{") else None
     if isinstance(parsed, dict) and parsed and "kind" not in parsed:
         return build_steps(parsed)
@@ -61,11 +66,16 @@ def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[
     transforms that are not fitted yet.
 
     Args:
-        specs: the list, or `{"query": […], "document": […]}` with the specs of each side of a search.
+        specs: the list, or `{"query": […], "document": […]}` with the specs for queries and those for documents.
 
     Raises:
-        StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of two
-            sides is missing.
+        StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of the
+            two lists is missing.
+
+    Example:
+        >>> from lathe.transforms import build_steps
+        >>> build_steps([{"kind": "pca", "dimensions": 32}])
+        [PCA(dimensions=32, not fitted)]
     """
     if isinstance(specs, Mapping) and "kind" not in specs:
         specs = [_join_sides(specs)]
@@ -84,10 +94,10 @@ def _join_sides(sides: Mapping[str, Any]) -> Spec:
     """Return the spec of a single step, of kind `sides`, from a dict with one list of steps for queries and one for
     documents.
 
-    A side without steps has an empty list, so that one that was forgotten is not taken for one.
+    Both lists must be there, and one may be empty: a list that was forgotten must not pass for an empty one.
 
     Raises:
-        StepError: for other sides.
+        StepError: for other keys.
     """
     if set(sides) != {"query", "document"}:
         raise StepError(
@@ -137,10 +147,10 @@ def _parse_step(part: str) -> Spec:
     if PARAMETER.match(argument):
         return {"kind": kind} | _parse_parameter(argument)
 
-    return {"kind": kind, _main_parameter(kind): _parse_value(argument)}
+    return {"kind": kind, _find_main_parameter(kind): _parse_value(argument)}
 
 
-def _main_parameter(kind: str) -> str:
+def _find_main_parameter(kind: str) -> str:
     """Return the name of the parameter that the value in `kind:value` sets: the first parameter of the kind's class.
 
     For an unknown kind it is `dimensions`; `build_steps` reports the kind later.

@@ -98,14 +98,15 @@ class CodeDecoder(Map):
         decoded = (residuals + self.mean).masked_fill((codes == 0).all(dim=-1, keepdim=True), 0)
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
-    def score(self, encoded: Tensor, codes: Tensor, factors: Tensor | None, tables: Tensor | None) -> Tensor:
+    def score(self, encoded: Tensor, codes: Tensor, norm_factors: Tensor | None, tables: Tensor | None) -> Tensor:
         """Return the inner products `(a, n)` of encoded queries with the vectors that codes `(n, bytes)` stand for. A
-        code of zeros scores 0.
+        code of zeros scores 0. `norm_factors` and `tables` are intermediate results that save time if they are known.
 
         Args:
             encoded: queries as `TransformCoding.encode_queries` returns them.
             codes: codes.
-            factors: factor of each code `(n,)`; None computes it, and 1 is right where the fitted norms vary.
+            norm_factors: what `compute_norm_factors` returned for the codes `(n,)`; None computes them, except with
+                `tables`, where it stands for factors of 1.
             tables: what `build_score_tables` returned for the queries; None decodes the codes instead.
         """
         if tables is not None:
@@ -116,9 +117,9 @@ class CodeDecoder(Map):
         else:
             values = self.decode_coordinates(codes)
             scores = encoded[:, :-1] @ values
-            factors = self.compute_norm_factors(values) if factors is None else factors
+            norm_factors = self.compute_norm_factors(values) if norm_factors is None else norm_factors
 
-        scores = scores if factors is None else scores * factors
+        scores = scores if norm_factors is None else scores * norm_factors
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 
     def build_score_tables(self, encoded: Tensor) -> Tensor:

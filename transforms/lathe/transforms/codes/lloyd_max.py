@@ -54,8 +54,8 @@ def build_normal_quantizer(bits: int) -> _NormalQuantizer:
     positive = (math.sqrt(3) * torch.special.ndtri(ranks)).numpy()
 
     for _ in range(MAX_ITERATIONS):
-        edges = _cell_edges(positive)
-        mass, density = _masses(edges), _density(edges)
+        edges = _find_cell_edges(positive)
+        mass, density = _compute_interval_probabilities(edges), _compute_normal_density(edges)
         means = (density[:-1] - density[1:]) / mass
         # With u_i = E[x | t_i < x < t_{i+1}], ∂u_i/∂t_{i+1} = φ(t_{i+1})(t_{i+1} − u_i)/p_i, and ∂u_i/∂t_i likewise
         # with the opposite sign; a boundary moves by half of what its two levels move.
@@ -71,7 +71,7 @@ def build_normal_quantizer(bits: int) -> _NormalQuantizer:
 
     levels = np.concatenate([-positive[::-1], positive])
     # E[(x − q)²] = E[x²] − E[q²], because every level is the mean of its cell.
-    distortion = 1 - 2 * float((_masses(_cell_edges(positive)) * positive**2).sum())
+    distortion = 1 - 2 * float((_compute_interval_probabilities(_find_cell_edges(positive)) * positive**2).sum())
     return _NormalQuantizer(bits, levels, (levels[1:] + levels[:-1]) / 2, distortion)
 
 
@@ -89,20 +89,20 @@ def build_threshold_table() -> NDArray[np.float64]:
     )
 
 
-def _cell_edges(positive: NDArray[np.float64]) -> NDArray[np.float64]:
+def _find_cell_edges(positive: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the boundaries of the cells `(k + 1,)` of positive levels `(k,)`: 0, the midpoints
     between levels, and ∞.
     """
     return np.concatenate([[0.0], (positive[1:] + positive[:-1]) / 2, [np.inf]])
 
 
-def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_normal_density(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the density φ(x) of the unit normal at each x. It is 0 at ∞."""
     density: NDArray[np.float64] = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     return density
 
 
-def _masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_interval_probabilities(edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the probability that the unit normal gives each interval between neighbouring edges, `(k,)` for edges `(k
     + 1,)`.
     """

@@ -111,6 +111,7 @@ class ProductCoding(TransformCoding):
         for octet in range(self.bytes):
             in_byte = self.layout[1] == octet
             if in_byte.any():
+                # Errors of scores are in the units of the metric, so distances are taken there, not in deviations.
                 scale = deviations[in_byte].unsqueeze(1)
                 moved = _move_centroids((y[in_byte] * scale).T, (self.centroids[in_byte] * scale).T, self.iterations)
                 self.centroids[in_byte] = moved.T / scale
@@ -227,6 +228,7 @@ def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tenso
 
         if len(empty):
             errors = points.square().sum(1) / 2 + distances.gather(1, nearest.unsqueeze(1)).squeeze(1)
+            # A stable sort, so that equal errors give the same centroids on every machine.
             moved[empty] = points[errors.argsort(descending=True, stable=True)[: len(empty)]]
 
         centroids = moved

@@ -138,7 +138,7 @@ class Int8(Quantizer):
         """Compute the scale and the zero point of each dimension from its range in the data, extended to include 0, and
         store both.
         """
-        low, high = _ranges(data)
+        low, high = _find_ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = (high - low) / 255
         scale[scale < np.finfo(np.float32).tiny] = 1  # a dimension that is always 0: any step will do
@@ -269,7 +269,7 @@ def _bit_shifts(like: Tensor) -> Tensor:
     return torch.arange(7, -1, -1, dtype=torch.uint8, device=like.device)
 
 
-def _ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _find_ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the minimum `(d,)` and the maximum `(d,)` of each dimension of the vectors. From moments, return mean − 4
     and mean + 4 standard deviations.
 

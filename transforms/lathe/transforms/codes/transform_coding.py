@@ -64,17 +64,18 @@ Rotation = Literal["none", "random"]
 
 
 class TransformCoding(Quantizer):
-    """Query-weighted transform coding: a code of `bytes` bytes for each vector, everything counted.
+    """Query-weighted transform coding: a code of `bytes` bytes for each vector. The bits go to the coordinates whose
+    errors would change scores most.
 
-    With the mean μ and the metric M_λ = (1 − λ)·I + λ·M/(tr M/d), M = E[qqᵀ] the uncentred second moment of queries,
-    y = Gᵀ M_λ^½ (x − μ) are the coordinates of a vector x along the principal axes G of M_λ^½ (x − μ). Every coordinate
+    With the mean μ and the metric M_λ = (1 − λ)·I + λ·M/(tr M/d), M = E[qqᵀ] the uncentred second moment of queries, y
+    = Gᵀ M_λ^½ (x − μ) are the coordinates of a vector x along the principal axes G of M_λ^½ (x − μ). Every coordinate
     is quantized by the Lloyd–Max quantizer of a normal of its variance, with as many bits as reduce the error most;
     coordinates without a bit are dropped.
 
-    A query q is compared with a code in the same space: ⟨q, x̂⟩ = ⟨q, μ⟩ + f·⟨q', ŷ⟩ with q' = Gᵀ M_λ^−½ q, and x̂ the
+    A query q is compared with a code in these coordinates: ⟨q, x̂⟩ = ⟨q, μ⟩ + f·⟨q', ŷ⟩ with q' = Gᵀ M_λ^−½ q, and x̂ the
     vector that the code stands for, which `inverse_transform` returns. With λ = 1 and f = 1 the mean squared error of
-    such a score over queries is E‖y − ŷ‖², so that bits go where scores err; with λ = 0 it is that of the vectors.
-    A quantizer's levels are means of their cells and so shorten x̂ − μ, more for some vectors than for others. Where all
+    such a score over queries is E‖y − ŷ‖², so that bits go where scores err; with λ = 0 it is that of the vectors. A
+    quantizer's levels are means of their cells and so shorten x̂ − μ, more for some vectors than for others. Where all
     fitted vectors have the same norm, as after normalization, the factor f > 0 restores it: ‖x̂‖ is that norm. The
     factor follows from the code and takes no bytes. Where norms vary, or without `restore_norm`, f = 1.
 
@@ -211,7 +212,7 @@ class TransformCoding(Quantizer):
         """Return a list with one warning if the fitted vectors vary in too few directions to fill the bytes, else an
         empty list.
         """
-        filled = -(-int(self._ends().max()) // BYTE) if self.layout.numel() else self.bytes
+        filled = -(-int(self._find_bit_ends().max()) // BYTE) if self.layout.numel() else self.bytes
         if filled < self.bytes:
             return [f"{self.kind} uses {filled} of {self.bytes} bytes: the vectors vary in too few directions"]
         return []
@@ -252,7 +253,7 @@ class TransformCoding(Quantizer):
         self.encoder = torch.from_numpy(chosen @ root / deviations).float()
         self.decoder = torch.from_numpy(chosen @ inverse_root * deviations).float()
         self.layout = torch.from_numpy(np.stack([layout.bits, layout.octets, layout.shifts]))
-        self.norm = torch.tensor([_constant_norm(moments) if self.restore_norm else 0.0])
+        self.norm = torch.tensor([_find_constant_norm(moments) if self.restore_norm else 0.0])
         self.query_count = torch.tensor([0 if queries is None else queries.count])
         self._learn_levels(data, torch.from_numpy(deviations[:, 0]).float())
 
@@ -299,7 +300,7 @@ class TransformCoding(Quantizer):
             self._check_entries("layout", row, low, high)
 
         starts, order = torch.sort(BYTE * self.layout[1] + self.layout[2])
-        ends = self._ends()[order]
+        ends = self._find_bit_ends()[order]
         if int(ends[-1]) > BYTE * self.bytes or bool((starts[1:] < ends[:-1]).any()):
             raise ArtifactError(f"the tensor 'layout' of {self.kind} has bits that overlap or lie beyond the code")
 
@@ -322,13 +323,13 @@ class TransformCoding(Quantizer):
         y = self.coordinates(rows)
         bits, octets, shifts = self.layout.cpu().tolist()
         # (m, n) cell numbers; coordinates with equal bits are neighbours, and are quantized together.
-        cells = torch.cat([_find_cells(y[start:stop], bits[start]) for start, stop in _equal_runs(bits)])
+        cells = torch.cat([_find_cells(y[start:stop], bits[start]) for start, stop in _find_equal_runs(bits)])
         # One byte more for coordinates that reach into the next byte.
         code = torch.zeros(self.bytes + 1, len(rows), dtype=torch.uint8, device=rows.device)
-        crosses = bool((self._ends() > BYTE * (self.layout[1] + 1)).any())
+        crosses = bool((self._find_bit_ends() > BYTE * (self.layout[1] + 1)).any())
 
         # A byte holds up to eight coordinates; those that are the first, second, … of their byte are added together.
-        for positions in _distinct_byte_groups(octets):
+        for positions in _group_by_distinct_bytes(octets):
             index = torch.tensor(positions, device=rows.device)
             shift = torch.tensor([shifts[i] for i in positions], dtype=torch.uint8, device=rows.device)
             code[self.layout[1][index]] |= cells[index] << shift.unsqueeze(1)
@@ -386,7 +387,7 @@ class TransformCoding(Quantizer):
         """
         bits = self.layout[0].tolist()
         error = y.new_zeros(y.shape[1])
-        for start, stop in _equal_runs(bits):
+        for start, stop in _find_equal_runs(bits):
             levels = torch.from_numpy(build_normal_quantizer(bits[start]).levels).to(y)
             error += (y[start:stop] - levels[_find_cells(y[start:stop], bits[start]).int()]).square().sum(0)
         return error / len(bits)
@@ -416,14 +417,14 @@ class TransformCoding(Quantizer):
         parameters = {name: value for name, value in self.spec().items() if name not in ("kind", "bytes")}
         shorter = type(self)(octets, **parameters)
         # A coordinate is retained if its last bit is within the first bytes.
-        retained = self._ends() <= BYTE * octets
+        retained = self._find_bit_ends() <= BYTE * octets
         shorter.mean, shorter.norm, shorter.query_count = self.mean, self.norm, self.query_count
         shorter.encoder, shorter.decoder = self.encoder[retained], self.decoder[retained]
         shorter.layout = self.layout[:, retained]
 
         return shorter
 
-    def _ends(self) -> Tensor:
+    def _find_bit_ends(self) -> Tensor:
         """Return the position of the bit after the last bit of each coordinate within the code, `(m,)`."""
         return BYTE * self.layout[1] + self.layout[2] + self.layout[0]
 
@@ -462,17 +463,17 @@ class TransformCoding(Quantizer):
         factors = torch.cat(blocks) if blocks else self.mean.new_empty(0)
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
 
-    def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
+    def score(self, queries: Any, codes: Any, norm_factors: Any = None) -> Any:
         """Return the inner products `(a, n)` of queries `(a, d)` with the vectors that codes `(n, bytes)` stand for.
         They are a tensor for a tensor of queries, else a NumPy array.
 
-        The score is asymmetric: only one side is quantized.
+        The score is asymmetric: documents are quantized, and queries are not.
 
         Args:
             queries: floats `(a, d)`, as a chain returns them without its quantizer.
             codes: uint8 `(n, bytes)`.
-            factors: what `norm_factors` returned for these codes `(n,)`; computed if None. With them a few queries are
-                scored by look-ups of one table entry for each byte.
+            norm_factors: what the method `norm_factors` returned for these codes `(n,)`; computed if None. With them a
+                few queries are scored by look-ups of one table entry for each byte.
 
         Raises:
             NotFittedError: before `fit`.
@@ -480,7 +481,7 @@ class TransformCoding(Quantizer):
         """
         encoded = as_tensor(self.encode_queries(queries), like=self.mean)
         coder, packed = self._prepare(codes)
-        known = None if factors is None else as_tensor(factors, like=self.mean)
+        known = None if norm_factors is None else as_tensor(norm_factors, like=self.mean)
 
         with torch.no_grad():
             use_tables = len(encoded) <= TABLE_QUERIES and coder.whole_bytes
@@ -578,7 +579,7 @@ class _QueryMap(Map):
         return functional.linear(x, self.weight)
 
 
-def _constant_norm(moments: Moments) -> float:
+def _find_constant_norm(moments: Moments) -> float:
     """Return the L2 norm that all rows have, from their moments, or 0 if their norms differ by more than
     `MAX_NORM_DEVIATION` allows.
     """
@@ -601,13 +602,13 @@ def _find_cells(y: Tensor, bits: int) -> Tensor:
     return cells
 
 
-def _equal_runs(values: list[int]) -> list[tuple[int, int]]:
+def _find_equal_runs(values: list[int]) -> list[tuple[int, int]]:
     """Return start and stop of every run of equal neighbours in a list, as (start, stop) pairs in order."""
     starts = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
     return list(zip(starts, [*starts[1:], len(values)], strict=True))
 
 
-def _distinct_byte_groups(octets: list[int]) -> list[list[int]]:
+def _group_by_distinct_bytes(octets: list[int]) -> list[list[int]]:
     """Divide coordinates into groups within which no two lie in the same byte, given the byte of each. Return, for each
     group, the positions of its coordinates.
     """

@@ -97,6 +97,7 @@ class ContrastiveAlignment(Alignment):
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to learn from these")
 
         start = Procrustes(center=True).fit(moments).to(self.device)
+        # Cosines of some encoders all lie near .8: in units of their spread, a temperature means the same for each.
         temperature = self.temperature * self._measure_spread(data.targets)
         config = make_config(self, MAX_HELDOUT)
         batches = Batches(data, config, self.seed, self.device)
@@ -106,6 +107,7 @@ class ContrastiveAlignment(Alignment):
             vectors, targets = batch[:, : data.source_dimensions], batch[:, data.source_dimensions :]
             mapped = (vectors - start.mean) @ weight.T + start.target_mean
             scores = functional.normalize(mapped, dim=1) @ functional.normalize(targets, dim=1).T / temperature
+            # Row i of the scores (b, b) has its own target in column i.
             return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
 
         weight = train_difference(self, start.weight, loss_of, batches, config, context, data, moments.mean)

@@ -28,7 +28,7 @@ SMALL_BATCH = 1024
 """Maximum batch size for which CPU training uses one thread; a product over all pairs takes about a millisecond."""
 
 CHECKPOINT_VERSION = 1
-"""Version of the format of `_pack_state`, part of a checkpoint's key."""
+"""Version of the format of `_collect_state`, part of a checkpoint's key."""
 
 ADAM_STATE = ("exp_avg", "exp_avg_sq")
 """Names of AdamW's state tensors of each parameter, besides its step count."""
@@ -146,8 +146,8 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters with AdamW, in place, and return the log of the training. At the end they have the values
-    with the lowest held-out loss.
+    """Train the parameters with AdamW, in place, and return the log of the training. They end with the values of the
+    lowest held-out loss, or with the last values if no rows are held out.
 
     Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. Without held-out
     rows the last parameters stay. Training resumes from a checkpoint with the same key, and then ends with the same
@@ -201,7 +201,7 @@ def train(
 
         problem, now = "", time.monotonic()
         if checkpoint is not None and (is_last or log.stopped_early or now >= due):
-            problem = _save_checkpoint(checkpoint, _pack_state(parameters, best, optimizer, log))
+            problem = _save_checkpoint(checkpoint, _collect_state(parameters, best, optimizer, log))
             wrote = time.monotonic()
             # Writing takes at most `share` of the time: a slow disk lengthens the pauses.
             due = wrote + max(checkpoint.seconds, (wrote - now) / checkpoint.share)
@@ -315,7 +315,7 @@ def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str
     return ""
 
 
-def _pack_state(
+def _collect_state(
     parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, log: TrainingLog
 ) -> dict[str, Tensor]:
     """Return the whole state of a training as tensors by name, for a checkpoint: the parameters, the best parameters,

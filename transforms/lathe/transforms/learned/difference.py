@@ -90,11 +90,13 @@ def train_difference(
         vectors: rows `(n, d)` by which a checkpoint is recognized.
         mean: their mean `(d,)`.
     """
+    # Weight decay shrinks what is trained: of W itself it would be drawn to zero, of W − W₀ it is drawn to W₀.
     difference = torch.zeros_like(start, requires_grad=True)
     parameters = {"difference": difference}
     loss = autograd_loss(parameters, lambda batch: loss_of(start + difference, batch))
     checkpoint = prepare_checkpoint(context, step.spec(), config, vectors, mean)
     with limit_threads(step.batch, step.device):
+        # With the start evaluated, W₀ is returned where no trained map is better.
         step.training_log = train(
             step.kind, parameters, loss, batches, config, context, checkpoint, evaluate_start=True
         )

@@ -157,7 +157,7 @@ class GeoPres(Linear):
         self.seed = seed
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions` dimensions.
+        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions.
 
         Raises:
             StepError: if the inputs are known to have `dimensions` dimensions or fewer.
@@ -184,10 +184,11 @@ class GeoPres(Linear):
             mean = compute_checked_mean(self.kind, data)
             start, axes = draw_random_weight(data.shape[1], self.dimensions, self.seed), None
         else:
+            # Cosines are to be kept, so the directions are those of unit rows.
             moments = unit_moments(data)
             mean, (start, axes) = moments.mean, _compute_spectral_start(moments, self.dimensions)
 
-        config = self._training_config(data.shape[0])
+        config = self._build_training_config(data.shape[0])
         checkpoint = prepare_checkpoint(context, self.spec(), config, data, mean)
         if config.steps:
             weight, log = self._train(start, axes, data, config, context, checkpoint)
@@ -197,7 +198,7 @@ class GeoPres(Linear):
         self.set_map(weight)
         self.training_log = log
 
-    def _training_config(self, rows: int) -> TrainingConfig:
+    def _build_training_config(self, rows: int) -> TrainingConfig:
         """Return the training config of the preset, with `steps`, `batch` and `learning_rate` in place of its values
         where they are not None.
 
@@ -222,7 +223,7 @@ class GeoPres(Linear):
 
         With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the result
         is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be those that
-        differ in scale. A weight trained for unit outputs is rescaled by `_best_scale`.
+        differ in scale. A weight trained for unit outputs is rescaled by `_find_best_scale`.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
@@ -255,7 +256,7 @@ class GeoPres(Linear):
             log = train(self.kind, {"weight": weight}, loss_function, batches, config, context, checkpoint)
 
         if normalized:  # such a loss does not depend on the scale
-            weight *= _best_scale(first, weight)
+            weight *= _find_best_scale(first, weight)
 
         return weight if axes is None else weight @ axes, log
 
@@ -307,7 +308,7 @@ def draw_random_weight(input_dimensions: int, dimensions: int, seed: int) -> Ten
     return draw_uniform_weights((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
 
 
-def _best_scale(x: Tensor, weight: Tensor) -> float:
+def _find_best_scale(x: Tensor, weight: Tensor) -> float:
     """Return the factor by which `weight` must be multiplied so that distances between outputs best fit those between
     rows of `x`, by least squares.
 

@@ -125,7 +125,9 @@ class QueryAdapter(Transform):
         self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because queries and documents keep their dimensions."""
+        """Return the signature (dimensions, rank) of the inputs unchanged, because queries and documents keep their
+        dimensions.
+        """
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -233,6 +235,7 @@ class PairBatches:
         self._trained = np.flatnonzero(~held)
         self._size = min(config.batch, len(self._trained))
         by_query = pairs.relevant[np.lexsort((pairs.relevant[:, 1], pairs.relevant[:, 0]))]
+        # As in a sparse matrix by rows: the relevant documents of query q are _answers[_first[q] : _first[q + 1]].
         self._answers, self._first = by_query[:, 1], np.searchsorted(by_query[:, 0], np.arange(len(pairs) + 1))
         self._documents = len(pairs.documents)
         # One number for each pair of query and document that is no negative, to look up many pairs at once.
@@ -303,9 +306,11 @@ def _count_distinct_queries(kind: str, pairs: QueryPairs, dimensions: int) -> in
     Raises:
         InputError: for too few queries, or other dimensions than the rows.
     """
-    for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
-        if side.shape[1] != dimensions:
-            raise InputError(f"{kind}: the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
+    for name, vectors in (("queries", pairs.queries), ("documents", pairs.documents)):
+        if vectors.shape[1] != dimensions:
+            raise InputError(
+                f"{kind}: the {name} of the pairs have {vectors.shape[1]} dimensions, the rows {dimensions}"
+            )
 
     distinct = len({row.tobytes() for row in pairs.queries})
     if distinct < MIN_QUERIES:
@@ -318,4 +323,5 @@ def _count_distinct_queries(kind: str, pairs: QueryPairs, dimensions: int) -> in
 
 
 def _unit_tensor(vectors: FloatArray, device: torch.device) -> Tensor:
+    """Return rows `(n, d)` L2-normalized, as a float32 tensor on the device."""
     return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)).to(device))

@@ -34,7 +34,7 @@ class Affine(Map):
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
         self.normalize = normalize
-        self.gain = _largest_gain(weight)
+        self.gain = _estimate_spectral_norm(weight)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return a signature with the number of output dimensions, k for a weight `(k, d)`. Nothing else is known of
@@ -138,7 +138,7 @@ def translation(offset: Tensor) -> Affine:
     return Affine(torch.eye(len(offset), dtype=torch.float64, device=offset.device), offset)
 
 
-def _largest_gain(weight: Tensor) -> float:
+def _estimate_spectral_norm(weight: Tensor) -> float:
     """Return an estimate of the spectral norm (largest singular value) of a weight `(k, d)`, by power iteration from a
     fixed start.
 
@@ -206,7 +206,7 @@ class Linear(Transform, registered=False):
         """Spectral norm of the weight, estimated by power iteration and cached until the weight is replaced."""
         # Compared by identity: a fit, `restore` and `.to` assign a new tensor, and reading numbers makes a GPU wait.
         if self._gain_of_weight is None or self._gain_of_weight[0] is not self.weight:
-            self._gain_of_weight = (self.weight, _largest_gain(self.weight))
+            self._gain_of_weight = (self.weight, _estimate_spectral_norm(self.weight))
         return self._gain_of_weight[1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -282,7 +282,7 @@ class Normalize(Transform):
     kind = "normalize"
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, because normalizing keeps the dimensions."""
+        """Return the signature (dimensions, rank) of the inputs unchanged, because normalizing keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:

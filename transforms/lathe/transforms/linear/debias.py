@@ -37,7 +37,7 @@ class DirectionRemoval(Transform, registered=False):
         self.register_buffer("direction", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs with one more direction without variance.
+        """Return the signature (dimensions, rank) of the inputs, with one more direction without variance.
 
         Raises:
             StepError: if the inputs have one dimension, because nothing would be left.

@@ -15,7 +15,8 @@ MAX_ROWS = 20_000
 
 
 class ITQ(Linear):
-    """Orthogonal map after which rows are close to their signs, for a store that keeps a bit or integer a coordinate.
+    """Orthogonal map after which the coordinates of rows are close to their signs, for a vector store that keeps one
+    bit or one small integer of each coordinate.
 
     Nothing is lost: inner products and cosines stay as they are, so that rescoring by what a store holds finds what it
     found before. What a store's own quantizer loses of them becomes less.
@@ -54,7 +55,9 @@ class ITQ(Linear):
         self.seed = seed
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs, because a rotation changes neither dimensions nor rank."""
+        """Return the signature (dimensions, rank) of the inputs, because a rotation changes neither dimensions nor
+        rank.
+        """
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -74,7 +77,7 @@ class ITQ(Linear):
 
         frame = np.eye(dimensions)
         if self.aligned:
-            frame = _frame_of(rows.mean(axis=0))
+            frame = _complete_orthonormal_basis(rows.mean(axis=0))
             rows = (rows @ frame[1:].T) - (rows.mean(axis=0) @ frame[1:].T)
         rotation = draw_rotation(rows.shape[1], random)
         for number in range(self.iterations):
@@ -88,7 +91,7 @@ class ITQ(Linear):
         self.set_map(torch.from_numpy(frame))
 
 
-def _frame_of(mean: NDArray[np.float64]) -> NDArray[np.float64]:
+def _complete_orthonormal_basis(mean: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return an orthogonal matrix `(d, d)` whose first row is the direction of the mean `(d,)`.
 
     Raises:

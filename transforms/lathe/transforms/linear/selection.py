@@ -37,7 +37,7 @@ class Selection(Map):
         return int(self.width) if self.width.numel() else None
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions` dimensions.
+        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions.
 
         Raises:
             StepError: if the inputs have fewer dimensions.

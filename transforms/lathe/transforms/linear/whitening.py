@@ -125,8 +125,8 @@ class Whitening(Linear):
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions` dimensions. With the form `zca` the number of dimensions
-        stays, and only the rank is reduced.
+        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions. With the form
+        `zca` the number of dimensions stays, and only the rank is reduced.
 
         Raises:
             StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
@@ -157,7 +157,7 @@ class Whitening(Linear):
             InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
         """
         moments = moments_of(data)
-        spectrum = Spectrum.from_matrix(self._covariance(moments), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(self._compute_covariance(moments), moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
 
         if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
@@ -165,7 +165,7 @@ class Whitening(Linear):
             spectrum.require_rank(self.kind, dimensions - allowed, moments.count)
 
         power = compute_tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
-        directions, scales = spectrum.directions[:dimensions], self._scales(spectrum, power)[:dimensions]
+        directions, scales = spectrum.directions[:dimensions], self._compute_scales(spectrum, power)[:dimensions]
         weight = scales[:, None] * directions
 
         if self.form == "zca":
@@ -181,7 +181,7 @@ class Whitening(Linear):
         """
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
-    def _covariance(self, moments: Moments) -> NDArray[np.float64]:
+    def _compute_covariance(self, moments: Moments) -> NDArray[np.float64]:
         """Return the covariance `(d, d)` with ddof=1, or with `shrinkage` the covariance with ddof=0, shrunk towards
         tr(C)/d · I.
         """
@@ -196,7 +196,7 @@ class Whitening(Linear):
 
         return shrunk
 
-    def _scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
+    def _compute_scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
         """Return the factor `(d,)` by which each principal direction is scaled, (λ + ε)^{−p/2}, and 0 for directions
         that are dropped.
 

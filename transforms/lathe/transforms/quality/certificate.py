@@ -46,6 +46,10 @@ def certify(
     """Measure how a fitted chain of transforms changes held-out and out-of-domain vectors: their neighbours, distances,
     norms and bytes. Return the measures and warnings as a dict that can be serialized as JSON.
 
+    Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
+    than documents to be compared with them, recall is that of rows mapped as queries; a step that changes queries only
+    is left out. A measure that needs more rows is None.
+
     Args:
         chain: fitted chain.
         heldout: vectors of the fitted corpus that were not used in the fit, `(n, d)`, without duplicates.
@@ -58,19 +62,32 @@ def certify(
         out_of_domain_pairs: such queries and documents of other corpora by name; used only with `pairs`.
 
     Returns:
-        A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
-        recall_at_10_rescored_4x, positional_stress, mean_norm: {before, after},
-        isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
-        out_of_domain: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows
-        and their outputs; `out_of_domain` holds the measures by corpus. A measure that needs more rows is null. For a
-        nested chain, `sizes` holds `measure_geometry` of the first quarter, half and three quarters of the dimensions.
-        Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
-        than documents to be compared with them, recall is that of rows mapped as queries; a map that only queries pass
-        is left out. For `codes` the entry of that name holds `_measure_codes`. If steps derived parameters from the
-        data, `chosen` lists them as `[{kind, <parameter>: <value>}]`. With targets, `alignment: {cosine,
-        recall_at_10}` holds the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and
-        targets with k = 10. With pairs, `relevance` holds `_measure_relevance_change`, and in `out_of_domain` those of
-        `out_of_domain_pairs`.
+        A dict with the keys:
+
+        - `n_fit`, `n_heldout`, `seed`.
+        - `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`: see `measure_geometry`.
+        - `mean_norm`, `isoscore`, `bytes_per_vector`, `diagnostics`: `{before, after}` each; `diagnostics` holds what
+          `diagnose` returns for the held-out rows and for their outputs.
+        - `out_of_domain`: `n` and the measures of `measure_geometry` by corpus.
+        - `warnings`: list of sentences.
+        - `sizes`, for a nested chain: the measures of `measure_geometry` of the first quarter, half and three quarters
+          of the dimensions.
+        - `codes`, for a chain that ends in `codes`: size of the codes and errors of scores.
+        - `chosen`, if steps derived parameters from the data: `[{kind, <parameter>: <value>}]`.
+        - `alignment`, with targets: `{cosine, recall_at_10}`, the mean cosine of an output to its target, and the
+          `cross_recall_at_k` of outputs and targets with k = 10.
+        - `relevance`, with pairs: what `compare_searches` returns for searches before and after the chain, and in
+          `out_of_domain` the same of `out_of_domain_pairs`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import PCA, Chain, certify
+        >>> rows = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
+        >>> certificate = certify(Chain([PCA(8)]).fit(rows[:300]), rows[300:], n_fit=300)
+        >>> certificate["n_heldout"], certificate["bytes_per_vector"], certificate["warnings"]
+        (100, {'before': 64, 'after': 32}, [])
+        >>> 0 < certificate["recall_at_10"] < certificate["recall_at_10_rescored_4x"] < 1
+        True
     """
     after = chain.floats(heldout)
     queries = _map_as_queries(chain, heldout)
@@ -123,10 +140,10 @@ def certify(
     }
     certificate["warnings"] = [
         *(warnings or []),
-        *_fit_warnings(chain, n_fit, heldout.shape[0]),
-        *_constant_output_warnings(heldout, after),
-        *_clipping_warnings(certificate),
-        *_relevance_warnings(certificate),
+        *_list_fit_warnings(chain, n_fit, heldout.shape[0]),
+        *_list_constant_output_warnings(heldout, after),
+        *_list_clipping_warnings(certificate),
+        *_list_relevance_warnings(certificate),
     ]
     return certificate
 
@@ -151,6 +168,7 @@ def measure_geometry(
         return float(search_recall_per_row(before, queries, after, 10, oversampling).mean())
 
     return {
+        # Ranks need two other rows, a distance one, and recall more other rows than it has candidates, 10 or 40.
         "local_spearman": local_spearman(before, after) if n >= 3 else None,
         "recall_at_10": recall(1) if n > 10 else None,
         "recall_at_10_rescored_4x": recall(4) if n > 40 else None,
@@ -193,6 +211,7 @@ def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
     # Paired by query: the spread of the differences is far smaller than that of the measures.
     for name, old, new in searches:
         gains = new - old
+        # Half the width of the interval is 1.96 standard errors of the mean difference.
         half = NORMAL_QUANTILE * float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else None
         measures[name] = {
             "before": float(old.mean()),
@@ -217,7 +236,7 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
     return normalized_rows(vectors, np.float32).numpy()
 
 
-def _relevance_warnings(certificate: Certificate) -> list[str]:
+def _list_relevance_warnings(certificate: Certificate) -> list[str]:
     """Return warnings about a certificate's searches with known relevant documents: one if nDCG@10 does not rise by
     more than its 95 % interval, and one for each other corpus where it falls by more than that.
     """
@@ -291,7 +310,7 @@ def _map_as_queries(chain: Chain, vectors: FloatArray) -> FloatArray | None:
     return queries
 
 
-def _clipping_warnings(certificate: Certificate) -> list[str]:
+def _list_clipping_warnings(certificate: Certificate) -> list[str]:
     """Return a list with one warning if the certificate's share of clipped coordinates is above `MAX_CLIPPED`, else an
     empty list.
     """
@@ -301,7 +320,7 @@ def _clipping_warnings(certificate: Certificate) -> list[str]:
     return [f"{100 * share:.2f} % of the coded values lie beyond {CLIP_DEVIATIONS:g} standard deviations of the fit"]
 
 
-def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
+def _list_constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
     """Return a list with one warning if some output dimensions never vary, else an empty list. There is no warning if
     the inputs explain that, or for fewer than 2 rows.
 
@@ -318,7 +337,7 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
     return [f"outputs that never vary and waste their bytes: {constant} of {after.shape[1]}"]
 
 
-def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
+def _list_fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     """Return warnings about the fit as sentences: those of each step and its training, and those of too few rows for
     the fit or for the measures.
     """
@@ -336,7 +355,7 @@ def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
             if step.training_log is not None:
                 warnings += step.training_log.warnings(step.kind)
 
-    if n_heldout <= 40:
+    if n_heldout <= 40:  # as in `measure_geometry`
         warnings.append(f"{n_heldout} held-out rows are too few for every measure; measures that need more are null")
 
     return warnings

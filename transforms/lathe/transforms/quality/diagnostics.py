@@ -42,6 +42,13 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
     Raises:
         InputError: if rows hold NaN or inf, there are no rows, or the shape is not `(n, d)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import diagnose
+        >>> described = diagnose(np.array([[3, 4], [3, 4], [0, 0]], np.float32))
+        >>> described["n"], described["zero_rows"], described["duplicate_rows"], described["rank"]
+        (3, 1, 1, 1)
     """
     moments, norms, hashes = Moments(), [], []
     for block in finite_blocks(vectors):
@@ -51,7 +58,7 @@ def diagnose(vectors: Vectors) -> Diagnostics:
         moments.update(exact / np.where(lengths == 0, 1, lengths)[:, None])
         norms.append(lengths)
         # Eight bytes of each row stay in memory to find duplicates, so the rows can be streamed.
-        hashes.append(_row_hashes(block))
+        hashes.append(_hash_rows(block))
 
     if moments.count == 0:
         raise InputError("there are no rows to describe")
@@ -69,11 +76,11 @@ def diagnose(vectors: Vectors) -> Diagnostics:
             "max": float(lengths.max()),
             "unit": float((np.abs(lengths - 1) <= UNIT_TOLERANCE).mean()),
         },
-        **_moment_diagnostics(moments),
+        **_describe_moments(moments),
     }
 
 
-def _moment_diagnostics(moments: Moments) -> Diagnostics:
+def _describe_moments(moments: Moments) -> Diagnostics:
     """Return the entries of `diagnose` that follow from the moments alone, by name: mean norm, noise floor,
     participation ratio, IsoScore, rank, spectrum and alignment.
     """
@@ -91,7 +98,7 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
         "participation_ratio": participation_ratio(covariance),
         "isoscore": isoscore(moments),
         "rank": spectrum.rank,
-        "spectrum": [[i, float(shares[i - 1])] for i in _geometric_ranks(d)],
+        "spectrum": [[i, float(shares[i - 1])] for i in _list_geometric_ranks(d)],
         # Rounding in the cumulative sum must not ask for one direction more than the share needs.
         "dimensions_for": {
             str(share): int(np.searchsorted(held, share * (1 - 1e-12)) + 1) if total > 0 else 0 for share in SHARES
@@ -145,7 +152,7 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
     return min(1.0, float(abs(alpha @ top) / np.linalg.norm(top)))
 
 
-def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
+def _hash_rows(block: FloatArray) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each row, `(n,)` uint64. Equal rows have equal hashes (−0 equals 0), and other rows very
     rarely do.
     """
@@ -161,7 +168,7 @@ def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
     return np.asarray((mixed * factors).sum(axis=1, dtype=np.uint64))
 
 
-def _geometric_ranks(d: int) -> list[int]:
+def _list_geometric_ranks(d: int) -> list[int]:
     """Return 1, 2, 3, 4, 6, 8, 12, … (2ⁱ and 3·2ⁱ) up to d, and d itself, as an ascending list."""
     ranks = {d}
     step = 1

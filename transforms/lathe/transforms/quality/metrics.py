@@ -20,7 +20,7 @@ NORMAL_QUANTILE = 1.96
 """Half-width of a 95 % interval of a normal mean, in standard errors."""
 
 MAX_BLOCK_ENTRIES = 2**20
-"""Maximum number of cosines in a block: 52 anchors for n = 20,000 rows, 8 MB in float64."""
+"""Maximum number of cosines in a block: those of 52 rows to n = 20,000 rows, 8 MB in float64."""
 
 COMPAT_TOLERANCE = 1e-3
 """Tolerance that ann-benchmarks adds to the distance of the k-th neighbour."""
@@ -111,7 +111,7 @@ def recall_per_row(
 
     def shares(original: Tensor, reduced: Tensor) -> Tensor:
         nearest = original.topk(k, dim=1)
-        # (b, k·oversampling): what a search in the reduced space would rescore.
+        # (b, k·oversampling): what a search of the reduced vectors would rescore.
         candidates = reduced.topk(k * oversampling, dim=1).indices
         if compat:
             returned = original.gather(1, candidates).topk(k, dim=1).values
@@ -331,13 +331,13 @@ def _similarity_blocks(
         after: `(n, k)`.
         self_similarity: None leaves out the cosine of a row with itself; a value replaces it, which gives `(b, n)`.
     """
-    spaces = [normalized_rows(a, np.float32) for a in (before, after)]
+    unit_vectors = [normalized_rows(a, np.float32) for a in (before, after)]
     n = before.shape[0]
     for rows in row_slices(n):
         count = rows.stop - rows.start
         is_self = torch.zeros(count, n, dtype=torch.bool)
         is_self[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
-        blocks = [space[rows] @ space.T for space in spaces]
+        blocks = [vectors[rows] @ vectors.T for vectors in unit_vectors]
 
         if self_similarity is None:
             # A boolean mask flattens; every row loses exactly one entry, so `view` restores the rows.

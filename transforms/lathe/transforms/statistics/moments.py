@@ -49,6 +49,16 @@ class Moments:
         scatter: `(d, d)`, float64: Σ yyᵀ with y = x − μ.
         third: `(d,)`, float64: Σ ‖y‖² y, needed to merge `fourth`.
         fourth: Σ ‖y‖⁴, from which Ledoit–Wolf shrinkage estimates the error of the covariance.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Moments
+        >>> rows = np.random.default_rng(0).normal(size=(300, 4))
+        >>> moments = Moments.from_vectors(rows[:100]).merge(Moments.from_vectors(rows[100:]))
+        >>> moments.count, bool(np.allclose(moments.mean, rows.mean(axis=0)))
+        (300, True)
+        >>> bool(np.allclose(moments.covariance(), np.cov(rows.T)))
+        True
     """
 
     def __init__(self, precision: Precision = "float64") -> None:
@@ -132,8 +142,8 @@ class Moments:
         # moments move to that mean first, because they need both scatters as they were.
         delta = other.mean - self.mean
         (third, fourth), (their_third, their_fourth) = (
-            self._higher_moments_about(delta * (other.count / total)),
-            other._higher_moments_about(delta * (-self.count / total)),
+            self._shift_higher_moments(delta * (other.count / total)),
+            other._shift_higher_moments(delta * (-self.count / total)),
         )
         self.third, self.fourth = third + their_third, fourth + their_fourth
         self.mean = self.mean + delta * (other.count / total)
@@ -143,7 +153,7 @@ class Moments:
 
         return self
 
-    def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    def _shift_higher_moments(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the sums Σ‖z‖²z `(d,)` and Σ‖z‖⁴ with z = x − (mean + shift), where `third` and `fourth` have z = x −
         mean. The object is not changed.
         """

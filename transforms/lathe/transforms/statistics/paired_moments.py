@@ -48,6 +48,15 @@ class PairedMoments(Moments):
 
     Attributes:
         split: d, the index at which y begins.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import PairedMoments
+        >>> rows = np.random.default_rng(0).normal(size=(300, 4))
+        >>> moments = PairedMoments.from_pairs(rows, 2 * rows)
+        >>> covariance, cross_covariance = moments.blocks(centered=True)
+        >>> bool(np.allclose(cross_covariance, 2 * covariance))
+        True
     """
 
     def __init__(self, precision: Precision = "float64", split: int = 0) -> None:
@@ -119,5 +128,6 @@ class PairedMoments(Moments):
         """Return the means of xxᵀ `(d, d)` and of xyᵀ `(d, k)` over the pairs (x, y). With `centered`, return the
         covariance of x and the cross-covariance of x and y instead.
         """
+        # The joint matrix (d + k, d + k) of (x, y) is [[xx, xy], [yx, yy]]: these are its two upper blocks.
         joint = self.covariance(ddof=0) if centered else self.second_moment()
         return joint[: self.split, : self.split], joint[: self.split, self.split :]

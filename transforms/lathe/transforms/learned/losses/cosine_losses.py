@@ -26,7 +26,7 @@ MIN_SPREAD = 8
 """Factor on eps·√n: n centred cosines whose L2 norm is smaller are rounding error, and their correlation is about 0."""
 
 
-def _mean_over_anchors(
+def _average_over_anchors(
     x: Tensor,
     outputs: Sequence[Tensor],
     prepare: Callable[[Tensor], AnchorLoss],
@@ -120,6 +120,14 @@ def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`, L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² +
     ‖XᵀX‖²)/(m(m−1)) and ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ): no m × m matrix is needed, only a few products of size d ×
     p. Rows must have unit length.
+
+    Example:
+        >>> import torch
+        >>> from lathe.transforms.learned.losses import angular_loss
+        >>> x, z = torch.eye(2), torch.tensor([[1.0], [1.0]])  # the cosine grows from 0 to 1
+        >>> [(loss, gradient)] = angular_loss(x, [z])
+        >>> loss, gradient.shape
+        (1.0, torch.Size([2, 1]))
     """
     pairs = x.shape[0] * (x.shape[0] - 1)
     among_x = (x.T @ x).double().square().sum()
@@ -163,7 +171,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
         """Return the gradient w.r.t. the values, given the gradient w.r.t. the soft ranks, both `(b, n)`."""
         sorted_gradient = gradient.gather(1, order)
         # The Jacobian is the identity minus averaging within groups: symmetric, so it is its own transpose.
-        means = _group_means(sorted_gradient, groups)
+        means = _average_groups(sorted_gradient, groups)
         return torch.empty_like(values).scatter_(1, order, (sorted_gradient - means) / strength)
 
     return soft, backward
@@ -186,7 +194,7 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
     """
     groups = torch.arange(values.shape[1], device=values.device).expand(values.shape)
     while True:
-        means = _group_means(values, groups)
+        means = _average_groups(values, groups)
         starts = torch.ones_like(groups, dtype=torch.bool)
         starts[:, 1:] = (groups[:, 1:] != groups[:, :-1]) & (means[:, 1:] <= means[:, :-1])
         pooled = starts.cumsum(1) - 1
@@ -195,7 +203,7 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
         groups = pooled
 
 
-def _group_means(values: Tensor, groups: Tensor) -> Tensor:
+def _average_groups(values: Tensor, groups: Tensor) -> Tensor:
     """Return, for each entry of `values` `(b, n)`, the mean of the entries of its row with the same number in `groups`,
     `(b, n)`. Sums are taken in float64.
     """
@@ -233,7 +241,7 @@ def spearman_loss(
 
         return anchor_loss
 
-    return _mean_over_anchors(x, outputs, prepare, block_entries)
+    return _average_over_anchors(x, outputs, prepare, block_entries)
 
 
 TEMPERATURE = 0.05
@@ -275,7 +283,7 @@ def blended_loss(
         return anchor_loss
 
     # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
-    of_pairs, of_anchors = angular_loss(x, outputs), _mean_over_anchors(x, outputs, prepare, block_entries)
+    of_pairs, of_anchors = angular_loss(x, outputs), _average_over_anchors(x, outputs, prepare, block_entries)
     return [
         (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)
         for weight, (pair_loss, pair_gradient), (anchor_loss, anchor_gradient) in zip(
@@ -303,8 +311,8 @@ def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[f
 
     results = [
         angular_loss(x, outputs),
-        _mean_over_anchors(x, outputs, correlation),
-        _mean_over_anchors(x, outputs, neighbours),
+        _average_over_anchors(x, outputs, correlation),
+        _average_over_anchors(x, outputs, neighbours),
     ]
     return [[result[index][0] for result in results] for index in range(len(outputs))]
 
@@ -314,7 +322,7 @@ def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> Ancho
     the divergences `(b,)`, and their gradient with respect to the cosines `(b, n)`.
 
     q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and
-    Roweis, 2002), p is the softmax of the cosines in the original space: which rows are near matters, how far the far
+    Roweis, 2002), p is the softmax of the original cosines: which rows are near matters, how far the far
     rows are matters little.
     """
     p = target_probabilities

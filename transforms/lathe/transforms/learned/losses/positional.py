@@ -39,20 +39,28 @@ def positional_loss(
         outputs: outputs of the batch, `(m, p)` each.
         scaled: whether c is the best scale, Σδd / Σd², instead of 1; the best c needs no gradient of its own.
         tile: rows and columns of a tile of the distance matrix; None for the device's entry in `TILE`.
+
+    Example:
+        >>> import torch
+        >>> from lathe.transforms.learned.losses import positional_loss
+        >>> x, z = torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.tensor([[0.0], [3.0]])
+        >>> [(loss, gradient)] = positional_loss(x, [z])
+        >>> round(loss, 3), gradient.shape  # the distance shrinks from 5 to 3
+        (4.0, torch.Size([2, 1]))
     """
     m = x.shape[0]
     pairs = m * (m - 1)  # ordered, both i, j and j, i
     original = _AugmentedRows(x)
-    sides = [_AugmentedRows(z) for z in outputs]
-    floors = [MIN_DISTANCE**2 * torch.finfo(x.dtype).eps * side.mean_square + TINY for side in sides]
-    ones = [torch.cat([side.rows, side.rows.new_ones(m, 1)], 1) for side in sides]
+    augmented_outputs = [_AugmentedRows(z) for z in outputs]
+    floors = [MIN_DISTANCE**2 * torch.finfo(x.dtype).eps * output.mean_square + TINY for output in augmented_outputs]
+    ones = [torch.cat([output.rows, output.rows.new_ones(m, 1)], 1) for output in augmented_outputs]
     pulls = [torch.zeros_like(augmented) for augmented in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
-    products = [x.new_zeros((), dtype=torch.float64) for _ in sides]  # Σ δ d
+    products = [x.new_zeros((), dtype=torch.float64) for _ in augmented_outputs]  # Σ δ d
 
     for rows, columns in _upper_tiles(m, tile or TILE.get(x.device.type, TILE["cuda"])):
         original_distances = original.squared_distances(rows, columns).clamp_(min=0).sqrt_()
-        for index, side in enumerate(sides):
-            output_distances = side.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()
+        for index, output in enumerate(augmented_outputs):
+            output_distances = output.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()
             # A tile off the diagonal stands for two: (i, j) and (j, i).
             product = torch.dot(original_distances.view(-1), output_distances.view(-1))
             products[index] += product if rows == columns else 2 * product
@@ -68,14 +76,14 @@ def positional_loss(
     results = []
     # Over all ordered pairs, Σ‖a_i − a_j‖² = 2m Σ‖a_i‖² for centred rows, so no tile is needed.
     sum_x = 2 * m * m * original.mean_square  # Σ δ² over all ordered pairs
-    for side, pull, product in zip(sides, pulls, products, strict=True):
-        sum_z, cross_sum = 2 * m * m * side.mean_square, float(product)
+    for output, pull, product in zip(augmented_outputs, pulls, products, strict=True):
+        sum_z, cross_sum = 2 * m * m * output.mean_square, float(product)
         scale = cross_sum / sum_z if scaled and sum_z > 0 else 1.0
         # Σ(δ − cd)² expanded: the parts nearly cancel for a good map, and rounding may leave less than 0.
         loss = max(0.0, sum_x - 2 * scale * cross_sum + scale**2 * sum_z) / pairs
         # ΛZ = c m Z − (diag(R·1) − R) Z, because the centred rows sum to 0.
-        towards = pull[:, -1:] * side.rows - pull[:, :-1]
-        results.append((loss, (4 * scale / pairs) * (scale * m * side.rows - towards)))
+        towards = pull[:, -1:] * output.rows - pull[:, :-1]
+        results.append((loss, (4 * scale / pairs) * (scale * m * output.rows - towards)))
 
     return results
 
