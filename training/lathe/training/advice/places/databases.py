@@ -28,6 +28,8 @@ from lathe.training.advice.request import Metric, PlaceName
 
 PAGE = 8192 - 24 - 8
 """Bytes of a page of PostgreSQL for the tuples of an HNSW index: without its header and pgvector's opaque data."""
+MAX_INDEXED = {"vector": 2000, "halfvec": 4000}
+"""Dimensions up to which pgvector indexes a type."""
 CODE_BYTES = (24, 32, 48, 64, 96, 128)
 """Bytes of the codes of Lathe that are tried."""
 FOR_SIGNS, FOR_ONE_SCALE = "itq:aligned=true", "itq"
@@ -52,14 +54,16 @@ TEMPLATES = Environment(
 def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
     """Yield what pgvector can search of vectors of so many dimensions, the full vectors first."""
     full, column = StoredForm("float32", dimensions), f"vector({dimensions})"
-    half, bits = StoredForm("float16", dimensions), StoredForm("bit", dimensions)
-    yield Candidate(full, None, column)
-    yield Candidate(half, full, f"an index of halfvec({dimensions})", column)
+    yield Candidate(full, None, column if dimensions <= MAX_INDEXED["vector"] else f"{column} without an index")
+    if dimensions <= MAX_INDEXED["halfvec"]:
+        yield Candidate(StoredForm("float16", dimensions), full, f"an index of halfvec({dimensions})", column)
+    bits = StoredForm("bit", dimensions)
     yield Candidate(bits, full, f"an index of bit({dimensions})", column)
-    turned = StoredForm("bit", dimensions, rotation=FOR_SIGNS)
-    yield Candidate(turned, full, f"bit({dimensions}) of rotated vectors", column)
+    rotated = replace(bits, rotation=FOR_SIGNS)
+    yield Candidate(rotated, full, f"bit({dimensions}) of rotated vectors", column)
     for size, steps in list_reductions(dimensions):
-        yield Candidate(StoredForm("float16", size, steps), full, f"halfvec({size})", column)
+        if size <= MAX_INDEXED["halfvec"]:
+            yield Candidate(StoredForm("float16", size, steps), full, f"halfvec({size})", column)
 
 
 def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
@@ -76,6 +80,8 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
     # PostgreSQL aligns tuples to 8 bytes; each has a line pointer of 4.
     entry = _align(72 + stored) + 4 + _align(neighbours) + 4
     pages = math.ceil(rows / max(PAGE // entry, 1)) if entry <= PAGE else rows * 2
+    if candidate.words.endswith("without an index"):
+        return PlaceCost(stored * rows, 0, 0)
     # An index over an expression has no column of its own.
     column = 0 if candidate.beside is not None and not candidate.form.chain_steps else stored * rows
     beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows

@@ -25,6 +25,8 @@ EF = 400
 """Candidates of a graph's search: so many that it finds nearly what a search of all rows would."""
 ENGINES: dict[PlaceName, str] = {"qdrant": "qdrant-edge-py", "lancedb": "lancedb", "faiss": "faiss-cpu"}
 """Packages of the places whose engine runs in this process."""
+LISTS = 256
+"""Lists of an inverted file that are searched: all of them."""
 BATCH_ROWS = 2000
 """Rows of a call that inserts."""
 
@@ -166,21 +168,20 @@ def _search_lancedb(
     data = pyarrow.table({"id": np.arange(len(rows)), "full": column})
     table = lancedb.connect(folder).create_table("items", data)
     kind = "HnswSq" if option.candidate.form.steps else option.candidate.setting
-    index: Any = {
-        "HnswSq": lambda: indexes.HnswSq(distance_type=distance, num_partitions=1),
-        "IvfRq": lambda: indexes.IvfRq(distance_type=distance, num_bits=int(option.candidate.form.bits)),
-        "IvfPq": lambda: indexes.IvfPq(distance_type=distance, num_sub_vectors=option.candidate.form.code_bytes),
-    }[kind]()
-    table.create_index("full", config=index)
+    if kind:
+        index: Any = {
+            "HnswSq": lambda: indexes.HnswSq(distance_type=distance, num_partitions=1),
+            "IvfRq": lambda: indexes.IvfRq(distance_type=distance, num_bits=int(option.candidate.form.bits)),
+            "IvfPq": lambda: indexes.IvfPq(distance_type=distance, num_sub_vectors=option.candidate.form.code_bytes),
+        }[kind]()
+        table.create_index("full", config=index)
     found = []
     for query in queries:
-        search = (
-            table.search(query, vector_column_name="full").distance_type(distance).limit(option.limit).select(["id"])
-        )
-        search = search.ef(EF) if kind == "HnswSq" else search.nprobes(64)
-        found.append(
-            (search.refine_factor(option.multiple) if option.multiple > 1 else search).to_arrow()["id"].to_pylist()
-        )
+        search: Any = table.search(query, vector_column_name="full").distance_type(distance).limit(option.limit)
+        search = search.ef(EF) if kind == "HnswSq" else search.nprobes(LISTS)
+        if option.multiple > 1:
+            search = search.refine_factor(option.multiple)
+        found.append(search.select(["id", "_distance"]).to_arrow()["id"].to_pylist())
     return found, _count_bytes(folder, lambda path: "_indices" in path)
 
 
@@ -193,7 +194,7 @@ def _search_faiss(folder: Path, option: StoredOption, rows: FloatArray, queries:
     index.train(rows)
     index.add(rows)
     parameters: Any = faiss.ParameterSpace()
-    parameters.set_index_parameter(index, *(("nprobe", 64) if "IVF" in kind else ("efSearch", EF)))
+    parameters.set_index_parameter(index, *(("nprobe", LISTS) if "IVF" in kind else ("efSearch", EF)))
     if "Refine" in kind:
         parameters.set_index_parameter(index, "k_factor_rf", option.multiple)
     _, found = index.search(queries, option.limit)
