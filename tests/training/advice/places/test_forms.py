@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.forms import FormSearch, StoredForm, find_normal_levels
+from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.errors import AdviceError
 
 WIDTH = 32
@@ -75,14 +75,6 @@ def test_a_product_quantizer_is_fitted_on_enough_rows_or_refused(vectors):
     search = FormSearch(rows, rows[:5] + np.float32(0.1), "cosine")
     exact, scores = search.score(StoredForm("float32", 8)), search.score(form)
     assert np.corrcoef(exact.ravel(), scores.ravel())[0, 1] > 0.9
-
-
-def test_levels_of_turboquant_are_those_of_max_for_a_normal_variable():
-    """Max, Quantizing for minimum distortion (1960), table I: 2, 4 and 8 levels."""
-    for count, positive in [(2, [0.798]), (4, [0.4528, 1.510]), (8, [0.2451, 0.7560, 1.344, 2.152])]:
-        levels = find_normal_levels(count)
-        np.testing.assert_allclose(levels[count // 2 :], positive, atol=2e-3)
-        np.testing.assert_allclose(levels, -levels[::-1], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -431,7 +431,7 @@ def test_what_needs_a_loaded_model_refuses_an_upstream_encoder(connect, build_sp
     with pytest.raises(EncoderError, match="far is behind an embeddings API: this takes a model that is loaded here"):
         Encoder(build_spec())
     with connect() as encoder, pytest.raises(EngineError, match="use --engine local"):
-        RayEngine(1, 1)._pool_for(encoder)
+        RayEngine(1, 1)._get_pool(encoder)
 
 
 def test_a_spec_survives_json_and_leaves_out_what_earlier_versions_do_not_know(build_spec):

@@ -71,11 +71,12 @@ class AdviceRequest(SourcedRequest):
                     "sample_rows": 10_000,
                     "seed": 1,
                     "fit": "articles",
-                    "place": "pgvector",
+                    "place": "qdrant",
                     "rows": 1_000_000,
                     "metric": "ip",
                     "recall": 0.9,
                     "evidence": True,
+                    "verify": True,
                 }
             ]
         },

@@ -8,6 +8,7 @@ import numpy as np
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CLIP_DEVIATIONS, MAX_CLIPPED, TransformCoding
+from lathe.transforms.linear import ITQ
 from lathe.transforms.quality.diagnostics import diagnose
 from lathe.transforms.quality.metrics import (
     NORMAL_QUANTILE,
@@ -19,11 +20,14 @@ from lathe.transforms.quality.metrics import (
     recall_at_k,
     search_recall_per_row,
 )
+from lathe.transforms.quality.store_codes import measure_store_recall
 from lathe.transforms.vectors import FloatArray
 
 MIN_ROWS_PER_DIMENSION = 10
 """Minimum number of fitted rows for each fitted output direction; fewer rows give a warning."""
 
+MIN_SEARCHED = 11
+"""Rows that a search of the ten nearest others needs more than."""
 MIN_DEVIATION = 1e-5
 """Standard deviation, relative to the largest, up to which an output dimension counts as constant."""
 
@@ -72,6 +76,8 @@ def certify(
         - `warnings`: list of sentences.
         - `sizes`, for a nested chain: the measures of `measure_geometry` of the first quarter, half and three quarters
           of the dimensions.
+        - `store_recall_at_10`, for a chain with `itq` that ends in floats: `{before, after}`, what a search through a
+          store's own signs, integers or TurboQuant codes finds, see `measure_store_recall`.
         - `codes`, for a chain that ends in `codes`: size of the codes and errors of scores.
         - `chosen`, if steps derived parameters from the data: `[{kind, <parameter>: <value>}]`.
         - `alignment`, with targets: `{cosine, recall_at_10}`, the mean cosine of an output to its target, and the
@@ -108,6 +114,13 @@ def certify(
         # Not a slice of `after`: a chain that normalizes does so again for a prefix.
         certificate["sizes"] = {
             str(k): measure_geometry(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
+        }
+
+    # A rotation changes nothing but what a store's own quantizer makes of the vectors.
+    if any(isinstance(step, ITQ) for step in chain.steps) and chain.quantizer is None and len(heldout) > MIN_SEARCHED:
+        certificate["store_recall_at_10"] = {
+            "before": measure_store_recall(heldout, normalized_rows(heldout, np.float32).numpy()),
+            "after": measure_store_recall(heldout, after),
         }
 
     if isinstance(chain.quantizer, TransformCoding) and queries is not None:

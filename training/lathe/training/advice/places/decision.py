@@ -1,5 +1,6 @@
 """Choice of a form to store in a place, and the sentence that says it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -270,8 +271,9 @@ def _measure_options(
 
     if rows > SURE_FACTOR * sampled:
         notes.append(
-            f"Recall among {rows:,} rows is extrapolated from {sampled:,} sampled ones, {rows // sampled:,} times "
-            "as many; forecasts were checked to ten times as many. A larger sample makes it surer."
+            f"Recall among {rows:,} rows is extrapolated from {sampled:,} sampled ones, {rows // sampled:,} times as "
+            "many. Its interval runs from twice the loss that the trend says beyond ten times the sample, to none. "
+            f"To search {math.ceil(rows / SURE_FACTOR):,} sampled rows would settle it (--sample-rows)."
         )
     on_progress(1.0, f"{goal.place.title}: measured")
     return options, notes

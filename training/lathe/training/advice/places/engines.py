@@ -72,7 +72,7 @@ def require_engine(place: PlaceName) -> None:
     if place not in ENGINES:
         raise AdviceError(f"--verify runs the engine of {' or '.join(ENGINES)} here; that of {place} is a server")
     if find_engine(place) is None:
-        raise AdviceError(f"--verify needs {ENGINES[place]}: pip install {ENGINES[place]}")
+        raise AdviceError(f"--verify needs {ENGINES[place]}: pip install 'lathe-training[engines,faiss]'")
 
 
 def search_in_engine(

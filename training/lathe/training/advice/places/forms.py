@@ -5,7 +5,6 @@ A candidate is a form to search and what stands beside it, with their bytes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -16,7 +15,8 @@ from numpy.typing import NDArray
 from lathe.training.advice.request import Metric, PlaceName
 from lathe.training.errors import AdviceError
 from lathe.transforms.chain import Chain, parse_steps
-from lathe.transforms.statistics import draw_rotation, unit_rows
+from lathe.transforms.quality.store_codes import TurboQuantizer, round_between
+from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
 
 Element = Literal[
@@ -195,23 +195,17 @@ def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[Flo
             # As in Elasticsearch, a share of 1 in d + 1 of the coordinates is clipped, half of it on each side.
             outside = 0.5 / (rows.shape[1] + 1)
             low, high = np.quantile(rows, [outside, 1 - outside])
-            return _round_between(rows, low, high, 255 if form.element == "int8" else 15), queries
+            return round_between(rows, low, high, 255 if form.element == "int8" else 15), queries
         case "range8":
-            return _round_between(rows, rows.min(), rows.max(), 255), queries
+            return round_between(rows, rows.min(), rows.max(), 255), queries
         case "range7":
             low, high = rows.min(), rows.max()
-            return _round_between(rows, low, high, 127), _round_between(queries, low, high, 127)
+            return round_between(rows, low, high, 127), round_between(queries, low, high, 127)
         case "turbo" | "turbo_scaled" | "turbo_both":
-            quantizer = _TurboQuantizer(rows, form.bits, scaled=form.element == "turbo_scaled")
+            quantizer = TurboQuantizer(rows, form.bits, scaled=form.element == "turbo_scaled")
             searching = quantizer.encode(queries) if form.element == "turbo_both" else quantizer.rotate(queries)
             return quantizer.encode(rows), searching
     return rows, queries
-
-
-def _round_between(vectors: FloatArray, low: float, high: float, steps: int) -> FloatArray:
-    """Clip coordinates to [`low`, `high`], round them to `steps` equal steps of it, and return them as floats."""
-    scale = (high - low) / steps
-    return np.asarray(np.round((np.clip(vectors, low, high) - low) / scale) * scale + low, np.float32)
 
 
 def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
@@ -254,63 +248,6 @@ def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int) 
     np.put_along_axis(scores, ranked_rows, -distances, axis=1)
 
     return scores
-
-
-class _TurboQuantizer:
-    """Quantizer of TurboQuant (arXiv:2504.19874, its code for the mean squared error).
-
-    Args:
-        rows: vectors `(n, d)` whose rotated coordinates are centred and scaled, if they are.
-        bits: bits of a coordinate. 1.5 are one bit for each of 1.5·d coordinates, of which zeros are rotated too.
-        scaled: whether each rotated coordinate is centred and scaled to unit variance before it is rounded.
-    """
-
-    def __init__(self, rows: FloatArray, bits: float, scaled: bool) -> None:
-        dimensions = rows.shape[1] * 3 // 2 if bits == 1.5 else rows.shape[1]
-        self._padding = ((0, 0), (0, dimensions - rows.shape[1]))
-        self._rotation = draw_rotation(dimensions, np.random.default_rng(0)).astype(np.float32)
-        self._levels = find_normal_levels(2 ** int(bits))
-        coordinates = self._normalize(rows)[0]
-        self._mean = coordinates.mean(axis=0) if scaled else np.float32(0)
-        self._deviation = np.maximum(coordinates.std(axis=0), np.float32(1e-12)) if scaled else np.float32(1)
-
-    def rotate(self, vectors: FloatArray) -> FloatArray:
-        """Return vectors `(n, d)` in the rotated coordinates."""
-        return np.asarray(np.pad(vectors, self._padding) @ self._rotation, np.float32)
-
-    def _normalize(self, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the rotated vectors, scaled to norm √d, and their norms `(n, 1)`."""
-        lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-        # Rotated coordinates of a unit vector are nearly normal, with variance 1/d.
-        return self.rotate(vectors / lengths) * np.sqrt(len(self._rotation), dtype=np.float32), lengths
-
-    def encode(self, vectors: FloatArray) -> FloatArray:
-        """Encode vectors `(n, d)`, and return the decoded ones in the rotated coordinates, at their own lengths."""
-        coordinates, lengths = self._normalize(vectors)
-        edges = (self._levels[1:] + self._levels[:-1]) / 2
-        cells = np.searchsorted(edges, (coordinates - self._mean) / self._deviation)
-        decoded = self._levels[cells].astype(np.float32) * self._deviation + self._mean
-        # The factor of each vector restores its length, which rounding shortens.
-        restored = decoded / np.linalg.norm(decoded, axis=1, keepdims=True) * lengths
-        return np.asarray(restored, np.float32)
-
-
-@cache
-def find_normal_levels(count: int) -> NDArray[np.float64]:
-    """Return the `count` levels `(count,)`, ascending, to which a standard normal variable is rounded with the least
-    mean squared error: the quantizer of Lloyd and Max, by their alternation on 40,000 quantiles.
-    """
-    values = torch.special.ndtri((torch.arange(40_000, dtype=torch.float64) + 0.5) / 40_000).numpy()
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    levels = values[(np.arange(count) * 2 + 1) * len(values) // (2 * count)]
-    for _ in range(2000):
-        edges = np.searchsorted(values, (levels[1:] + levels[:-1]) / 2)
-        edges = np.concatenate([[0], edges, [len(values)]])
-        # A cell without values keeps its level.
-        counts = np.diff(edges)
-        levels = np.where(counts > 0, np.diff(sums[edges]) / np.maximum(counts, 1), levels)
-    # They are symmetric around zero; on quantiles, they are so up to the rounding of edges.
-    return np.asarray((levels - levels[::-1]) / 2)
 
 
 REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)

@@ -87,7 +87,9 @@ def extrapolate(
     it, as a check.
 
     The interval is that of the queries, by resampling. It is widened by the error with which a part of the sample
-    predicts the recall among all of it, as far as that is more than chance.
+    predicts the recall among all of it, as far as that is more than chance. Among more than ten times as many rows as
+    were sampled, it is also widened by what recall is expected to lose from ten times as many rows on: all of that may
+    not happen, or happen twice.
 
     Args:
         found: counts in the sample for one number of candidates, `(len(NEAREST), q)`; see `count_found`.
@@ -110,6 +112,8 @@ def extrapolate(
     excess = max(0.0, abs(errors[0]) - 1.96 * errors[1:].std())
     # The error of predicting over a factor of PART is taken to grow with the logarithm of the factor.
     widening = excess * math.log(rows / sampled) / math.log(PART)
+    at_ten_times = _expect(sums, queries, sampled, min(rows, K * sampled))
+    widening += at_ten_times[0] - expected[0]
     low, high = np.quantile(expected[1:], [0.025, 0.975])
     counted = queries * max(1.0, K * sampled / rows)
     # Rule of three: no bound may promise fewer losses than could go unseen among the rows counted.
