@@ -256,7 +256,7 @@ def list_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
 
 FORMS = (
     "binary quantization",
-    "TurboQuant of 1 bits",
+    "TurboQuant of 1 bit",
     "TurboQuant of 2 bits",
     "turbo4 in memory",
     "scalar quantization",

@@ -51,6 +51,29 @@ table.add(rows(1500, 2000))
 assert table.count_rows("reduced IS NULL") == 500
 """
 
+ENGINE = """
+import sys
+
+import numpy as np
+
+from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.engines import StoredOption, search_in_engine
+from lathe.training.advice.places.forms import FormSearch, StoredForm
+from lathe.training.advice.places.recall import find_nearest
+
+vectors = np.load("vectors.npy")
+search = FormSearch(vectors[:-200], vectors[-200:], sys.argv[1])
+nearest = find_nearest(search.score(StoredForm("float32", 384)))
+for candidate in PLACES["lancedb"].list_candidates(384):
+    if sys.argv[1] in candidate.metrics and candidate.form.element != "pq" and not candidate.form.steps:
+        stored = StoredOption(candidate, 1)
+        found = search_in_engine("lancedb", stored, search.rows, search.queries, sys.argv[1]).found
+        computed = find_nearest(search.score(candidate.form))
+        recalls = [(ids[:, :, None] == nearest[:, None]).any(axis=1).mean() for ids in (found, computed)]
+        assert abs(recalls[0] - recalls[1]) < 0.04, (candidate.words, recalls)
+        print(candidate.words, recalls)
+"""
+
 AFTER_SECOND_RUN = """
 assert table.count_rows("reduced IS NULL") == 0
 np.save("all.npy", matrix(table.to_arrow().sort_by("id")["reduced"].combine_chunks()))
@@ -84,13 +107,20 @@ def test_page_adds_reduced_vectors_searches_them_and_continues_with_rows_added_l
     assert len(set(found) & set(true)) >= 9
 
 
-@pytest.mark.parametrize("candidate", [*PLACES["lancedb"].list_candidates(384)][1:4], ids=lambda one: one.words)
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+def test_its_engine_finds_what_advice_computes_for_each_candidate(folder, metric):
+    ran = run_script(ENGINE, metric, packages=PACKAGES, folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == (2 if metric == "ip" else 4)
+
+
+@pytest.mark.parametrize("candidate", [*PLACES["lancedb"].list_candidates(384)][1:6], ids=lambda one: one.words)
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_lines_of_advice_find_the_nearest_rows(folder, candidate, metric):
     shutil.rmtree(folder / "lance", ignore_errors=True)
     vectors = np.load(folder / "vectors.npy")
     if candidate.form.steps:
-        name = candidate.form.steps.partition(",")[0].replace(":", "")
+        name = re.sub(r",center=none|\W", "", candidate.form.steps)
         shutil.rmtree(folder / name, ignore_errors=True)
         Chain(parse_steps(candidate.form.steps), normalize=metric == "cosine").fit(vectors).save(folder / name)
     lines = "\n".join(write_commands("lancedb", candidate, 4, 384, metric, NamedSource()))

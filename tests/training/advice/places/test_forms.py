@@ -114,3 +114,12 @@ def test_a_rotation_keeps_exact_scores_and_helps_signs_of_vectors_with_a_common_
 def test_bytes_of_codes_are_those_of_their_bits():
     assert [StoredForm("turbo_scaled", 384, bits=bits).bytes for bits in (1, 1.5, 2, 4, 8)] == [48, 72, 96, 192, 384]
     assert StoredForm("int4", 100).bytes == 50 and StoredForm("rabitq", 384, bits=4).bytes == 192
+
+
+def test_codes_of_rabitq_rank_by_the_metric(vectors):
+    pytest.importorskip("faiss")
+    rows, queries = vectors
+    for metric in ("cosine", "ip", "l2"):
+        search = FormSearch(rows, queries, metric)
+        exact, scores = search.score(StoredForm("float32", WIDTH)), search.score(StoredForm("rabitq", WIDTH, bits=8))
+        assert np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(exact, scores, strict=True)]) > 0.99, metric

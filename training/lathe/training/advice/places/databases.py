@@ -164,7 +164,7 @@ def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
     rotated = replace(signs, rotation=FOR_SIGNS)
     yield Candidate(rotated, full, "binary quantization of rotated vectors", disk, "binary")
     for each, name in ((4, "BITS4"), (2, "BITS2"), (1.5, "BITS1_5"), (1, "BITS1")):
-        form, words = StoredForm("turbo_scaled", dimensions, bits=each), f"TurboQuant of {each:g} bits"
+        form, words = StoredForm("turbo_scaled", dimensions, bits=each), f"TurboQuant of {each:g} bit{'s' * (each > 1)}"
         yield Candidate(form, full, words, disk, name, added=8)
     if dimensions % 4 == 0:
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 4)
@@ -202,7 +202,9 @@ def _list_weaviate(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(full, None, "floats in memory", setting="none()")
     for bits in (8, 1):
         form = StoredForm("turbo", dimensions, bits=bits)
-        yield Candidate(form, full, f"rotational quantization of {bits} bits", disk, f"rq(bits={bits})", added=16)
+        yield Candidate(
+            form, full, f"rotational quantization of {bits} bit{'s' * (bits > 1)}", disk, f"rq(bits={bits})", added=16
+        )
     scalar, signs = StoredForm("range8", dimensions), StoredForm("bit", dimensions)
     yield Candidate(scalar, full, "scalar quantization", disk, "sq()")
     yield Candidate(signs, full, "binary quantization", disk, "bq()")
@@ -244,9 +246,9 @@ def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
     full = StoredForm("float32", dimensions)
     yield Candidate(full, None, "vectors without an index")
     yield Candidate(StoredForm("sq8", dimensions), full, "HnswSq", "the column", "HnswSq")
-    for bits in (4, 1):
-        form = StoredForm("rabitq", dimensions, bits=bits)
-        yield Candidate(form, full, f"IvfRq of {bits} bits", "the column", "IvfRq", added=8)
+    for bits in (4, 1):  # by inner product, one bit found two thirds of what it finds by the others
+        form, words = StoredForm("rabitq", dimensions, bits=bits), f"IvfRq of {bits} bit{'s' * (bits > 1)}"
+        yield Candidate(form, full, words, "the column", "IvfRq", ("cosine", "l2"), added=8)
     if dimensions % 16 == 0:
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 16)
         yield Candidate(form, full, "IvfPq", "the column", "IvfPq")

@@ -155,7 +155,7 @@ class FormSearch:
             chain = self._fit(f"codes:{form.code_bytes}", rows)
             return self._compare(chain.floats(rows), chain.transform_queries(queries))
         if form.element == "rabitq":
-            return _score_rabitq(rows, queries, int(form.bits), form.lists)
+            return _score_rabitq(rows, queries, int(form.bits), form.lists, self.metric)
         if form.element in ("bit", "bit_centred"):
             threshold = rows.mean(axis=0) if form.element == "bit_centred" else np.float32(0)
             signs = [np.where(vectors > threshold, np.float32(1), np.float32(-1)) for vectors in (queries, rows)]
@@ -227,7 +227,7 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
     return np.asarray(quantizer.decode(quantizer.compute_codes(np.ascontiguousarray(vectors))), np.float32)
 
 
-def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int) -> NDArray[np.float32]:
+def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int, metric: Metric) -> NDArray[np.float32]:
     """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of `bits` bits a dimension.
     Return the scores `(q, n)`, higher for nearer rows.
 
@@ -238,14 +238,16 @@ def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int) 
 
     lists = max(1, min(lists, len(rows) // MIN_LIST_ROWS))
     kind = f"RR{rows.shape[1]},IVF{lists},RaBitQ{bits if bits > 1 else ''}"
-    index: Any = faiss.index_factory(rows.shape[1], kind, faiss.METRIC_L2)
+    by_product = metric == "ip"
+    faiss_metric = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
+    index: Any = faiss.index_factory(rows.shape[1], kind, faiss_metric)
     index.train(rows)
     index.add(rows)
     parameters: Any = faiss.ParameterSpace()
     parameters.set_index_parameter(index, "nprobe", lists)
-    distances, ranked_rows = index.search(np.ascontiguousarray(queries), len(rows))
+    ranked, ranked_rows = index.search(np.ascontiguousarray(queries), len(rows))
     scores = np.full((len(queries), len(rows)), -np.inf, np.float32)
-    np.put_along_axis(scores, ranked_rows, -distances, axis=1)
+    np.put_along_axis(scores, ranked_rows, ranked if by_product else -ranked, axis=1)
 
     return scores
 
