@@ -58,3 +58,14 @@ def test_among_fewer_rows_than_were_sampled_recall_is_that_of_the_sample():
     found = np.array([[int(0.8 * k)] * 100 for k in NEAREST])
     assert extrapolate(found, found, 4000, 10) == extrapolate(found, found, 4000, 4000)
     assert extrapolate(found, found, 4000, 10).value == pytest.approx(0.8, abs=0.01)
+
+
+def test_beyond_ten_times_the_sample_the_interval_is_wide_and_before_it_is_not():
+    rng = np.random.default_rng(0)
+    found = np.array([rng.binomial(k, 0.97, size=300) for k in NEAREST])
+    widths = []
+    for rows in (40_000, 400_000, 4_000_000):
+        expected = extrapolate(found, found, 4000, rows)
+        assert expected.low < expected.value <= expected.high
+        widths.append(expected.high - expected.low)
+    assert widths[0] < 0.05 and widths[1] > 2 * widths[0] and widths[2] > 2 * widths[1]

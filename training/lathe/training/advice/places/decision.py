@@ -272,7 +272,7 @@ def _measure_options(
     if rows > SURE_FACTOR * sampled:
         notes.append(
             f"Recall among {rows:,} rows is extrapolated from {sampled:,} sampled ones, {rows // sampled:,} times as "
-            "many. Its interval runs from twice the loss that the trend says beyond ten times the sample, to none. "
+            "many. Beyond ten times, a sample cannot tell how much is lost, so that the interval is wide. "
             f"To search {math.ceil(rows / SURE_FACTOR):,} sampled rows would settle it (--sample-rows)."
         )
     on_progress(1.0, f"{goal.place.title}: measured")

@@ -26,6 +26,9 @@ PART = 4
 """Divisor of the rows of the sample from which recall among all of them is predicted, as a check."""
 UNSEEN_LOSSES = 3
 """Rows that may be lost although none of many was: with less than 5 % chance, more would go unseen (rule of three)."""
+UNTRENDED_LOSS = 1.6
+"""Logits for each tenfold beyond ten times the sample by which recall may lie below its trend: as far as it did at most
+among a million rows grown from 25,000 texts, forecast from 20,000 of them (benchmarks/places.md)."""
 RESAMPLES = 300
 """Number of resamples of the queries, for the interval."""
 
@@ -88,8 +91,7 @@ def extrapolate(
 
     The interval is that of the queries, by resampling. It is widened by the error with which a part of the sample
     predicts the recall among all of it, as far as that is more than chance. Among more than ten times as many rows as
-    were sampled, it is also widened by what recall is expected to lose from ten times as many rows on: all of that may
-    not happen, or happen twice.
+    were sampled, it also reaches up to no further loss, and down by `UNTRENDED_LOSS` for each further tenfold.
 
     Args:
         found: counts in the sample for one number of candidates, `(len(NEAREST), q)`; see `count_found`.
@@ -112,8 +114,9 @@ def extrapolate(
     excess = max(0.0, abs(errors[0]) - 1.96 * errors[1:].std())
     # The error of predicting over a factor of PART is taken to grow with the logarithm of the factor.
     widening = excess * math.log(rows / sampled) / math.log(PART)
-    at_ten_times = _expect(sums, queries, sampled, min(rows, K * sampled))
-    widening += at_ten_times[0] - expected[0]
+    # What is expected to be lost beyond ten times the sample may not be lost, or more than the trend says.
+    beyond = max(0.0, math.log10(rows / (K * sampled)))
+    trend = _expect(sums, queries, sampled, min(rows, K * sampled))[0] - expected[0]
     low, high = np.quantile(expected[1:], [0.025, 0.975])
     counted = queries * max(1.0, K * sampled / rows)
     # Rule of three: no bound may promise fewer losses than could go unseen among the rows counted.
@@ -122,8 +125,8 @@ def extrapolate(
     return ExpectedRecall(
         rows=rows,
         value=_expit(expected[0]),
-        low=_expit(min(low - widening, highest_low)),
-        high=_expit(high + widening),
+        low=_expit(min(low - widening - max(trend, UNTRENDED_LOSS * beyond), highest_low)),
+        high=_expit(high + widening + trend),
         sampled=_expit(seen[0]),
         predicted=_expit(predicted[0]),
     )
