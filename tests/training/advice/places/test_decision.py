@@ -50,7 +50,7 @@ def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vector
     assert decision.notes[-1].startswith("Recall among 100,000 rows is extrapolated from ")
     others = decision.notes[1:-1] if PLACES[name].computed else decision.notes[:-1]
     assert all("a product quantizer takes 9,984 rows to fit" in note for note in others)
-    assert PLACES[name].computed == decision.notes[0].startswith(f"{PLACES[name].title} was never run")
+    assert PLACES[name].computed == decision.notes[0].startswith(f"{PLACES[name].title} itself was not run")
     if decision.chosen is not None:
         assert decision.commands and decision.chosen.reaches
         assert decision.chosen.counted <= 0.9 * decision.before.counted

@@ -308,7 +308,7 @@ PLACES = {
         Place("qdrant", "Qdrant", "memory", _list_qdrant, _measure_graph),
         Place("elasticsearch", "Elasticsearch", "memory", _list_elasticsearch, _measure_graph, computed=True),
         Place("opensearch", "OpenSearch", "memory", _list_opensearch, _measure_graph, computed=True),
-        Place("milvus", "Milvus", "memory", _list_milvus, _measure_refined),
+        Place("milvus", "Milvus", "memory", _list_milvus, _measure_refined, computed=True),
         Place("lancedb", "LanceDB", "memory", _list_lancedb, _measure_graph),
         Place("weaviate", "Weaviate", "memory", _list_weaviate, _measure_graph, computed=True),
         Place("redis", "Redis", "memory", _list_redis, _measure_graph, computed=True),

@@ -244,7 +244,7 @@ def _measure_options(
     options: list[Option] = []
     notes: list[str] = []
     if goal.place.computed:
-        notes.append(f"{goal.place.title} was never run: its forms are computed as its makers describe them.")
+        notes.append(f"{goal.place.title} itself was not run: its forms are computed as its makers describe them.")
 
     for done, candidate in enumerate(candidates):
         on_progress(done / len(candidates), f"{goal.place.title}: {candidate.words}")
