@@ -61,7 +61,8 @@ def test_advise_json_with_evidence_holds_all_measurements_and_is_the_same_each_t
 def test_advise_with_fit_fits_the_decisions_chain_and_prints_its_advice_all_the_same_if_the_fit_fails(
     run, rows, tiny_model
 ):
-    command = ("advise", "--source", rows, "--for", "memory", "--rows", 50_000_000, "--fit", "advised", "--json")
+    command = ("advise", "--source", rows, "--for", "memory", "--rows", 50_000_000, "--recall", 0.2)
+    command += ("--fit", "advised", "--json")
     status, out, err = run(*command)
     assert status == 0, err
     found = json.loads(out)
