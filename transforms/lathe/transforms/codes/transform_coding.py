@@ -141,8 +141,7 @@ class TransformCoding(Quantizer):
     entry_ranges = {"norm": (0, math.inf), "query_count": (0, math.inf)}
     takes_queries = True
     max_adjustment_rounds = 3
-    """Number of times that levels are chosen again. A round takes as long as rounding, and three bring most of what any
-    number brings (benchmarks/codes.md)."""
+    """Number of times that levels are chosen again. Each round takes about as long as encoding without."""
 
     def __init__(
         self,
@@ -384,13 +383,13 @@ class TransformCoding(Quantizer):
         decoder, rounds = self._get_decoder(), self.adjustment_rounds
         # With λ = 0 the axes are orthogonal: inner products are sums over coordinates (m, n), weighted by variances.
         mean = (self.encoder @ self.mean).unsqueeze(1)
-        x, variances = y + mean, self.decoder.square().sum(1, keepdim=True)
+        x, variances = y + mean, self.decoder.square().sum(1)
+        weighted, weighted_mean = x * variances.unsqueeze(1), mean.squeeze(1) * variances
         candidate, best = codes, y.new_full((y.shape[1],), -torch.inf)
 
         for adjusted in range(rounds + 1):
             values = decoder.decode_coordinates(candidate)
-            weighted = variances * values
-            squares, along, product = (weighted * values).sum(0), (weighted * mean).sum(0), (weighted * x).sum(0)
+            squares, along, product = variances @ values.square(), weighted_mean @ values, (weighted * values).sum(0)
             factors = decoder.solve_norm_factors(squares, along)
 
             # ⟨x, x̂⟩ − ⟨x, μ⟩ orders as the cosine. A code of zeros, which a target that is not finite may get, is none.
@@ -398,8 +397,9 @@ class TransformCoding(Quantizer):
             better = (gain > best) & (candidate != 0).any(dim=1)
             codes, best = torch.where(better.unsqueeze(1), candidate, codes), torch.where(better, gain, best)
             if adjusted < rounds:
-                multiplier = product / (along + factors * squares)
-                candidate = self.round_coordinates((x / multiplier - mean) / factors)
+                # 1 / (κ·f)
+                scale = (along + factors * squares) / gain
+                candidate = self.round_coordinates(torch.addcmul(x * scale, mean, 1 / factors, value=-1))
 
         return codes
 

@@ -122,15 +122,19 @@ class Codec:
         """Return the level of each coordinate in codes `(n, bytes)`, `(n, m)`."""
         a = self.arrays
         if self.learned:
-            return a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
+            values: NDArray[np.float32] = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
+            return values
+
         stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
-        return a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)]
+        values = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)]
+        return values
 
     def _norm_factors(self, square: NDArray[np.float32], along: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the positive f with ‖mean + f·residual‖ = norm, given ‖residual‖² and ⟨mean, residual⟩."""
         squared_rest = np.maximum(self.arrays.norm**2 - (self.arrays.mean**2).sum(), 0)
         square = np.maximum(square, np.finfo(np.float32).tiny)
-        return (np.sqrt(along**2 + square * squared_rest) - along) / square
+        factors: NDArray[np.float32] = (np.sqrt(along**2 + square * squared_rest) - along) / square
+        return factors
 
     def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the inner products `(a, n)` of queries with decoded codes. Queries are the encoder's vectors `(a, k)`,
