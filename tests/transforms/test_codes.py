@@ -275,6 +275,51 @@ def test_chain_fit_transforms_queries_by_the_steps_before_the_codes(rows):
         TransformCoding(12).fit(rows, queries=np.ones((5, 3)))
 
 
+@pytest.mark.parametrize("fit", ["codes:16", "codes:16,bits=3", "product_codes:8,iterations=3"])
+def test_adjusted_levels_bring_every_decoded_vector_as_near_or_nearer(rows, fresh, fit):
+    cosines, codes = [], []
+    for switch in ("true", "false"):
+        step = parse_steps(f"{fit},adjust_levels={switch}")[0].fit(rows)
+        codes.append(step.transform(fresh))
+        cosines.append((step.inverse_transform(codes[-1]) * fresh).sum(1))
+    assert 0.01 < (codes[0] != codes[1]).mean() < 0.5
+    assert (cosines[0] > cosines[1] - 1e-6).all() and cosines[0].mean() > cosines[1].mean() + 1e-4
+
+
+def test_levels_stay_rounded_where_scores_err_in_another_metric_or_norms_are_not_restored(rows, fresh):
+    for parameters, data in (({"weighting": 0.5}, rows), ({"restore_norm": False}, rows), ({}, rows * rows[:, :1])):
+        step = TransformCoding(16, **parameters).fit(data)
+        rounded = step.round_coordinates(step.coordinates(torch.from_numpy(fresh)))
+        np.testing.assert_array_equal(step.transform(fresh), rounded.numpy())
+
+
+def test_a_vector_that_no_level_comes_near_has_a_code(step):
+    """Orthogonal to all axes, and with numbers at the ends of float32."""
+    axes = step.decoder.numpy()
+    away = unit(np.linalg.svd(axes)[2][-1:])
+    odd = np.concatenate([away, 1e30 * away, 1e-30 * away, -step.mean.numpy()[None]]).astype(np.float32)
+    assert step.transform(odd).any(axis=1).all()
+
+
+def test_stored_codes_decode_to_the_vectors_that_they_were_written_for():
+    """Figures of the first version of the format."""
+    step = TransformCoding(2)
+    step.mean = torch.tensor([0.5, 0.3, 0.0, 0.1])
+    step.decoder = torch.tensor([[0.4, 0, 0, 0], [0, 0.3, 0, 0], [0, 0, 0.2, 0.1]])
+    step.encoder = torch.linalg.pinv(step.decoder).T.contiguous()
+    step.layout, step.norm = torch.tensor([[6, 5, 3], [0, 1, 1], [0, 0, 5]]), torch.ones(1)
+    step.query_count = torch.zeros(1, dtype=torch.int64)
+    codes = np.array([[0, 0], [1, 0], [63, 255], [17, 201], [40, 96]], np.uint8)
+    expected = [
+        [0, 0, 0, 0],
+        [-0.6902088, -0.5982474, -0.3952036, -0.09760179],
+        [0.83597875, 0.5194526, 0.09655295, 0.14827648],
+        [-0.50485384, -0.35726482, 0.65827465, 0.42913732],
+        [0.7309798, -0.6764383, -0.04892957, 0.07553522],
+    ]
+    np.testing.assert_allclose(step.inverse_transform(codes), expected, atol=1e-6)
+
+
 def test_codes_do_not_depend_on_the_batch_size(step):
     many = biased_rows(5000, seed=3)
     whole = step.transform(many)

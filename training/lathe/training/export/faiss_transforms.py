@@ -34,6 +34,7 @@ from lathe.transforms.base import Map
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import TransformCoding
 from lathe.transforms.linear import Affine, Normalize, Selection
+from lathe.transforms.vectors import as_tensor
 
 USAGE = """```python
 import faiss
@@ -66,13 +67,13 @@ USAGE_OF_SIDES = """```python
 import faiss
 from lathe_codes import Codec
 
-documents = faiss.read_index("documents.index")        # empty; takes unit vectors of the encoder
-documents.add(vectors)
+codec = Codec("codes.npz")
+stored = codec.encode(vectors)                         # unit vectors of the encoder
+documents = faiss.read_index("documents.index")        # empty
+documents.index.add_sa_codes(stored)
 index = faiss.IndexPreTransform(documents.index)       # the same codes, behind the map of queries
 for name in NAMES:
     index.prepend_transform(faiss.read_VectorTransform(name))
-codec, stored = Codec("codes.npz"), faiss.downcast_index(documents.index).codes
-stored = faiss.vector_to_array(stored).reshape(-1, BYTES)
 _, candidates = index.search(queries, 100)
 for query, ids in zip(queries, candidates):
     ids = ids[ids >= 0]
@@ -80,11 +81,11 @@ for query, ids in zip(queries, candidates):
 ```
 
 Queries and documents are mapped differently, so do not search `documents`. `faiss.write_index(index, "search.index")`
-writes an index that can be searched after `faiss.read_index` alone. Codes of Lathe are added by
-`documents.index.add_sa_codes(codes)`. FAISS leaves out the factor that restores a vector's norm, and the term ⟨q, μ⟩,
-which is the same for all codes; the last lines rank candidates by the whole score. Leave zero vectors out: FAISS
-gives them the code of some other vector."""
-"""Code example for a chain that ends in `codes`; NAMES and BYTES are replaced."""
+writes an index that can be searched after `faiss.read_index` alone. Codes of Lathe are added as those of the codec.
+`documents.add(vectors)` takes vectors too; its codes are rounded, without the adjustment of levels. FAISS leaves out
+the factor that restores a vector's norm, and the term ⟨q, μ⟩, which is the same for all codes; the last lines rank
+candidates by the whole score. Leave zero vectors out: FAISS gives them the code of some other vector."""
+"""Code example for a chain that ends in `codes`; NAMES is replaced."""
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
@@ -158,7 +159,6 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
     assert chain.quantizer is not None
     built = build_code_index(faiss, chain.quantizer)
     probes = sample_probe_vectors(chain)[1:]
-    octets = str(chain.bytes_per_vector)
 
     if built.documents is built.queries:
         transforms += [] if built.documents is None else [built.documents]
@@ -166,7 +166,7 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
         faiss.write_index(_prepend_transforms(faiss, folder, names, built.index), str(folder / "chain.index"))
         documents = queries = faiss.read_index(str(folder / "chain.index"))
         codes = "codes.view('uint8') + np.uint8(128)" if built.offset else "codes"
-        usage = USAGE + USAGE_OF_CODES.replace("BYTES", octets).replace("CODES", codes)
+        usage = USAGE + USAGE_OF_CODES.replace("BYTES", str(chain.bytes_per_vector)).replace("CODES", codes)
     else:
         names = _write_transforms(faiss, folder, transforms)
         faiss.write_VectorTransform(built.documents, str(folder / "documents.vt"))
@@ -176,7 +176,7 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
         write_codec(folder, chain)
         documents = faiss.read_index(str(folder / "documents.index"))
         queries = _prepend_transforms(faiss, folder, [*names, "queries.vt"], documents.index)
-        usage = USAGE_OF_SIDES.replace("NAMES", json.dumps(["queries.vt", *names[::-1]])).replace("BYTES", octets)
+        usage = USAGE_OF_SIDES.replace("NAMES", json.dumps(["queries.vt", *names[::-1]]))
 
     return _compare_scores(chain, probes, documents, queries, built), usage
 
@@ -194,7 +194,7 @@ def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, q
         queries: index that searches the codes of `documents`.
         built: how the index stores codes.
     """
-    codes = chain.transform(probes)
+    codes = _round_vectors(chain, probes)
     faiss_codes = documents.sa_encode(probes)
     is_coded = codes.any(axis=1) & faiss_codes.any(axis=1)  # FAISS does not know that zeros are the zero vector's code
     probes, codes, faiss_codes = probes[is_coded], codes[is_coded], faiss_codes[is_coded]
@@ -210,6 +210,15 @@ def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, q
         expected = floats @ chain.dequantize(codes).T
 
     return measure_difference(scores, np.take_along_axis(expected, ids, axis=1), "the scores of the FAISS index")
+
+
+def _round_vectors(chain: Chain, vectors: NDArray[np.float32]) -> NDArray[Any]:
+    """Return the byte codes of vectors without the adjustment of levels, which FAISS does not do."""
+    step = chain.quantizer
+    if not isinstance(step, TransformCoding):
+        return chain.transform(vectors)
+    y = step.coordinates(as_tensor(chain.transform_queries(vectors), like=step.mean))
+    return step.round_coordinates(y).cpu().numpy()
 
 
 def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[str]:

@@ -117,5 +117,6 @@ def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
         "octets": octets,
         "shifts": shifts,
         "bytes": np.int64(step.bytes),
+        "rounds": np.int64(step.adjustment_rounds),
         "thresholds": build_threshold_table().astype(np.float32),
     }

@@ -276,7 +276,8 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     """
     codes, before = chain.quantizer, chain.without_quantizer()
     assert isinstance(codes, TransformCoding)
-    step = ProductCoding(codes.bytes, codes.weighting, seed=codes.seed, restore_norm=codes.restore_norm)
+    parameters = {name: getattr(codes, name) for name in ("weighting", "seed", "restore_norm", "adjust_levels")}
+    step = ProductCoding(codes.bytes, **parameters)
     query_moments = None if queries is None else moments_of(_view_through(queries, before.query_chain()))
     return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=query_moments)], chain.normalize)
 

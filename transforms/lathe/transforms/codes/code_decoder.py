@@ -74,9 +74,9 @@ class CodeDecoder(Map):
             return values.new_ones(values.shape[1])
         # ‖r‖² = ŷᵀ(DDᵀ)ŷ for the residual r = Dᵀŷ, without its d entries.
         squares = (values * (self.gram @ values)).sum(0)
-        return self._solve(squares, (self.decoder @ self.mean) @ values)
+        return self.solve_norm_factors(squares, (self.decoder @ self.mean) @ values)
 
-    def _solve(self, squares: Tensor, along: Tensor) -> Tensor:
+    def solve_norm_factors(self, squares: Tensor, along: Tensor) -> Tensor:
         """Return the positive factor f `(n,)` with ‖μ + f·r‖ = norm for each residual r, which is 1 where r is zero.
 
         Args:
@@ -94,7 +94,7 @@ class CodeDecoder(Map):
         residuals = self.decode_coordinates(codes).T @ self.decoder
         if self.norm.any():
             squares, along = residuals.square().sum(1), residuals @ self.mean
-            residuals = residuals * self._solve(squares, along).unsqueeze(1)
+            residuals = residuals * self.solve_norm_factors(squares, along).unsqueeze(1)
         decoded = (residuals + self.mean).masked_fill((codes == 0).all(dim=-1, keepdim=True), 0)
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 

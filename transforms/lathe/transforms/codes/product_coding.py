@@ -12,7 +12,7 @@ from lathe.transforms.codes.allocation import CodeLayout, lay_out_in_whole_bytes
 from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.transform_coding import CODEC_VERSION, TransformCoding
 from lathe.transforms.errors import InputError
-from lathe.transforms.statistics import Moments, is_near_zero, row_norms
+from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import Vectors, as_tensor
 
 CENTROIDS = 256
@@ -43,6 +43,8 @@ class ProductCoding(TransformCoding):
         iterations: iterations of k-means.
         seed: seed of the choice of rows, if there are more than `MAX_ROWS`.
         restore_norm: whether decoded vectors get the norm of the fitted vectors, if these have one.
+        adjust_levels: whether encoding chooses centroids a second time, so that the cosine of a vector and its decoded
+            vector grows. It does so only where λ = 0 and norms are restored, and halves the rate of encoding.
         codec_version: version of the layout of the codes.
 
     Attributes:
@@ -62,6 +64,7 @@ class ProductCoding(TransformCoding):
     kind = "product_codes"
     parameter_rules = {**TransformCoding.parameter_rules, "iterations": whole_number(0)}
     shapes = {**TransformCoding.shapes, "centroids": ("m", CENTROIDS), "deviations": ("m",)}
+    max_adjustment_rounds = 1  # a round compares with all centroids again, which is most of the time of encoding
 
     def __init__(
         self,
@@ -70,9 +73,17 @@ class ProductCoding(TransformCoding):
         iterations: int = 20,
         seed: int = 0,
         restore_norm: bool = True,
+        adjust_levels: bool = True,
         codec_version: int = CODEC_VERSION,
     ) -> None:
-        super().__init__(bytes, weighting, seed=seed, restore_norm=restore_norm, codec_version=codec_version)
+        super().__init__(
+            bytes,
+            weighting,
+            seed=seed,
+            restore_norm=restore_norm,
+            adjust_levels=adjust_levels,
+            codec_version=codec_version,
+        )
         self.iterations = iterations
         self.centroids: Tensor
         self.deviations: Tensor
@@ -116,24 +127,19 @@ class ProductCoding(TransformCoding):
                 moved = _move_centroids((y[in_byte] * scale).T, (self.centroids[in_byte] * scale).T, self.iterations)
                 self.centroids[in_byte] = moved.T / scale
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as the number of the nearest centroid for each byte, uint8 `(n, bytes)`. Near-zero rows
-        become zeros.
-        """
-        rows = x.reshape(-1, x.shape[-1])
+    def round_coordinates(self, y: Tensor) -> Tensor:
+        """Return the number of the nearest centroid for each byte of coordinates `(m, n)`, uint8 `(n, bytes)`."""
         books, offsets, positions = self._arrange_codebooks()
         width, blocks = books.shape[1], []
 
-        for block in torch.split(rows, BLOCK_ROWS):
-            y = block.new_zeros(self.bytes * width, len(block))
-            y[positions] = self.coordinates(block)
-            points = y.reshape(self.bytes, width, len(block)).transpose(1, 2)
+        for block in torch.split(y, BLOCK_ROWS, dim=1):
+            padded = y.new_zeros(self.bytes * width, block.shape[1])
+            padded[positions] = block
+            points = padded.reshape(self.bytes, width, block.shape[1]).transpose(1, 2)
             # ‖y − c‖²/2 without ‖y‖², which is the same for all centroids.
             blocks.append(torch.baddbmm(offsets, points, books, alpha=-1).argmin(2).T.to(torch.uint8))
 
-        code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
-        code = code.masked_fill(is_near_zero(row_norms(rows), rows.dtype), 0)
-        return code.reshape(*x.shape[:-1], self.bytes)
+        return torch.cat(blocks)
 
     def _arrange_codebooks(self) -> tuple[Tensor, Tensor, Tensor]:
         """Arrange the centroids of all bytes in tensors of equal size, with which one batched product finds the nearest

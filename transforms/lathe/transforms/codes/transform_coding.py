@@ -95,6 +95,8 @@ class TransformCoding(Quantizer):
         seed: seed of the rotation.
         restore_norm: whether x̂ gets the norm of the fitted vectors, if they have one. It finds more neighbours at small
             budgets; where queries look along few directions only and λ is near 1, scores are better without.
+        adjust_levels: whether encoding moves levels after it rounded, so that the cosine of a vector and its x̂ grows.
+            It does so only where λ = 0 and norms are restored. Codes are decoded alike with and without.
         codec_version: version of the layout of the codes.
 
     Attributes:
@@ -126,6 +128,7 @@ class TransformCoding(Quantizer):
         "rotation": one_of(*get_args(Rotation)),
         "seed": SEED,
         "restore_norm": FLAG,
+        "adjust_levels": FLAG,
     }
     shapes = {
         "mean": ("d",),
@@ -137,6 +140,8 @@ class TransformCoding(Quantizer):
     }
     entry_ranges = {"norm": (0, math.inf), "query_count": (0, math.inf)}
     takes_queries = True
+    max_adjustment_rounds = 3
+    """Number of times that levels are chosen again. Each round takes about as long as encoding without."""
 
     def __init__(
         self,
@@ -146,6 +151,7 @@ class TransformCoding(Quantizer):
         rotation: Rotation = "none",
         seed: int = 0,
         restore_norm: bool = True,
+        adjust_levels: bool = True,
         codec_version: int = CODEC_VERSION,
     ) -> None:
         super().__init__()
@@ -155,6 +161,7 @@ class TransformCoding(Quantizer):
         self.rotation = rotation
         self.seed = seed
         self.restore_norm = restore_norm
+        self.adjust_levels = adjust_levels
         self.codec_version = codec_version
         self.mean: Tensor
         self.encoder: Tensor
@@ -312,26 +319,36 @@ class TransformCoding(Quantizer):
         return self.encoder @ (x - self.mean).T
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`, a block of rows at a time. Near-zero rows become zeros."""
+        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`, a block of rows at a time. Near-zero rows become zeros.
+
+        The coordinates are rounded. Then, in `adjustment_rounds` rounds, levels move so that cosines grow.
+        """
         rows = x.reshape(-1, x.shape[-1])
-        blocks = [self._encode_block(rows[i : i + ENCODE_ROWS]) for i in range(0, len(rows), ENCODE_ROWS)]
-        code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
+        code = x.new_empty(len(rows), self.bytes, dtype=torch.uint8)
+
+        for start in range(0, len(rows), ENCODE_ROWS):
+            y = self.coordinates(rows[start : start + ENCODE_ROWS])
+            rounded = self.round_coordinates(y)
+            code[start : start + ENCODE_ROWS] = self._adjust_levels(y, rounded) if self.adjustment_rounds else rounded
+
+        code.masked_fill_(is_near_zero(row_norms(rows), rows.dtype), 0)
         return code.reshape(*x.shape[:-1], self.bytes)
 
-    def _encode_block(self, rows: Tensor) -> Tensor:
-        """Encode one block of rows `(n, d)` as codes, uint8 `(n, bytes)`. Near-zero rows become zeros."""
-        y = self.coordinates(rows)
+    def round_coordinates(self, y: Tensor) -> Tensor:
+        """Round coordinates `(m, n)`, as `coordinates` returns them, to their nearest levels. Return the codes of these
+        levels, uint8 `(n, bytes)`.
+        """
         bits, octets, shifts = self.layout.cpu().tolist()
         # (m, n) cell numbers; coordinates with equal bits are neighbours, and are quantized together.
         cells = torch.cat([_find_cells(y[start:stop], bits[start]) for start, stop in _find_equal_runs(bits)])
         # One byte more for coordinates that reach into the next byte.
-        code = torch.zeros(self.bytes + 1, len(rows), dtype=torch.uint8, device=rows.device)
+        code = torch.zeros(self.bytes + 1, y.shape[1], dtype=torch.uint8, device=y.device)
         crosses = bool((self._find_bit_ends() > BYTE * (self.layout[1] + 1)).any())
 
         # A byte holds up to eight coordinates; those that are the first, second, … of their byte are added together.
         for positions in _group_by_distinct_bytes(octets):
-            index = torch.tensor(positions, device=rows.device)
-            shift = torch.tensor([shifts[i] for i in positions], dtype=torch.uint8, device=rows.device)
+            index = torch.tensor(positions, device=y.device)
+            shift = torch.tensor([shifts[i] for i in positions], dtype=torch.uint8, device=y.device)
             code[self.layout[1][index]] |= cells[index] << shift.unsqueeze(1)
             if crosses:
                 beyond = cells[index].int() << shift.int().unsqueeze(1) >> BYTE
@@ -342,7 +359,49 @@ class TransformCoding(Quantizer):
         code = code[:-1]
         code[last] |= (code == 0).all(dim=0).to(torch.uint8) << shifts[-1]
 
-        return code.T.masked_fill(is_near_zero(row_norms(rows), rows.dtype), 0).contiguous()
+        return code.T.contiguous()
+
+    @property
+    def adjustment_rounds(self) -> int:
+        """Number of times that encoding chooses levels again after rounding. It is 0 without `adjust_levels`, where
+        norms are not restored, and with λ > 0, since scores then err in another metric than the cosine.
+        """
+        return self.max_adjustment_rounds if self.adjust_levels and self.weighting == 0 and self.norm.any() else 0
+
+    def _adjust_levels(self, y: Tensor, codes: Tensor) -> Tensor:
+        """Choose the levels of vectors again, so that the cosine of each vector and its decoded vector grows. Return
+        the best codes of each vector, uint8 `(n, bytes)`.
+
+        Rounding ignores the factor f that restores the norm of x̂ = μ + f·r. The best x̂ maximizes ⟨x, x̂⟩ where ‖x̂‖ is
+        the norm, a condition with the multiplier κ = ⟨x, r⟩ / ⟨r, x̂⟩. For the f and κ of the present levels, ⟨x, x̂⟩ −
+        κ‖x̂‖²/2 is largest for the levels nearest to (x/κ − μ)/f. These are taken if the cosine grows.
+
+        Args:
+            y: coordinates `(m, n)`.
+            codes: codes of the rounded coordinates, uint8 `(n, bytes)`.
+        """
+        decoder, rounds = self._get_decoder(), self.adjustment_rounds
+        # With λ = 0 the axes are orthogonal: inner products are sums over coordinates (m, n), weighted by variances.
+        mean = (self.encoder @ self.mean).unsqueeze(1)
+        x, variances = y + mean, self.decoder.square().sum(1)
+        weighted, weighted_mean = x * variances.unsqueeze(1), mean.squeeze(1) * variances
+        candidate, best = codes, y.new_full((y.shape[1],), -torch.inf)
+
+        for adjusted in range(rounds + 1):
+            values = decoder.decode_coordinates(candidate)
+            squares, along, product = variances @ values.square(), weighted_mean @ values, (weighted * values).sum(0)
+            factors = decoder.solve_norm_factors(squares, along)
+
+            # ⟨x, x̂⟩ − ⟨x, μ⟩ orders as the cosine. A code of zeros, which a target that is not finite may get, is none.
+            gain = factors * product
+            better = (gain > best) & (candidate != 0).any(dim=1)
+            codes, best = torch.where(better.unsqueeze(1), candidate, codes), torch.where(better, gain, best)
+            if adjusted < rounds:
+                # 1 / (κ·f)
+                scale = (along + factors * squares) / gain
+                candidate = self.round_coordinates(torch.addcmul(x * scale, mean, 1 / factors, value=-1))
+
+        return codes
 
     def recode(self, floats: Any) -> Any:
         """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. They are
@@ -356,11 +415,10 @@ class TransformCoding(Quantizer):
 
         rows = rows.reshape(-1, rows.shape[-1])
         with torch.no_grad():
-            factors = self._find_norm_factors(self.coordinates(rows))
-            unscaled = (rows - self.mean) / factors.unsqueeze(1) + self.mean
-            unscaled = unscaled.masked_fill(is_near_zero(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
+            y = self.coordinates(rows)
+            codes = self.round_coordinates(y / self._find_norm_factors(y))
+            codes.masked_fill_(is_near_zero(row_norms(rows), rows.dtype), 0)
 
-        codes = apply(self, unscaled)
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
     def _find_norm_factors(self, y: Tensor) -> Tensor:

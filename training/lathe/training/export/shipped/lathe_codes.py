@@ -50,8 +50,32 @@ class Codec:
         """
         a, x = self.arrays, self.floats(vectors)
         y = (x - a.mean) @ a.encoder.T
-        codes = self._nearest_centroids(y) if self.learned else self._cells(y)
+        codes = self._adjust_levels(y, self._round(y)) if a.rounds else self._round(y)
         return np.where(x.any(axis=1, keepdims=True), codes, np.uint8(0))
+
+    def _round(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Return the codes, uint8 `(n, bytes)`, of the levels nearest to coordinates `(n, m)`."""
+        return self._nearest_centroids(y) if self.learned else self._cells(y)
+
+    def _adjust_levels(self, y: NDArray[np.float32], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Choose the levels of coordinates `(n, m)` again, given the codes of the nearest ones, so that the cosine of
+        each vector and its decoded vector grows. Return the better codes of each vector, uint8 `(n, bytes)`.
+        """
+        a, candidate, best = self.arrays, codes, np.full((len(y), 1), -np.inf, np.float32)
+        mean, variances = a.encoder @ a.mean, (a.decoder**2).sum(axis=1)
+        for _ in range(a.rounds + 1):
+            values = self._values(candidate)
+            # Inner products of the residual with itself, the mean and the vector; the axes are orthogonal.
+            parts = (variances * values * z for z in (values, mean, y + mean))
+            square, along, product = (part.sum(axis=1, keepdims=True) for part in parts)
+            factor = self._norm_factors(square, along)
+            better = (factor * product > best) & candidate.any(axis=1, keepdims=True)
+            codes, best = np.where(better, candidate, codes), np.where(better, factor * product, best)
+            with np.errstate(divide="ignore", invalid="ignore"):  # zero vectors, which have no cosine
+                scaled = (y + mean) * (along + factor * square) / product
+                candidate = self._round((scaled - mean) / factor)
+
+        return codes
 
     def _nearest_centroids(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Encode coordinates `(n, m)` byte by byte, each as the number of its nearest centroid, and return uint8 `(n,
@@ -88,19 +112,29 @@ class Codec:
         vectors.
         """
         a = self.arrays
-        if self.learned:
-            values = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
-        else:
-            stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
-            values = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)]
-
-        residual = values @ a.decoder
-        if a.norm:  # the positive f with ‖mean + f·rest‖ = norm
-            along, squared_rest = residual @ a.mean, np.maximum(a.norm**2 - (a.mean**2).sum(), 0)
-            square = np.maximum((residual**2).sum(axis=1), np.finfo(np.float32).tiny)
-            residual *= ((np.sqrt(along**2 + square * squared_rest) - along) / square)[:, None]
+        residual = self._values(codes) @ a.decoder
+        if a.norm:
+            residual *= self._norm_factors((residual**2).sum(axis=1, keepdims=True), (residual @ a.mean)[:, None])
 
         return np.where(codes.any(axis=1, keepdims=True), a.mean + residual, np.float32(0))
+
+    def _values(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the level of each coordinate in codes `(n, bytes)`, `(n, m)`."""
+        a = self.arrays
+        if self.learned:
+            values: NDArray[np.float32] = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
+            return values
+
+        stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
+        values = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)]
+        return values
+
+    def _norm_factors(self, square: NDArray[np.float32], along: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the positive f with ‖mean + f·residual‖ = norm, given ‖residual‖² and ⟨mean, residual⟩."""
+        squared_rest = np.maximum(self.arrays.norm**2 - (self.arrays.mean**2).sum(), 0)
+        square = np.maximum(square, np.finfo(np.float32).tiny)
+        factors: NDArray[np.float32] = (np.sqrt(along**2 + square * squared_rest) - along) / square
+        return factors
 
     def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the inner products `(a, n)` of queries with decoded codes. Queries are the encoder's vectors `(a, k)`,
