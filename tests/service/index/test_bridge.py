@@ -1,7 +1,8 @@
 import numpy as np
 
-from lathe.service.index.bridge import MIN_STEPS, fit_bridge, load_bridge, make_alignment
+from lathe.service.index.bridge import fit_bridge, load_bridge
 from lathe.service.index.spec import IndexSpec
+from lathe.transforms.learned.contrastive_alignment import MIN_STEPS, make_alignment
 
 WIDTH = 12
 SPEC = IndexSpec("new", None, WIDTH, "raw", "none", WIDTH, "raw")

@@ -18,6 +18,7 @@ from lathe.service.cli import (
     export,
     fit,
     index,
+    migrate,
     pgvector,
     serve,
     stream,
@@ -62,6 +63,7 @@ app.command()(serve.worker)
 app.command()(fit.fit)
 app.command()(advise.advise)
 app.command()(adapt.adapt)
+app.command()(migrate.migrate)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)

@@ -12,12 +12,10 @@ from typing import Any
 
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec, parse_spec
-from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import TransformError
 from lathe.transforms.files import read_json_file, replace_synced
-from lathe.transforms.learned import ContrastiveAlignment
-from lathe.transforms.linear import Procrustes
+from lathe.transforms.learned.contrastive_alignment import MIN_PAIRS, make_alignment
 from lathe.transforms.quality import cross_recall_at_k
 from lathe.transforms.vectors import FloatArray
 
@@ -25,15 +23,8 @@ log = logging.getLogger(__name__)
 
 ALIGNMENT_FOLDER = "alignment"
 """Name of the folder of the alignment in that of a generation; also the stem of its JSON file."""
-MIN_PAIRS = 60
-"""Minimum number of pairs to fit an alignment."""
 HELDOUT_SHARE = 5
 """Interval of held-out pairs: every fifth one is used to measure the recall."""
-MAX_STEPS, MIN_STEPS = 300, 50
-"""Maximum number of training steps of an alignment, and the number below which training is not tried."""
-FULL_TRAINING_ENTRIES = 512 * 512
-"""Number of entries of a map up to which it is trained for `MAX_STEPS`, which takes a second on a core. Larger maps get
-fewer steps, so that training takes a few seconds at most."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +115,6 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
         "kind": step.kind,
     }
     replace_synced(folder / f"{ALIGNMENT_FOLDER}.json", json.dumps(content).encode())
-
-
-def make_alignment(dimensions: int, target_dimensions: int) -> Transform:
-    """Return the unfitted transform from vectors of one encoder to those of another. It is trained, or orthogonal if
-    training would take too long.
-
-    The recall on held-out pairs does not choose among maps. It is highest for the map of the smallest squared error,
-    with which searches find least (research/adapters.md).
-    """
-    steps = min(MAX_STEPS, MAX_STEPS * FULL_TRAINING_ENTRIES // (dimensions * target_dimensions))
-    return Procrustes(center=True) if steps < MIN_STEPS else ContrastiveAlignment(steps=steps)
 
 
 def load_bridge(folder: Path) -> Bridge | None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from lathe.training.adaptation.ladder import AdaptationResult
 from lathe.training.adaptation.trial import AS_IS, Trial, choose_trial, cross_validate
 from lathe.training.comparison import Interval, compare
-from lathe.training.reporting.text import MISSING, align_columns
+from lathe.training.reporting.text import MISSING, align_columns, format_duration
 
 
 def to_json(result: AdaptationResult) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def write_sentence(result: AdaptationResult) -> str:
     )
     cost = "No document is encoded again."
     if chosen.candidate.encodes_again:
-        seconds = _format_seconds(chosen.encode_seconds)
+        seconds = format_duration(chosen.encode_seconds)
         cost = f"All {result.searches.rows:,} documents must be encoded again, about {seconds} here."
     return f"{advice}: {measured}. {cost}"
 
@@ -163,8 +163,8 @@ def _format_trial(trial: Trial, result: AdaptationResult) -> list[str]:
         *((after, baseline.out_of_domain[name]) for name, after in trial.relevance.out_of_domain.items()),
     ]
     gains = [_format_points(after, None if trial is result.baseline else before) for after, before in measured]
-    again = f" + {_format_seconds(trial.encode_seconds)} to encode again" if trial.candidate.encodes_again else ""
-    return [label, f"{trial.vector_bytes:,}", *gains, _format_seconds(trial.seconds) + again]
+    again = f" + {format_duration(trial.encode_seconds)} to encode again" if trial.candidate.encodes_again else ""
+    return [label, f"{trial.vector_bytes:,}", *gains, format_duration(trial.seconds) + again]
 
 
 def _format_points(after: NDArray[np.float64], before: NDArray[np.float64] | None) -> str:
@@ -178,10 +178,3 @@ def _format_difference(difference: Interval) -> str:
     """Return a difference of nDCG@10 in points with half the width of its interval, such as "+1.2 ± 0.4"."""
     half = MISSING if difference.reach is None else f"{100 * difference.reach:.1f}"
     return f"{100 * difference.value:+.1f} ± {half}"
-
-
-def _format_seconds(seconds: float) -> str:
-    """Return a duration as text: in seconds below two minutes, in minutes below two hours, otherwise in hours."""
-    if seconds < 120:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -93,6 +93,13 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def format_duration(seconds: float) -> str:
+    """Return a duration as text: in seconds below two minutes, in minutes below two hours, otherwise in hours."""
+    if seconds < 120:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def align_columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
     """Return rows of cells as lines of text with aligned columns, two spaces apart.
 

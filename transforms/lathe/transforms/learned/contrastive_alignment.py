@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import FitContext, number, training_rules
+from lathe.transforms.base import FitContext, Transform, number, training_rules
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import Batches
 from lathe.transforms.learned.difference import make_config, train_difference
@@ -19,6 +19,16 @@ MAX_HELDOUT = 500
 
 SPREAD_ROWS = 1000
 """Maximum number of targets whose cosines give the unit of the temperature."""
+
+MIN_PAIRS = 60
+"""Minimum number of pairs to fit an alignment."""
+
+MAX_STEPS, MIN_STEPS = 300, 50
+"""Maximum number of training steps of an alignment, and the number below which training is not tried."""
+
+FULL_TRAINING_ENTRIES = 512 * 512
+"""Number of entries of a map up to which it is trained for `MAX_STEPS`, which takes a second on a core. Larger maps get
+fewer steps, so that training takes a few seconds at most."""
 
 
 class ContrastiveAlignment(Alignment):
@@ -135,3 +145,14 @@ class ContrastiveAlignment(Alignment):
         if not losses or int(np.nan_to_num(losses, nan=np.inf).argmin()) > 0:
             return []
         return [f"{self.kind} is the orthogonal map of procrustes: on held-out pairs, no trained map was better"]
+
+
+def make_alignment(dimensions: int, target_dimensions: int) -> Transform:
+    """Return the unfitted transform from vectors of one encoder to those of another. It is trained, or orthogonal if
+    training would take too long.
+
+    The recall on held-out pairs does not choose among maps. It is highest for the map of the smallest squared error,
+    with which searches find least (research/adapters.md).
+    """
+    steps = min(MAX_STEPS, MAX_STEPS * FULL_TRAINING_ENTRIES // (dimensions * target_dimensions))
+    return Procrustes(center=True) if steps < MIN_STEPS else ContrastiveAlignment(steps=steps)
