@@ -235,7 +235,7 @@ def _divergence(step: TransformCoding, encoder: Tensor, decoder: Tensor, asked: 
     values = y + (_quantize(step, y.detach()) - y).detach()
     decoded = CodeDecoder(step.mean, decoder, step.layout, step.norm, step.bytes)
     residuals = values.T @ decoder
-    factors = decoded._solve(residuals.square().sum(1), residuals @ step.mean)
+    factors = decoded.solve_norm_factors(residuals.square().sum(1), residuals @ step.mean)
     scores = asked @ (residuals * factors.unsqueeze(1) + step.mean).T
     true = asked @ rows.T
     return functional.kl_div(
