@@ -42,6 +42,7 @@ EXTRAS = {
     "lathe-training[evaluation]": "`lathe evaluate` does not work",
     "lathe-training[finetuning]": "`lathe train` does not work, and data sets of the Hugging Face hub (hf:…) are "
     "not read",
+    "lathe-training[engines]": "`lathe advise --verify` works for FAISS alone, not for Qdrant and LanceDB",
     "lathe-training[lora]": "`training.lora` of a job does not work: all weights are trained, or none",
     "lathe-training[ray]": "`--engine ray` does not work: fits and encoding stay on one machine",
     "lathe-service[ray-serve]": "the service does not run under Ray Serve",
