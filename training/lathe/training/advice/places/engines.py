@@ -70,9 +70,11 @@ def find_engine(place: PlaceName) -> str | None:
 def require_engine(place: PlaceName) -> None:
     """Raise `AdviceError` if no engine of the place is installed that runs in this process."""
     if place not in ENGINES:
-        raise AdviceError(f"--verify runs the engine of {' or '.join(ENGINES)} here; that of {place} is a server")
+        raise AdviceError(
+            f"verify runs the engine of qdrant, lancedb or faiss in this process; {place} has none that can"
+        )
     if find_engine(place) is None:
-        raise AdviceError(f"--verify needs {ENGINES[place]}: pip install 'lathe-training[engines,faiss]'")
+        raise AdviceError(f"verify needs {ENGINES[place]}: pip install 'lathe-training[engines,faiss]'")
 
 
 def search_in_engine(
