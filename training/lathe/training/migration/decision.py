@@ -131,7 +131,9 @@ class Migration:
         again = self.compare(AGAIN)
         if self.recommended == STAY:
             verdict = "which is a loss" if again.sign < 0 else "which is no gain beyond chance"
-            return f"Stay: {self.new} changes nDCG@10 by {_format(again)} {queries}, {verdict}."
+            # A search among few rows is easy for both encoders, so a sample can hide a gain among all rows.
+            among = f" among {self.documents:,} of {self.cost.rows:,} rows" if self.documents < self.cost.rows else ""
+            return f"Stay: {self.new} changes nDCG@10 by {_format(again)} {queries}, {verdict}{among}."
         if self.recommended == BRIDGE:
             return (
                 f"Bridge: queries by {self.new}, mapped to the present vectors, change nDCG@10 by "
@@ -229,7 +231,10 @@ def decide_migration(
         pairs = QueryPairs(encode_queries(present, queries), old, judged.list_relevant(positions.__getitem__), own)
         scores = _measure_ndcg(pairs, encode_queries(new, queries), encoding.vectors, bridge)
     if sampled.rows > len(documents):
-        notes.append(f"Measured among {len(documents):,} of {sampled.rows:,} rows; among all, figures are lower.")
+        notes.append(
+            f"Measured among {len(documents):,} of {sampled.rows:,} rows. Among all, scores are lower, and differences "
+            "can be larger: more sample rows show it."
+        )
 
     tokens = dict(zip(documents, encoding.tokens.tolist(), strict=True))
     cost = _estimate_cost(
