@@ -236,12 +236,14 @@ def test_an_unresponsive_redis_delays_only_the_first_request_by_half_a_second_an
     eventually(lambda: all(cache.get(keys, True, WIDTH)))
     replica.replicator.stop()  # it would be the first to notice
     own_redis.stop()
-    before = counted("failures", operation="read"), counted("failures", operation="write")
-    assert cache.get(keys, True, WIDTH) == [None]
-    assert counted("failures", operation="read") == before[0] + 1 and not cache.connection.up
+    before = counted("failures", operation="read") + counted("failures", operation="write")
+    # On a slow machine, the write of before may be the first to find Redis gone, and not the read.
+    eventually(lambda: cache.get(keys, True, WIDTH) == [None] and not cache.connection.up)
+    assert counted("failures", operation="read") + counted("failures", operation="write") > before
+    written = counted("failures", operation="write")
     replica.connection.mark_up()
     cache.put(keys, vectors, *counts_of(vectors))
-    eventually(lambda: counted("failures", operation="write") == before[1] + 1)
+    eventually(lambda: counted("failures", operation="write") == written + 1)
 
 
 def test_writes_over_the_queue_limit_are_dropped_and_counted(open_replica):
