@@ -3,13 +3,14 @@
 import numpy as np
 
 from lathe.transforms import ITQ, Chain, certify
-from lathe.transforms.quality.store_codes import TurboQuantizer, find_normal_levels, measure_store_recall, round_between
+from lathe.transforms.codes.lloyd_max import build_normal_quantizer
+from lathe.transforms.quality.store_codes import TurboQuantizer, measure_store_recall, round_between
 
 
 def test_levels_of_turboquant_are_those_of_max_for_a_normal_variable():
     """Max, Quantizing for minimum distortion (1960), table I: 2, 4 and 8 levels."""
     for count, positive in [(2, [0.798]), (4, [0.4528, 1.510]), (8, [0.2451, 0.7560, 1.344, 2.152])]:
-        levels = find_normal_levels(count)
+        levels = build_normal_quantizer(count.bit_length() - 1).levels
         np.testing.assert_allclose(levels[count // 2 :], positive, atol=2e-3)
         np.testing.assert_allclose(levels, -levels[::-1], atol=1e-6)
 

@@ -4,12 +4,11 @@ A store keeps its own codes of the vectors beside them, and searches through the
 it is measured by them: in certificates, and in the advice on a place.
 """
 
-from functools import cache
+from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
+from lathe.transforms.codes.lloyd_max import build_normal_quantizer
 from lathe.transforms.quality.metrics import search_recall_per_row
 from lathe.transforms.statistics import draw_rotation
 from lathe.transforms.vectors import FloatArray
@@ -35,9 +34,12 @@ def measure_store_recall(before: FloatArray, after: FloatArray) -> dict[str, flo
     }
 
 
-def round_between(vectors: FloatArray, low: float, high: float, steps: int) -> FloatArray:
-    """Clip coordinates to [`low`, `high`], round them to `steps` equal steps of it, and return them as floats."""
-    scale = (high - low) / steps
+def round_between(vectors: FloatArray, low: Any, high: Any, steps: int) -> FloatArray:
+    """Clip coordinates of vectors `(n, d)` to [`low`, `high`], round them to `steps` equal steps of it, and return them
+    as floats. The bounds are numbers, or arrays `(d,)` with one for each coordinate.
+    """
+    # A coordinate that never varies would divide by zero.
+    scale = np.maximum((high - low) / steps, np.float32(1e-12))
     return np.asarray(np.round((np.clip(vectors, low, high) - low) / scale) * scale + low, np.float32)
 
 
@@ -54,7 +56,7 @@ class TurboQuantizer:
         dimensions = rows.shape[1] * 3 // 2 if bits == 1.5 else rows.shape[1]
         self._padding = ((0, 0), (0, dimensions - rows.shape[1]))
         self._rotation = draw_rotation(dimensions, np.random.default_rng(0)).astype(np.float32)
-        self._levels = find_normal_levels(2 ** int(bits))
+        self._quantizer = build_normal_quantizer(int(bits))
         coordinates = self._normalize(rows)[0]
         self._mean = coordinates.mean(axis=0) if scaled else np.float32(0)
         self._deviation = np.maximum(coordinates.std(axis=0), np.float32(1e-12)) if scaled else np.float32(1)
@@ -72,27 +74,8 @@ class TurboQuantizer:
     def encode(self, vectors: FloatArray) -> FloatArray:
         """Encode vectors `(n, d)`, and return the decoded ones in the rotated coordinates, at their own lengths."""
         coordinates, lengths = self._normalize(vectors)
-        edges = (self._levels[1:] + self._levels[:-1]) / 2
-        cells = np.searchsorted(edges, (coordinates - self._mean) / self._deviation)
-        decoded = self._levels[cells].astype(np.float32) * self._deviation + self._mean
+        cells = np.searchsorted(self._quantizer.thresholds, (coordinates - self._mean) / self._deviation)
+        decoded = self._quantizer.levels[cells].astype(np.float32) * self._deviation + self._mean
         # The factor of each vector restores its length, which rounding shortens.
         restored = decoded / np.linalg.norm(decoded, axis=1, keepdims=True) * lengths
         return np.asarray(restored, np.float32)
-
-
-@cache
-def find_normal_levels(count: int) -> NDArray[np.float64]:
-    """Return the `count` levels `(count,)`, ascending, to which a standard normal variable is rounded with the least
-    mean squared error: the quantizer of Lloyd and Max, by their alternation on 40,000 quantiles.
-    """
-    values = torch.special.ndtri((torch.arange(40_000, dtype=torch.float64) + 0.5) / 40_000).numpy()
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    levels = values[(np.arange(count) * 2 + 1) * len(values) // (2 * count)]
-    for _ in range(2000):
-        edges = np.searchsorted(values, (levels[1:] + levels[:-1]) / 2)
-        edges = np.concatenate([[0], edges, [len(values)]])
-        # A cell without values keeps its level.
-        counts = np.diff(edges)
-        levels = np.where(counts > 0, np.diff(sums[edges]) / np.maximum(counts, 1), levels)
-    # They are symmetric around zero; on quantiles, they are so up to the rounding of edges.
-    return np.asarray((levels - levels[::-1]) / 2)

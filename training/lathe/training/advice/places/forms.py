@@ -188,7 +188,7 @@ def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[Flo
         case "float16":
             return rows.astype(np.float16).astype(np.float32), queries
         case "sq8":
-            return _round_on_each_scale(rows), queries
+            return round_between(rows, rows.min(axis=0), rows.max(axis=0), 255), queries
         case "pq":
             return _encode_by_product_quantizer(rows, form.code_bytes), queries
         case "int8" | "int4":
@@ -206,14 +206,6 @@ def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[Flo
             searching = quantizer.encode(queries) if form.element == "turbo_both" else quantizer.rotate(queries)
             return quantizer.encode(rows), searching
     return rows, queries
-
-
-def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
-    """Round each dimension to 256 steps between its smallest and its largest value, and return floats `(n, d)`."""
-    lowest = vectors.min(axis=0)
-    # A dimension that never varies would divide by zero.
-    scale = np.maximum((vectors.max(axis=0) - lowest) / 255, np.float32(1e-12))
-    return np.asarray(np.round((vectors - lowest) / scale) * scale + lowest, np.float32)
 
 
 def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatArray:
