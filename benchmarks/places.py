@@ -30,7 +30,7 @@ from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import Option, PlaceDecision, PlaceGoal, decide
-from lathe.training.advice.places.engines import ENGINES, StoredOption, find_engine, search_in_engine
+from lathe.training.advice.places.engines import ENGINES, find_engine, search_in_engine
 from lathe.training.advice.places.forms import MAX_FIT_ROWS, FormSearch, StoredForm
 from lathe.training.advice.places.recall import find_nearest
 from lathe.training.advice.request import PlaceName
@@ -101,15 +101,9 @@ def decide_from_sample(workload: Workload, place: PlaceName) -> PlaceDecision:
 
 def measure_engine(workload: Workload, option: Option, place: PlaceName) -> dict[str, Any]:
     """Return recall, and bytes of the searched vectors, of an option in the engine of Qdrant, LanceDB or FAISS."""
-    form = option.candidate.form
-    rows, queries = workload.reduce(form.steps or form.rotation)
-    # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
-    stored = StoredOption(option.candidate, option.multiple)
-    if form.steps:
-        stored = StoredOption(option.candidate, 1, K * option.multiple)
-    measured = search_in_engine(place, stored, rows, queries, "cosine")
-    best = workload.rank(measured.found) if form.steps and option.multiple > 1 else measured.found
-    return {"bytes": measured.bytes, "recall": workload.measure_recall(best)}
+    search = FormSearch(workload.rows, workload.queries, "cosine")
+    measured = search_in_engine(place, option.candidate, option.multiple, search)
+    return {"bytes": measured.bytes, "recall": workload.measure_recall(measured.found)}
 
 
 def measure_lathe(workload: Workload, option: Option) -> dict[str, Any]:
@@ -298,7 +292,7 @@ def forecast(vectors: Vectors, rows: int, samples: Sequence[int]) -> list[dict[s
             if option.candidate.words in FORMS:
                 figures.append({"sampled": count, "words": option.candidate.words, "alone": asdict(option.alone)})
     search = FormSearch(base, queries[:100], "cosine")
-    nearest = find_nearest(search.score(StoredForm("float32", base.shape[1])))
+    nearest = find_nearest(search.exact)
     for candidate in PLACES["qdrant"].list_candidates(base.shape[1]):
         if candidate.words in FORMS:
             found = find_nearest(search.score(candidate.form))

@@ -57,7 +57,7 @@ import sys
 import numpy as np
 
 from lathe.training.advice.places.databases import PLACES
-from lathe.training.advice.places.engines import StoredOption, search_in_engine
+from lathe.training.advice.places.engines import search_in_engine
 from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.advice.places.recall import find_nearest
 
@@ -66,8 +66,7 @@ search = FormSearch(vectors[:-200], vectors[-200:], sys.argv[1])
 nearest = find_nearest(search.score(StoredForm("float32", 384)))
 for candidate in PLACES["lancedb"].list_candidates(384):
     if sys.argv[1] in candidate.metrics and candidate.form.element != "pq" and not candidate.form.steps:
-        stored = StoredOption(candidate, 1)
-        found = search_in_engine("lancedb", stored, search.rows, search.queries, sys.argv[1]).found
+        found = search_in_engine("lancedb", candidate, 1, search).found
         computed = find_nearest(search.score(candidate.form))
         recalls = [(ids[:, :, None] == nearest[:, None]).any(axis=1).mean() for ids in (found, computed)]
         assert abs(recalls[0] - recalls[1]) < 0.04, (candidate.words, recalls)

@@ -6,7 +6,7 @@ import pytest
 from lathe.training.advice.places import decision
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import PlaceGoal, decide
-from lathe.training.advice.places.engines import StoredOption, require_engine, search_in_engine
+from lathe.training.advice.places.engines import require_engine, search_in_engine
 from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.advice.places.recall import find_nearest
 from lathe.training.advice.sample import build_vector_sample
@@ -42,8 +42,7 @@ def test_an_engine_finds_what_was_computed_for_each_candidate(place, metric, dra
         if metric in candidate.metrics and candidate.form.element != "pq" and not candidate.form.steps
     ]
     for candidate in candidates if metric == "cosine" else candidates[:5]:
-        rows, queries = search.transform(candidate.form.rotation)
-        found = search_in_engine(place, StoredOption(candidate, 1), rows, queries, metric).found
+        found = search_in_engine(place, candidate, 1, search).found
         computed = find_nearest(search.score(candidate.form))
         recalls = [(ids[:, :, None] == nearest[:, None]).any(axis=1).mean() for ids in (found, computed)]
         assert abs(recalls[0] - recalls[1]) < 0.04, (candidate.words, recalls)
@@ -54,10 +53,7 @@ def test_a_store_ranks_candidates_by_its_full_vectors(drawn):
     search = FormSearch(*drawn, "cosine")
     nearest = find_nearest(search.score(StoredForm("float32", WIDTH)))
     [binary] = [one for one in PLACES["qdrant"].list_candidates(WIDTH) if one.words == "binary quantization"]
-    alone, ranked = (
-        search_in_engine("qdrant", StoredOption(binary, multiple), search.rows, search.queries, "cosine")
-        for multiple in (1, 8)
-    )
+    alone, ranked = (search_in_engine("qdrant", binary, multiple, search) for multiple in (1, 8))
     recalls = [(one.found[:, :, None] == nearest[:, None]).any(axis=1).mean() for one in (alone, ranked)]
     assert recalls[0] + 0.2 < recalls[1]
     assert alone.bytes > len(search.rows) * WIDTH / 8

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-import numpy as np
-
 from lathe.training.advice.places.databases import NamedSource, write_commands
-from lathe.training.advice.places.engines import StoredOption, find_engine, search_in_engine
+from lathe.training.advice.places.engines import find_engine, search_in_engine
 from lathe.training.advice.places.forms import Candidate, FormSearch, Place, PlaceCost, StoredForm
 from lathe.training.advice.places.recall import (
     CANDIDATES,
@@ -208,24 +206,12 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
 
 def _check_option(goal: PlaceGoal, search: FormSearch, option: Option) -> EngineCheck:
     """Store the sampled rows as an option says in the engine of the place, search them, and return what was found."""
-    form = option.candidate.form
-    exact = search.score(StoredForm("float32", search.rows.shape[1]))
-    nearest = find_nearest(exact)
-    rows, queries = search.transform(form.steps or form.rotation)
-    # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
-    stored = StoredOption(option.candidate, option.multiple)
-    if form.steps:
-        stored = StoredOption(option.candidate, 1, K * option.multiple)
-    measured = search_in_engine(goal.place.name, stored, rows, queries, goal.metric)
-    found = measured.found
-    if form.steps and option.multiple > 1:
-        scores = np.where(found >= 0, np.take_along_axis(exact, np.maximum(found, 0), axis=1), -np.inf)
-        found = np.take_along_axis(found, np.argsort(-scores, axis=1)[:, :K], axis=1)
-
-    hits = (found[:, :, None] == nearest[:, None, :]).any(axis=1)
-    engine = find_engine(goal.place.name) or ""
-    recall = float(hits.mean())
-    return EngineCheck(_describe(option), engine, len(rows), recall, option.recall.sampled, measured.bytes / len(rows))
+    measured = search_in_engine(goal.place.name, option.candidate, option.multiple, search)
+    hits = (measured.found[:, :, None] == find_nearest(search.exact)[:, None, :]).any(axis=1)
+    engine, rows = find_engine(goal.place.name) or "", len(search.rows)
+    return EngineCheck(
+        _describe(option), engine, rows, float(hits.mean()), option.recall.sampled, measured.bytes / rows
+    )
 
 
 def _measure_options(
@@ -237,7 +223,7 @@ def _measure_options(
     sampled, dimensions = search.rows.shape
     part = sampled // PART
     candidates = [candidate for candidate in goal.place.list_candidates(dimensions) if goal.metric in candidate.metrics]
-    exact = search.score(candidates[0].form)
+    exact = search.exact
     # Full vectors give the truth: among all sampled rows, and among a quarter as a check.
     nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
     by_form: dict[StoredForm, list[ExpectedRecall]] = {}

@@ -5,17 +5,17 @@ What `forms` computes is checked by them: `lathe advise --verify`, and benchmark
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.advice.places.forms import Candidate
+from lathe.training.advice.places.forms import Candidate, FormSearch
 from lathe.training.advice.places.recall import K
 from lathe.training.advice.request import Metric, PlaceName
 from lathe.training.errors import AdviceError
@@ -23,8 +23,12 @@ from lathe.transforms.vectors import FloatArray
 
 EF = 400
 """Candidates of a graph's search: so many that it finds nearly what a search of all rows would."""
-ENGINES: dict[PlaceName, str] = {"qdrant": "qdrant-edge-py", "lancedb": "lancedb", "faiss": "faiss-cpu"}
-"""Packages of the places whose engine runs in this process."""
+ENGINES: dict[PlaceName, tuple[str, str]] = {
+    "qdrant": ("qdrant_edge", "qdrant-edge-py"),
+    "lancedb": ("lancedb", "lancedb"),
+    "faiss": ("faiss", "faiss-cpu"),
+}
+"""Module and package of the places whose engine runs in this process."""
 LISTS = 256
 """Lists of an inverted file that are searched: all of them."""
 BATCH_ROWS = 2000
@@ -32,26 +36,11 @@ BATCH_ROWS = 2000
 
 
 @dataclass(frozen=True)
-class StoredOption:
-    """A form that a store holds, and how it is searched.
-
-    Attributes:
-        candidate: the form.
-        multiple: number of candidates that the store ranks by its full vectors, as a multiple of `limit`; 1 ranks none.
-        limit: number of rows that a search returns.
-    """
-
-    candidate: Candidate
-    multiple: int
-    limit: int = K
-
-
-@dataclass(frozen=True)
 class EngineSearch:
     """What searches in a store found, and the bytes that its searched vectors take.
 
     Attributes:
-        found: positions of the best rows of each query, `(q, limit)`; −1 where it found fewer.
+        found: positions of the best rows of each query, `(q, 10)`; −1 where it found fewer.
         bytes: bytes of the searched vectors with their graph or lists.
     """
 
@@ -61,8 +50,8 @@ class EngineSearch:
 
 def find_engine(place: PlaceName) -> str | None:
     """Return the package and version of a place's engine, such as "lancedb 0.40.0". None if none is installed."""
-    package = ENGINES.get(place)
-    if package is None or find_spec(package.removesuffix("-py").removesuffix("-cpu").replace("-", "_")) is None:
+    module, package = ENGINES.get(place, ("", ""))
+    if not module or find_spec(module) is None:
         return None
     return f"{package} {version(package)}"
 
@@ -74,29 +63,42 @@ def require_engine(place: PlaceName) -> None:
             f"verify runs the engine of qdrant, lancedb or faiss in this process; {place} has none that can"
         )
     if find_engine(place) is None:
-        raise AdviceError(f"verify needs {ENGINES[place]}: pip install 'lathe-training[engines,faiss]'")
+        raise AdviceError(f"verify needs {ENGINES[place][1]}: pip install 'lathe-training[engines,faiss]'")
 
 
-def search_in_engine(
-    place: PlaceName, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric
-) -> EngineSearch:
-    """Store rows as a candidate says in the engine of a place, in a temporary folder, and search them by the queries.
-    Return what was found, and the bytes it takes.
+def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, search: FormSearch) -> EngineSearch:
+    """Store the rows of a search as a candidate says in the engine of a place, in a temporary folder, and search them
+    by its queries. Return the ten best rows of each query, and the bytes the store takes.
 
     Args:
         place: a place for which `find_engine` returns an engine.
-        option: form that is stored, and the search; the form's chain was applied to rows and queries.
-        rows: vectors to store, `(n, d)`.
-        queries: vectors that search, `(q, d)`.
-        metric: how vectors are compared.
+        candidate: form to store.
+        multiple: number of candidates that the full vectors rank, as a multiple of ten; 1 ranks none.
+        search: rows, queries, and how they are compared; the chain of the form is fitted on its rows.
     """
-    search = {"qdrant": _search_qdrant, "lancedb": _search_lancedb, "faiss": _search_faiss}[place]
+    form = candidate.form
+    rows, queries = search.transform(form.steps or form.rotation)
+    # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
+    in_store, limit = (1, K * multiple) if form.steps else (multiple, K)
+    run = {"qdrant": _search_qdrant, "lancedb": _search_lancedb, "faiss": _search_faiss}[place]
     with tempfile.TemporaryDirectory() as folder:
-        found, size = search(Path(folder), option, rows, queries, metric)
-    positions = np.full((len(queries), option.limit), -1, np.int64)
+        found, size = run(Path(folder), candidate, _Vectors(rows, queries, search.metric), in_store, limit)
+
+    positions = np.full((len(queries), limit), -1, np.int64)
     for position, ids in enumerate(found):
         positions[position, : len(ids)] = ids
+    if limit > K:
+        scores = np.where(positions >= 0, np.take_along_axis(search.exact, np.maximum(positions, 0), axis=1), -np.inf)
+        positions = np.take_along_axis(positions, np.argsort(-scores, axis=1)[:, :K], axis=1)
     return EngineSearch(positions, size)
+
+
+class _Vectors(NamedTuple):
+    """Vectors as a store gets them: rows `(n, d)`, queries `(q, d)`, and how they are compared."""
+
+    rows: FloatArray
+    queries: FloatArray
+    metric: Metric
 
 
 _Found = tuple[list[list[int]], int]
@@ -108,15 +110,11 @@ def _count_bytes(folder: Path, is_counted: Callable[[str], bool]) -> int:
     return sum(path.stat().st_blocks * 512 for path in paths if is_counted(str(path.relative_to(folder))))
 
 
-def _iterate_batches(rows: FloatArray) -> Iterator[tuple[int, FloatArray]]:
-    for start in range(0, len(rows), BATCH_ROWS):
-        yield start, rows[start : start + BATCH_ROWS]
-
-
-def _search_qdrant(folder: Path, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric) -> _Found:
+def _search_qdrant(folder: Path, candidate: Candidate, vectors: _Vectors, multiple: int, limit: int) -> _Found:
     import qdrant_edge as qdrant
 
-    setting = "scalar" if option.candidate.form.steps else option.candidate.setting
+    rows, queries, metric = vectors
+    setting = "scalar" if candidate.form.steps else candidate.setting
     quantization: Any = None
     if setting == "scalar":
         quantization = qdrant.ScalarQuantizationConfig(type=qdrant.ScalarType.Int8)
@@ -128,7 +126,7 @@ def _search_qdrant(folder: Path, option: StoredOption, rows: FloatArray, queries
         bits = getattr(qdrant.TurboQuantBitSize, setting.capitalize())
         quantization = qdrant.TurboQuantQuantizationConfig(bits=bits)
     datatype = setting.capitalize() if setting in ("FLOAT16", "TURBO4", "TURBO8") else "Float32"
-    vectors = qdrant.EdgeVectorParams(
+    parameters = qdrant.EdgeVectorParams(
         size=rows.shape[1],
         distance=getattr(qdrant.Distance, {"cosine": "Cosine", "ip": "Dot", "l2": "Euclid"}[metric]),
         datatype=getattr(qdrant.VectorStorageDatatype, datatype),
@@ -137,19 +135,20 @@ def _search_qdrant(folder: Path, option: StoredOption, rows: FloatArray, queries
     # One segment, and a graph from its first row on.
     optimizers = qdrant.EdgeOptimizersConfig(indexing_threshold=1, default_segment_number=1)
     shard = qdrant.EdgeShard.create(
-        str(folder), qdrant.EdgeConfig(vectors=vectors, optimizers=optimizers, wal_enabled=False)
+        str(folder), qdrant.EdgeConfig(vectors=parameters, optimizers=optimizers, wal_enabled=False)
     )
-    for start, batch in _iterate_batches(rows):
-        points = [qdrant.Point(start + n, row) for n, row in enumerate(batch.tolist())]
+    for start in range(0, len(rows), BATCH_ROWS):
+        batch = rows[start : start + BATCH_ROWS].tolist()
+        points = [qdrant.Point(start + n, row) for n, row in enumerate(batch)]
         shard.update(qdrant.UpdateOperation.upsert_points(points))
     shard.optimize()
 
-    parameters = qdrant.SearchParams(
+    search_parameters = qdrant.SearchParams(
         hnsw_ef=EF,
-        quantization=qdrant.QuantizationSearchParams(rescore=option.multiple > 1, oversampling=float(option.multiple)),
+        quantization=qdrant.QuantizationSearchParams(rescore=multiple > 1, oversampling=float(multiple)),
     )
     requests = [
-        qdrant.SearchRequest(query=qdrant.Query.Nearest(query), limit=option.limit, params=parameters)
+        qdrant.SearchRequest(query=qdrant.Query.Nearest(query), limit=limit, params=search_parameters)
         for query in queries.tolist()
     ]
     found: Any = [[point.id for point in shard.search(request)] for request in requests]
@@ -158,39 +157,39 @@ def _search_qdrant(folder: Path, option: StoredOption, rows: FloatArray, queries
     return found, _count_bytes(folder, lambda path: searched in path or "vector_index" in path)
 
 
-def _search_lancedb(
-    folder: Path, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric
-) -> _Found:
+def _search_lancedb(folder: Path, candidate: Candidate, vectors: _Vectors, multiple: int, limit: int) -> _Found:
     import lancedb
     import lancedb.index as indexes
     import pyarrow
 
+    rows, queries, metric = vectors
     distance: Any = {"cosine": "cosine", "ip": "dot", "l2": "l2"}[metric]
     column = pyarrow.FixedSizeListArray.from_arrays(np.ascontiguousarray(rows, np.float32).ravel(), rows.shape[1])
     data = pyarrow.table({"id": np.arange(len(rows)), "full": column})
     table = lancedb.connect(folder).create_table("items", data)
-    kind = "HnswSq" if option.candidate.form.steps else option.candidate.setting
+    kind = "HnswSq" if candidate.form.steps else candidate.setting
     if kind:
         index: Any = {
             "HnswSq": lambda: indexes.HnswSq(distance_type=distance, num_partitions=1),
-            "IvfRq": lambda: indexes.IvfRq(distance_type=distance, num_bits=int(option.candidate.form.bits)),
-            "IvfPq": lambda: indexes.IvfPq(distance_type=distance, num_sub_vectors=option.candidate.form.code_bytes),
+            "IvfRq": lambda: indexes.IvfRq(distance_type=distance, num_bits=int(candidate.form.bits)),
+            "IvfPq": lambda: indexes.IvfPq(distance_type=distance, num_sub_vectors=candidate.form.code_bytes),
         }[kind]()
         table.create_index("full", config=index)
     found = []
     for query in queries:
-        search: Any = table.search(query, vector_column_name="full").distance_type(distance).limit(option.limit)
+        search: Any = table.search(query, vector_column_name="full").distance_type(distance).limit(limit)
         search = search.ef(EF) if kind == "HnswSq" else search.nprobes(LISTS)
-        if option.multiple > 1:
-            search = search.refine_factor(option.multiple)
+        if multiple > 1:
+            search = search.refine_factor(multiple)
         found.append(search.select(["id", "_distance"]).to_arrow()["id"].to_pylist())
     return found, _count_bytes(folder, lambda path: "_indices" in path)
 
 
-def _search_faiss(folder: Path, option: StoredOption, rows: FloatArray, queries: FloatArray, metric: Metric) -> _Found:
+def _search_faiss(folder: Path, candidate: Candidate, vectors: _Vectors, multiple: int, limit: int) -> _Found:
     import faiss
 
-    kind = option.candidate.setting or "HNSW16,SQ8"
+    rows, queries, metric = vectors
+    kind = candidate.setting or "HNSW16,SQ8"
     faiss_metric = faiss.METRIC_INNER_PRODUCT if metric == "ip" else faiss.METRIC_L2
     index: Any = faiss.index_factory(rows.shape[1], kind, faiss_metric)
     index.train(rows)
@@ -198,7 +197,7 @@ def _search_faiss(folder: Path, option: StoredOption, rows: FloatArray, queries:
     parameters: Any = faiss.ParameterSpace()
     parameters.set_index_parameter(index, *(("nprobe", LISTS) if "IVF" in kind else ("efSearch", EF)))
     if "Refine" in kind:
-        parameters.set_index_parameter(index, "k_factor_rf", option.multiple)
-    _, found = index.search(queries, option.limit)
+        parameters.set_index_parameter(index, "k_factor_rf", multiple)
+    _, found = index.search(queries, limit)
     searched = faiss.downcast_index(index.base_index) if "Refine" in kind else index
     return found.tolist(), len(faiss.serialize_index(searched))

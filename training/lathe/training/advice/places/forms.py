@@ -5,6 +5,7 @@ A candidate is a form to search and what stands beside it, with their bytes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -133,6 +134,11 @@ class FormSearch:
         self.metric = metric
         self.rows, self.queries = (self._prepare(vectors) for vectors in (rows, queries))
         self._transformed: dict[str, tuple[FloatArray, FloatArray]] = {"": (self.rows, self.queries)}
+
+    @cached_property
+    def exact(self) -> NDArray[np.float32]:
+        """Exact scores of all rows for all queries, `(q, n)`, higher for nearer rows."""
+        return self._compare(self.rows, self.queries)
 
     def _prepare(self, vectors: FloatArray) -> FloatArray:
         tensor = torch.from_numpy(np.array(vectors, np.float32))
