@@ -61,8 +61,9 @@ def measure_rates(step: TransformCoding, rows: Vectors) -> dict[str, float]:
 
 
 def average_differences(differences: list[NDArray[np.float64]]) -> tuple[float, float]:
-    """Return the mean over files of the mean difference of queries, with the half-width of its 95 % interval. The files
-    stand for themselves; the interval is that of their queries.
+    """Return the mean over files of the mean difference of queries, with the half-width of its 95 % interval.
+
+    The files stand for themselves. The interval is that of their queries.
     """
     mean = float(np.mean([one.mean() for one in differences]))
     return mean, 1.96 * float(np.sqrt(sum(one.var(ddof=1) / len(one) for one in differences))) / len(differences)

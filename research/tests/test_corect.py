@@ -89,7 +89,7 @@ def test_ignored_documents_are_not_ranked_and_random_texts_lower_the_score(colle
 
 
 def test_changes_are_paired_with_the_vectors_as_they_are(vectors, collection, tmp_path):
-    """The table and the picture show every method."""
+    """Check the table and the picture too: they show every method."""
     queries = np.stack([vectors[10 * n : 10 * n + 10].mean(axis=0) for n in range(5)])
     rows = measure(collection, queries, vectors, (1000, 2000))
     assert all(change["ndcg_at_10"]["value"] == 0 for change in rows[0]["changes"])

@@ -202,7 +202,8 @@ def decide_migration(
         raise FitError(f"{new.name} and {present.name} give the same vectors: name another encoder")
     judged = None if request.pairs is None else _sample_queries(read_pairs(request.pairs), request.seed)
     on_progress(0.0, "sampling rows")
-    sampled = sample_rows(open_source(request.source.location), request.sample_rows, request.seed)
+    source = open_source(request.source.location)
+    sampled = sample_rows(source, request.sample_rows, request.seed)
     if sampled.vectors is not None:
         raise FitError("the source holds vectors, and another encoder encodes texts: name a source of texts")
     if judged is None and len(sampled) < MIN_SAMPLE:
@@ -240,9 +241,8 @@ def decide_migration(
     cost = _estimate_cost(
         request, new, sampled.texts, [tokens[text] for text in sampled.texts], sampled.rows - sampled.blank
     )
-    name = open_source(request.source.location).name
     return Migration(
-        present.name, new.name, name, judged is not None, scores, len(documents), cost, problem, tuple(notes)
+        present.name, new.name, source.name, judged is not None, scores, len(documents), cost, problem, tuple(notes)
     )
 
 
