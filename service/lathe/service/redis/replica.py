@@ -27,6 +27,8 @@ from lathe.transforms.errors import ArtifactError
 
 BLOCK_SECONDS = 1.0
 """Seconds that a read of the change stream blocks; the connection is thus checked at least as often."""
+ANSWER_SECONDS = 2.0
+"""Seconds beyond those of a blocking read within which Redis must answer. A busy machine can take more than one."""
 AGAIN_SECONDS = 0.5
 """Seconds between attempts to reach Redis."""
 RETRY_SECONDS = 3.0
@@ -66,7 +68,7 @@ class Replicator:
         self.retry_seconds = retry_seconds
         self.failures: dict[str, tuple[str, Callable[[], None]]] = {}
         self.retry_at = 0.0
-        self.client = connect(connection.url, 2 * BLOCK_SECONDS)
+        self.client = connect(connection.url, BLOCK_SECONDS + ANSWER_SECONDS)
         self.stopping = threading.Event()
         self.tried = threading.Event()
         self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
