@@ -208,7 +208,7 @@ def test_rows_that_a_trigger_keeps_out_are_an_error(run, database, fill, chains,
     database.execute("ALTER TABLE items ADD COLUMN other int")
     database.execute("CREATE TRIGGER spoil BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION spoil()")
     status, _, err = run("pgvector", "reduce", "--table", "items", "--chain", "small")
-    assert status == 1 and "PostgreSQL wrote 0 of 1,024 reduced vectors of items: a trigger or a policy" in err
+    assert status == 1 and "PostgreSQL wrote 0 of 1,024 vectors of items: a trigger or a policy" in err
 
 
 def test_a_table_that_another_session_holds_is_said_to_be_held(run, database, postgres, fill, chains):

@@ -98,7 +98,7 @@ def _export_to_table(
     from lathe.service.index.backend import read_items
     from lathe.service.index.pgvector.connection import open_database
     from lathe.service.index.pgvector.export import REDUCED, export_items, plan_columns
-    from lathe.service.index.pgvector.table import format_index_statement, parse_table_name
+    from lathe.service.index.pgvector.table import format_index_statement, get_table, parse_table_name
 
     settings, home = load_state()
     target = parse_table_name(table)
@@ -114,7 +114,7 @@ def _export_to_table(
                 connection, target, columns, items, record_chain, progress, delete_others, skip_nul
             )
             searched, _ = columns[-1]  # the reduced one, if there is one
-            statement = format_index_statement(target, searched, items.spec.metric, connection)
+            statement = format_index_statement(connection, get_table(connection, target), searched, items.spec.metric)
     also = f"; {deleted:,} other rows deleted" if delete_others else ""
     if skipped:
         also += f"; {len(skipped):,} with a NUL character left out, the first of them {skipped[0]!r}"

@@ -1,20 +1,26 @@
-"""`lathe pgvector`: reducing the vectors of a table of PostgreSQL, and sampling them for a fit."""
+"""`lathe pgvector`: smaller vectors in a table of PostgreSQL, its move to another encoder, and samples for a fit."""
 
+import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lathe.service.cli.options import ProgressBar, flag, load_state, open_chains
+from lathe.service.cli.options import ENCODER, ProgressBar, flag, load_encoder, load_state, open_chains
 from lathe.service.errors import NotSupportedError
 from lathe.service.index.pgvector.column_types import VectorType
 
 if TYPE_CHECKING:
     from lathe.service.index.pgvector.connection import Connection
+    from lathe.service.index.reducer import Vectors
+    from lathe.training.encoder.text_encoder import TextEncoder
 
 app = typer.Typer(
-    help="Reduce the vectors of a table of PostgreSQL with pgvector.", no_args_is_help=True, rich_markup_mode=None
+    help="Reduce the vectors of a table of PostgreSQL with pgvector, or move it to another encoder.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 PostgresUrl = Annotated[
@@ -67,7 +73,7 @@ def sample(
     """Write the vectors of random rows of a table to a file, to fit a chain on them."""
     require_driver()
     from lathe.service.index.pgvector.connection import open_database
-    from lathe.service.index.pgvector.reduction import find_full_vectors, read_sample
+    from lathe.service.index.pgvector.filling import find_full_vectors, read_sample
     from lathe.service.index.pgvector.table import get_table, parse_table_name
     from lathe.training.sources.writers import open_writer
 
@@ -98,7 +104,7 @@ def reduce(
     require_driver()
     from lathe.service.chains.resolve import ChainResolver
     from lathe.service.index.pgvector.connection import open_database
-    from lathe.service.index.pgvector.reduction import find_full_vectors, reduce_column
+    from lathe.service.index.pgvector.filling import find_full_vectors, reduce_column
     from lathe.service.index.pgvector.table import (
         VectorColumn,
         describe_space,
@@ -117,10 +123,93 @@ def reduce(
             into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
         )
         record = partial(record_column, connection, name, into, target.chain)
-        written, without, zero = reduce_column(connection, full, reduced_column, target.apply, record, progress)
-        statement = format_index_statement(name, reduced_column, "cosine", connection)
-    skipped = {"without a vector": without, "with a zero vector": zero}
+        counts = reduce_column(connection, full, reduced_column, target.apply, record, progress)
+        statement = format_index_statement(connection, full.table, reduced_column, "cosine")
+    skipped = {"without a vector": counts.empty, "with a zero vector": counts.zero}
     notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)
     reduction = f"{full.dimensions} → {target.dimensions} through {target.chain}, space {target.space_id}"
-    typer.echo(f"{name}.{into}: {written:,} rows{notes}; {reduction}")
+    typer.echo(f"{name}.{into}: {counts.written:,} rows{notes}; {reduction}")
     typer.echo(statement)
+
+
+@app.command()
+def move(
+    table: TableOption,
+    text: Annotated[str, flag("--text", "Column of the texts.")],
+    to: Annotated[str, flag("--to", f"The new encoder. {ENCODER}")],
+    column: Annotated[str, flag("--column", "Column of the present vectors, which stays.")] = "embedding",
+    into: Annotated[
+        str | None, flag("--into", "Column of the new vectors; added if missing. [default: COLUMN_ENCODER]")
+    ] = None,
+    chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION of a chain for the new vectors.")] = "none",
+    postgres_url: PostgresUrl = None,
+) -> None:
+    """Encode a table's texts with another encoder into a second column, and build its index, while the first is
+    searched.
+
+    It prints the statements of the switch and of the way back. Rows that have a new vector are left alone: the same
+    command continues after an interruption, and encodes rows that were added or whose text changed since, which a
+    trigger marks. A column that holds vectors of this encoder already, such as the old one on the way back, is
+    completed.
+    """
+    require_driver()
+    move_table_to(table, text, load_encoder(load_state()[0], to), column, into, chain, postgres_url)
+
+
+def move_table_to(
+    table: str,
+    text: str,
+    encoder: "TextEncoder",
+    column: str = "embedding",
+    into: str | None = None,
+    chain: str = "none",
+    postgres_url: str | None = None,
+) -> None:
+    """Move a table to vectors by another encoder, with a progress bar, and print what was done and the statements that
+    follow. The arguments are those of `move`.
+    """
+    from lathe.service.chains.names import RAW
+    from lathe.service.chains.resolve import ChainResolver
+    from lathe.service.index.pgvector.connection import open_database
+    from lathe.service.index.pgvector.move import (
+        find_old_column,
+        find_text_column,
+        move_table,
+        write_statements,
+    )
+    from lathe.service.index.pgvector.table import (
+        VectorColumn,
+        describe_space,
+        get_table,
+        parse_table_name,
+        require_searchable,
+    )
+    from lathe.training.encoder.text_encoder import with_document_prompt
+
+    name, own = parse_table_name(table), with_document_prompt(encoder)
+    target = ChainResolver(open_chains(write=False)).resolve_for_encoder(encoder, chain, None)
+    with open_database(postgres_url) as connection, ProgressBar() as progress:
+        found = get_table(connection, name)
+        texts, old = find_text_column(found, text), find_old_column(connection, found, column)
+        kind = old.choose_type(target.dimensions)
+        require_searchable(target.chain, target.quantizer, kind, old.metric)
+        wanted = VectorColumn(
+            into or "_".join([column, *re.findall(r"\w+", encoder.name)]),
+            kind,
+            target.dimensions,
+            describe_space(target.space_id, target.chain, kind),
+        )
+
+        def record_chain() -> None:
+            if target.chain != RAW:
+                record_column(connection, name, wanted.name, target.chain)
+
+        def encode(batch: Sequence[str]) -> "Vectors":
+            return target.apply(own.encode(batch).vectors)
+
+        counts = move_table(connection, found, texts, old, wanted, encode, record_chain, progress)
+        statements = write_statements(connection, found, old, wanted)
+    skipped = {"without a text": counts.empty, "whose vector is zero": counts.zero}
+    notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)
+    typer.echo(f"{name}.{wanted.name}: {counts.written:,} rows by {encoder.name}{notes}; space {target.space_id}")
+    typer.echo("\n".join(statements))

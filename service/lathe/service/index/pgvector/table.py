@@ -4,7 +4,7 @@ Vectors are in the binary format in which PostgreSQL's COPY and pgvector exchang
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,10 +93,12 @@ class PgvectorTable:
     """Existing table.
 
     Attributes:
+        oid: its number in the catalogue.
         key: names of the columns of the primary key, in its order; empty without one.
     """
 
     name: TableName
+    oid: int
     columns: dict[str, Column]
     key: tuple[str, ...]
 
@@ -140,7 +142,7 @@ def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
         "WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place",
         oid_row,
     ).fetchall()
-    return PgvectorTable(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
+    return PgvectorTable(name, oid_row[0], {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
 
 
 def get_table(connection: Connection, name: TableName) -> PgvectorTable:
@@ -171,10 +173,18 @@ def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(kind), sql.Literal(dimensions))
 
 
-def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorColumn) -> None:
+def ensure_column(
+    connection: Connection, table: PgvectorTable, wanted: VectorColumn, agrees: Callable[[], bool] = lambda: False
+) -> None:
     """Add a column of vectors to a table, or check that the existing one has vectors of the same type and space.
 
     The column gets a comment that names the space of its vectors.
+
+    Args:
+        connection: open connection.
+        table: the table.
+        wanted: the column.
+        agrees: whether a column whose comment names no space has vectors of the wanted one; called if it has any.
 
     Raises:
         BadValueError: if the column's name is too long for PostgreSQL.
@@ -200,7 +210,7 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
         )
     if existing.comment == wanted.comment:
         return
-    if existing.comment is None and not _has_values(connection, table, wanted.name):
+    if existing.comment is None and (not _has_values(connection, table, wanted.name) or agrees()):
         connection.execute(remark)
         return
     raise ConflictError(
@@ -224,9 +234,24 @@ def require_searchable(chain: str, quantizer: Quantizer | None, column_type: Vec
         raise BadValueError(f"signs tell only directions: a column of type bit needs cosine, not {metric}")
 
 
-def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
+def format_index_statement(
+    connection: Connection,
+    table: PgvectorTable,
+    column: VectorColumn,
+    metric: Metric,
+    parameters: Sequence[str] = (),
+    concurrently: bool = False,
+) -> str:
     """Return the SQL statement that creates a column's HNSW index, or an SQL comment if it has one or pgvector cannot
     index it.
+
+    Args:
+        connection: open connection.
+        table: the table.
+        column: the column.
+        metric: how its vectors are compared.
+        parameters: of the index, such as `m=16`; empty for the defaults.
+        concurrently: whether rows can be written meanwhile.
     """
     if column.dimensions > MAX_INDEXED[column.kind]:
         return (
@@ -234,24 +259,53 @@ def format_index_statement(table: TableName, column: VectorColumn, metric: Metri
             f"{column.name} has {column.dimensions:,}"
         )
     operators = "bit_hamming_ops" if column.kind == "bit" else f"{column.kind}_{OPERATOR_CLASSES[metric]}"
-    if existing := _find_index(connection, table, column.name, operators):
-        return f"-- the column {column.name} has the index {existing}"
-    statement = sql.SQL("CREATE INDEX ON {} USING hnsw ({} {});").format(
-        table.identifier, sql.Identifier(column.name), sql.SQL(operators)
+    for index in find_indexes(connection, table, column.name):
+        if index.valid and index.method == "hnsw" and index.operators == operators:
+            return f"-- the column {column.name} has the index {index.name}"
+    options = f" WITH ({', '.join(parameters)})" if parameters else ""
+    statement = sql.SQL("CREATE INDEX {} ON {} USING hnsw ({} {}){};").format(
+        sql.SQL("CONCURRENTLY" if concurrently else ""),
+        table.name.identifier,
+        sql.Identifier(column.name),
+        sql.SQL(operators),
+        sql.SQL(options),
     )
-    return statement.as_string(connection)
+    return statement.as_string(connection).replace("INDEX  ON", "INDEX ON")
 
 
-def _find_index(connection: Connection, table: TableName, column: str, operators: str) -> str | None:
-    """Return the name of a valid, whole HNSW index over a column by this operator class, or None if there is none."""
-    found = connection.execute(
-        "SELECT x.relname FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
+@dataclass(frozen=True)
+class VectorIndex:
+    """Index over all rows of a column of vectors.
+
+    Attributes:
+        name: its name, quoted where it must be.
+        method: `hnsw` or `ivfflat`.
+        operators: its operator class, such as `vector_cosine_ops`.
+        parameters: such as `m=16`; empty for the defaults.
+        valid: whether its building has ended, so that searches use it.
+    """
+
+    name: str
+    method: str
+    operators: str
+    parameters: tuple[str, ...]
+    valid: bool
+
+
+def find_indexes(connection: Connection, table: PgvectorTable, column: str) -> list[VectorIndex]:
+    """Return the indexes of pgvector over a column and all rows of its table."""
+    rows = connection.execute(
+        "SELECT i.indexrelid::regclass::text, m.amname, o.opcname, x.reloptions, i.indisvalid FROM pg_index i "
+        "JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
-        "JOIN pg_opclass o ON o.oid = i.indclass[0] WHERE i.indrelid = %s::regclass AND a.attname = %s "
-        "AND o.opcname = %s AND m.amname = 'hnsw' AND i.indisvalid AND i.indpred IS NULL",
-        (table.identifier.as_string(connection), column, operators),
-    ).fetchone()
-    return None if found is None else str(found[0])
+        "JOIN pg_opclass o ON o.oid = i.indclass[0] WHERE i.indrelid = %s AND a.attname = %s "
+        "AND m.amname IN ('hnsw', 'ivfflat') AND i.indpred IS NULL",
+        (table.oid, column),
+    ).fetchall()
+    return [
+        VectorIndex(name, method, operators, tuple(parameters or ()), valid)
+        for name, method, operators, parameters, valid in rows
+    ]
 
 
 def _has_values(connection: Connection, table: PgvectorTable, column: str) -> bool:

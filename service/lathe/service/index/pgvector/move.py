@@ -1,0 +1,246 @@
+"""Move of a table to vectors by another encoder, in a second column, while the first one is searched.
+
+A column holds vectors of one space, and a search names its column. So no search compares vectors of two encoders, and
+the old column is the way back for as long as it is there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from psycopg import errors, sql
+
+from lathe.service.errors import BadValueError, UnknownNameError
+from lathe.service.index.pgvector.column_types import MAX_INDEXED, VectorType
+from lathe.service.index.pgvector.connection import Connection
+from lathe.service.index.pgvector.filling import ColumnFilling, FillCounts, Key, Mask, name_row
+from lathe.service.index.pgvector.table import (
+    MAX_NAME_BYTES,
+    OPERATOR_CLASSES,
+    Column,
+    PgvectorTable,
+    VectorColumn,
+    ensure_column,
+    find_indexes,
+    format_index_statement,
+)
+from lathe.service.index.reducer import Vectors
+from lathe.service.index.spec import Metric
+from lathe.training.errors import NotFiniteError
+from lathe.transforms.progress import Progress, part_of
+from lathe.transforms.quality.metrics import normalized_rows
+
+BATCH_ROWS = 256
+"""Number of rows that are encoded at once and written in one transaction: what a kill costs."""
+LOCK_SECONDS = 10
+"""Seconds that a change of the table waits for other sessions, because all searches wait behind it."""
+CHECK_SECONDS = 2
+"""Seconds after which PostgreSQL notices that the command was killed, and ends its statement."""
+COMPARED_ROWS = 32
+"""Number of rows whose vectors must agree with those of the encoder, for a column that names no space."""
+MIN_COSINE = 0.99
+"""Cosine from which on two vectors of one text are of the same encoder, whatever its dtype and the column's."""
+OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
+"""Operator of a search, by metric."""
+FORGET = "lathe_forget_vector"
+"""Function of the trigger that empties the new vector of a row whose text changes."""
+
+
+@dataclass(frozen=True)
+class OldColumn:
+    """Column of the present vectors, and how its index compares them.
+
+    Attributes:
+        parameters: of its HNSW index, such as `m=16`; empty for the defaults.
+    """
+
+    column: Column
+    metric: Metric
+    parameters: tuple[str, ...]
+
+    def choose_type(self, dimensions: int) -> VectorType:
+        """Return the type of a column of other vectors: that of this one, or `halfvec` if only that can be indexed."""
+        whole = self.column.kind == "vector" and dimensions <= MAX_INDEXED["vector"]
+        return "vector" if whole else "halfvec"
+
+
+def find_text_column(table: PgvectorTable, name: str) -> Column:
+    """Return a table's column of texts. Raise `UnknownNameError` if there is none of that name, and `BadValueError` if
+    it is of another type.
+    """
+    column = _get_column(table, name)
+    if column.kind not in ("text", "varchar", "bpchar", "citext"):
+        raise BadValueError(f"the column {name} of {table.name} is of type {column.written}; it must be text", "text")
+    return column
+
+
+def find_old_column(connection: Connection, table: PgvectorTable, name: str) -> OldColumn:
+    """Return a table's column of present vectors, with metric and parameters of its index. Without an index, they are
+    cosine and the defaults.
+    """
+    column = _get_column(table, name)
+    if column.kind not in ("vector", "halfvec"):
+        raise BadValueError(
+            f"the column {name} of {table.name} is of type {column.written}; it must be vector or halfvec", "column"
+        )
+    metrics = {f"{column.kind}_{operators}": metric for metric, operators in OPERATOR_CLASSES.items()}
+    for index in find_indexes(connection, table, name):
+        if index.valid and index.operators in metrics:
+            return OldColumn(column, metrics[index.operators], index.parameters if index.method == "hnsw" else ())
+    return OldColumn(column, "cosine", ())
+
+
+def _get_column(table: PgvectorTable, name: str) -> Column:
+    """Return a column of a table by its name. Raise `UnknownNameError` if there is none."""
+    if name not in table.columns:
+        raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
+    return table.columns[name]
+
+
+def move_table(
+    connection: Connection,
+    table: PgvectorTable,
+    text: Column,
+    old: OldColumn,
+    into: VectorColumn,
+    encode: Callable[[Sequence[str]], Vectors],
+    on_ready: Callable[[], object],
+    on_progress: Progress,
+) -> FillCounts:
+    """Encode the texts of all rows into a second column, and build its index, while others search and write. Return the
+    numbers of rows.
+
+    A second run continues. Rows that are added, or whose text changes, are found again: a trigger empties their new
+    vector. The index is built without a lock.
+
+    Args:
+        connection: open connection.
+        table: the table.
+        text: column of the texts.
+        old: column of the present vectors, which stays as it is.
+        into: column of the new vectors, created if it is missing.
+        encode: maps texts to vectors `(n, d)`.
+        on_ready: called once the column is there and takes these vectors, before the first is written.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        BadValueError: as `ColumnFilling`, or if a text gives no finite vector.
+        ConflictError: as `ensure_column` and `ColumnFilling.fill`, or if another session holds the table.
+    """
+    filling = ColumnFilling(connection, table, text, into, BATCH_ROWS)
+    _limit_waiting(connection, table, into)
+
+    def agrees() -> bool:
+        """Return whether vectors that are there, such as those of an old column on the way back, are the encoder's."""
+        texts, stored = filling.read_filled(COMPARED_ROWS)
+        own = normalized_rows(encode(texts), np.float32) if texts else stored
+        return bool((own * normalized_rows(stored, np.float32)).sum(1).min() >= MIN_COSINE)
+
+    ensure_column(connection, table, into, agrees)
+    _watch_texts(connection, table, text, into)
+    on_ready()
+
+    def convert(keys: Sequence[Key], texts: Sequence[str]) -> tuple[Mask, Vectors]:
+        try:
+            vectors = normalized_rows(encode(texts), np.float32).numpy()
+        except NotFiniteError as error:
+            raise error.at(f"the text of the row {name_row(keys, error.position or 0)}") from None
+        directed = np.asarray(vectors.any(axis=1))
+        return directed, vectors[directed]
+
+    counts = filling.fill(convert, part_of(on_progress, 0.0, 0.9))
+    on_progress(0.9, f"building the index of {into.name}; rows are searched and written meanwhile")
+    _build_index(connection, table, old, into)
+    late = filling.fill(convert, part_of(on_progress, 0.99, 1.0))  # written while the index was built
+    return FillCounts(counts.written + late.written, late.empty, late.zero)
+
+
+def write_statements(connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn) -> list[str]:
+    """Return the lines that say how to switch, how to go back, and what to drop in the end, each an SQL statement."""
+
+    def write(statement: str, **names: str) -> str:
+        identifiers = {name: sql.Identifier(value) for name, value in names.items()}
+        composed = sql.SQL(statement).format(
+            table=table.name.identifier,
+            keys=sql.SQL(", ").join(map(sql.Identifier, table.key)),
+            operator=sql.SQL(OPERATORS[old.metric]),
+            **identifiers,
+        )
+        return composed.as_string(connection)
+
+    search = "SELECT {keys} FROM {table} ORDER BY {column} {operator} $1 LIMIT 10;"
+    return [
+        "-- the switch: search this column from now on, with queries by the new encoder",
+        write(search, column=into.name),
+        "-- the way back, with queries by the old encoder",
+        write(search, column=old.column.name),
+        "-- once the application writes the new vectors itself; until then the same command encodes rows written since",
+        write("DROP TRIGGER {trigger} ON {table};", trigger=_name_trigger(into)),
+        "-- once no search needs the old vectors",
+        write("ALTER TABLE {table} DROP COLUMN {column};", column=old.column.name),
+    ]
+
+
+def _limit_waiting(connection: Connection, table: PgvectorTable, into: VectorColumn) -> None:
+    """Let this session wait no longer than `LOCK_SECONDS` for others, end with its command, and be the only one that
+    fills the column.
+    """
+    connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+    try:  # PostgreSQL 13 does not have it
+        connection.execute(f"SET client_connection_check_interval = '{CHECK_SECONDS}s'")
+    except errors.UndefinedObject:
+        pass
+    connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, %s))", (into.name, table.oid))
+
+
+def _watch_texts(connection: Connection, table: PgvectorTable, text: Column, into: VectorColumn) -> None:
+    """Add the trigger that empties the new vector of a row whose text changes, unless the change brings a new vector
+    with it.
+    """
+    name = _name_trigger(into)
+    known = "SELECT 1 FROM pg_trigger WHERE tgname = %s AND tgrelid = %s"
+    if connection.execute(known, (name, table.oid)).fetchone():
+        return
+    schema = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = %s"
+    ((quoted,),) = connection.execute(schema, (table.oid,)).fetchall()
+    function = sql.SQL("{}.{}").format(sql.SQL(quoted), sql.Identifier(FORGET))
+    with connection.transaction():
+        # Through JSON, so that a column that is renamed or dropped makes no update fail.
+        connection.execute(
+            sql.SQL(
+                "CREATE OR REPLACE FUNCTION {}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                "NEW := jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], NULL)); RETURN NEW; END $$"
+            ).format(function)
+        )
+        connection.execute(
+            sql.SQL(
+                "CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW WHEN (OLD.{text} IS DISTINCT FROM "
+                "NEW.{text} AND OLD.{into} IS NOT DISTINCT FROM NEW.{into}) EXECUTE FUNCTION {function}({column})"
+            ).format(
+                name=sql.Identifier(name),
+                table=table.name.identifier,
+                text=sql.Identifier(text.name),
+                into=sql.Identifier(into.name),
+                function=function,
+                column=sql.Literal(into.name),
+            )
+        )
+
+
+def _name_trigger(into: VectorColumn) -> str:
+    """Return the name of the trigger of a column of new vectors."""
+    return f"lathe_{into.name}"[:MAX_NAME_BYTES]
+
+
+def _build_index(connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn) -> None:
+    """Build the index over the new vectors, with the metric and parameters of the old one, unless it is there. An index
+    whose building was interrupted is dropped first.
+    """
+    # It waits for transactions that began before it, however long these take: others do not wait for it.
+    connection.execute("SET lock_timeout = 0")
+    for index in find_indexes(connection, table, into.name):
+        if not index.valid:
+            connection.execute(sql.SQL("DROP INDEX CONCURRENTLY {}").format(sql.SQL(index.name)))
+    statement = format_index_statement(connection, table, into, old.metric, old.parameters, concurrently=True)
+    if not statement.startswith("--"):
+        connection.execute(statement)
