@@ -98,7 +98,7 @@ def test_the_cheapest_choice_that_no_other_beats_is_recommended():
         scores = {
             name: gain + own for name, gain, own in zip(("stay", "bridge", "encode again"), gains, noise, strict=True)
         }
-        return Migration("old", "new", "rows", True, scores, 9, Cost(9, 9, None, None), None, ()).recommended
+        return Migration("old", "new", "rows", True, scores, {}, 9, Cost(9, 9, None, None), ()).recommended
 
     assert recommend(0, 0, 0) == "stay"
     assert recommend(0, 5, 5) == "bridge"

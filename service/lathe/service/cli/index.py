@@ -1,4 +1,4 @@
-"""`lathe index`: listing, import, export, backup, restore and deletion of indexes.
+"""`lathe index`: listing, import, export, reindexing, backup, restore and deletion of indexes.
 
 An index's items are exported to a file, or to a table of PostgreSQL.
 """
@@ -12,6 +12,7 @@ import typer
 from lathe.service.cli.index_import import import_rows
 from lathe.service.cli.options import ProgressBar, flag, load_state, load_writable_state
 from lathe.service.cli.pgvector import ColumnType, PostgresUrl, record_column, require_driver
+from lathe.service.cli.reindex import reindex
 from lathe.service.errors import BadValueError, NotSupportedError
 from lathe.service.index.spec import Originals
 from lathe.training.reporting.text import align_columns
@@ -130,9 +131,12 @@ def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, An
     return {"id": item, "metadata": content.decode() if columns else parse_metadata(item, content)}
 
 
-app = typer.Typer(help="List, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List, fill, reindex, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None
+)
 app.command("import")(import_rows)
 app.command()(export)
+app.command()(reindex)
 
 Name = Annotated[str, typer.Argument(help="NAME")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]

@@ -1,15 +1,19 @@
-"""Three choices are measured on a sample of the rows, and the cheapest that no other beats is recommended.
+"""The choices are measured on a sample of the rows, and the cheapest that no other beats is recommended.
 
-stay          queries and rows by the present encoder
-bridge        queries by the new encoder, mapped to the present vectors of the rows
-encode again  queries and rows by the new encoder
+stay                    queries and rows by the present encoder
+map queries             the same, with queries mapped by an adapter that learns from judged searches
+bridge                  queries by the new encoder, mapped to the present vectors of the rows
+encode again, as small  queries and rows by the new encoder, reduced to the present dimensions if they are more
+encode again            queries and rows by the new encoder
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lathe.training.adaptation.ladder import TIMED_DOCUMENTS
 from lathe.training.adaptation.training import measure_seconds_per_document
@@ -24,20 +28,33 @@ from lathe.training.fitting.pairs import (
     list_own_text_notes,
     read_pairs,
 )
+from lathe.training.fitting.requests import CODES
 from lathe.training.migration.request import MIN_SAMPLE, MigrateRequest
 from lathe.training.reporting.text import MISSING, align_columns, format_duration, format_half_width
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 from lathe.transforms.base import QueryPairs, measure_relevance
-from lathe.transforms.chain import Chain
-from lathe.transforms.errors import TransformError
+from lathe.transforms.chain import Chain, build_steps, parse_steps
+from lathe.transforms.errors import InputError
 from lathe.transforms.learned.contrastive_alignment import MIN_PAIRS, make_alignment
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality.metrics import normalized_rows, search_recall_per_row
+from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
 
-STAY, BRIDGE, AGAIN = "stay", "bridge", "encode again"
+STAY, ADAPT, BRIDGE, SMALL, AGAIN = "stay", "map queries", "bridge", "encode again, as small", "encode again"
 """Names of the choices, cheapest first."""
+
+FOLDS = 3
+"""Number of parts of the judged queries: each is measured by an adapter that learns from the others."""
+
+NEAREST = 10
+"""Number of nearest rows whose agreement is measured without judged queries."""
+
+FLOAT_BYTES = 4
+"""Bytes of a stored dimension."""
+
+SMALLER = "pca:{dimensions}"
+"""Steps that reduce vectors of the new encoder to the present dimensions."""
 
 MAX_QUERIES = 1000
 """Maximum number of judged queries, whose relevant documents are encoded too."""
@@ -90,11 +107,12 @@ class Migration:
         source: name of the source.
         judged: whether judged queries were searched. If not, agreement was measured.
         scores: by choice, cheapest first, points of nDCG@10 of each query, or the share in % of the ten nearest rows by
-            the new encoder that are found from each held-out row, `(n,)`. Without a bridge, `bridge` is missing.
+            the new encoder that are found from each query or held-out row, `(n,)`. Choices that could not be measured
+            are missing.
+        vector_bytes: bytes of a stored vector by choice.
         documents: number of rows that were searched.
         cost: cost of encoding again.
-        problem: why there is no bridge; None if there is one.
-        notes: sentences on what was left out.
+        notes: sentences on what was measured and left out.
     """
 
     present: str
@@ -102,15 +120,41 @@ class Migration:
     source: str
     judged: bool
     scores: dict[str, Array]
+    vector_bytes: dict[str, int]
     documents: int
     cost: Cost
-    problem: str | None
     notes: tuple[str, ...]
 
     @property
     def recommended(self) -> str | None:
         """Name of the recommended choice; None without judged queries."""
         return list(self.scores)[choose_cheapest(list(self.scores.values()))] if self.judged else None
+
+    @property
+    def encodes_again(self) -> bool:
+        """Whether the recommended choice encodes all rows again."""
+        return self.recommended in (SMALL, AGAIN)
+
+    def plan_command(self, request: MigrateRequest) -> tuple[str, dict[str, str]] | None:
+        """Return the command of Lathe that makes what the recommended choice takes, and its options by field. Return
+        None if it takes nothing.
+
+        Args:
+            request: the request, whose rows and pairs are in files.
+        """
+        new = {"source": request.source.location, "encoder": request.to}
+        name = "-".join(re.findall("[a-z0-9]+", self.new.lower()))
+        present = request.encoder or self.present
+        match self.recommended:
+            case "map queries":
+                return "adapt", new | {"encoder": present, "pairs": str(request.pairs), "name": "adapted"}
+            case "bridge":
+                steps = {"steps": "contrastive_alignment", "target_encoder": present}
+                return "fit", new | {"name": f"{name}-bridge"} | steps
+            case "encode again, as small":
+                dimensions = self.vector_bytes[SMALL] // FLOAT_BYTES
+                return "fit", new | {"name": f"{name}-{dimensions}", "steps": SMALLER.format(dimensions=dimensions)}
+        return None
 
     def compare(self, choice: str, other: str = STAY) -> Interval:
         """Return the mean difference of two choices with its interval, paired by query."""
@@ -129,6 +173,12 @@ class Migration:
 
         queries = f"points on {len(self.scores[STAY]):,} judged queries"
         again = self.compare(AGAIN)
+        if self.recommended == ADAPT:
+            return (
+                f"Stay, and map queries: an adapter of the judged searches changes nDCG@10 by "
+                f"{_format(self.compare(ADAPT))} {queries}, and no row is encoded again. {self.new} changes it by "
+                f"{_format(again)}."
+            )
         if self.recommended == STAY:
             verdict = "which is a loss" if again.sign < 0 else "which is no gain beyond chance"
             # A search among few rows is easy for both encoders, so a sample can hide a gain among all rows.
@@ -141,19 +191,22 @@ class Migration:
                 f"by {_format(self.compare(AGAIN, BRIDGE))} more, and {self.cost.describe()}."
             )
         bridge = f" A bridge changes it by {_format(self.compare(BRIDGE))} instead." if BRIDGE in self.scores else ""
+        small = self.recommended == SMALL
+        size = f", in {self.vector_bytes[SMALL]:,} bytes a vector as now," if small else ""
         return (
-            f"Encode again: {self.new} changes nDCG@10 by {_format(again)} {queries}; {self.cost.describe()}.{bridge}"
+            f"Encode again: {self.new}{size} changes nDCG@10 by {_format(self.compare(SMALL if small else AGAIN))} "
+            f"{queries}; {self.cost.describe()}.{bridge}"
         )
 
     def format(self) -> str:
         """Return the decision as text: its sentences, a table of the choices, and notes."""
         measure = "nDCG@10" if self.judged else f"% of the ten nearest by {self.new}"
-        rows = [["choice", measure, "against stay", "encodes"]]
+        rows = [["choice", measure, "against stay", "bytes", "encodes"]]
         for choice, scores in self.scores.items():
             label = ("* " if choice == self.recommended else "  ") + choice
             difference = MISSING if choice == STAY else _format(self.compare(choice))
-            encoded = f"{self.cost.rows:,} rows" if choice == AGAIN else "queries"
-            rows.append([label, f"{scores.mean():.1f}", difference, encoded])
+            encoded = f"{self.cost.rows:,} rows" if choice in (SMALL, AGAIN) else "queries"
+            rows.append([label, f"{scores.mean():.1f}", difference, f"{self.vector_bytes[choice]:,}", encoded])
         return "\n\n".join([self.write_sentence(), align_columns(rows), *self.notes])
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +214,12 @@ class Migration:
         95 % interval.
         """
         choices = [
-            {"name": choice, "mean": float(scores.mean()), "difference": asdict(self.compare(choice))}
+            {
+                "name": choice,
+                "mean": float(scores.mean()),
+                "difference": asdict(self.compare(choice)),
+                "vector_bytes": self.vector_bytes[choice],
+            }
             for choice, scores in self.scores.items()
         ]
         return {
@@ -185,7 +243,8 @@ def decide_migration(
     """Measure on a sample of the rows what another encoder gains, and return the measurements with the decision.
 
     With judged queries, the choices are compared by nDCG@10. Without, only the agreement of the nearest rows is
-    measured. The bridge is the map that a reindexing fits, here on sampled rows that it is not measured by.
+    measured. Whatever is fitted learns from sampled rows, or judged queries, that it is not measured by; the bridge is
+    the map that a reindexing fits.
 
     Args:
         request: what to compare.
@@ -197,6 +256,7 @@ def decide_migration(
         FitError: for one encoder twice, a source of vectors, too few rows or queries, or malformed pairs.
         SourceError: if a file cannot be read.
         EncoderError: if an encoder fails on a text.
+        TransformError: if there are too few rows to fit codes of the requested bytes on.
     """
     if present.fingerprint == new.fingerprint:
         raise FitError(f"{new.name} and {present.name} give the same vectors: name another encoder")
@@ -215,22 +275,31 @@ def decide_migration(
     old = _encode(present, documents, part_of(on_progress, 0.0, 0.5)).vectors
     encoding = _encode(new, documents, part_of(on_progress, 0.5, 0.9))
 
-    # The bridge is not measured by what it is fitted on: judged documents, or every fifth row, stay out of its fit.
-    rows = np.arange(len(others))
-    fitted = rows if judged else rows[rows % HELDOUT_SHARE > 0]
-    on_progress(0.9, f"fitting a bridge on {len(fitted):,} rows")
-    bridge, problem = _fit_bridge(encoding.vectors[fitted], old[fitted])
-    notes = [f"There is no bridge: {problem}." if problem else f"The bridge was fitted on {len(fitted):,} rows."]
-    if judged is None:
-        held_out = rows[::HELDOUT_SHARE]
-        scores = _measure_agreement(encoding.vectors[held_out], old[held_out], bridge)
-    else:
+    fitted = held_out = np.arange(len(others))
+    if judged is not None:
         queries = list(judged.documents)
-        positions = {text: position for position, text in enumerate(documents)}
-        own = find_own_texts(queries, documents)
+    elif request.queries is not None:
+        queries = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed).texts
+    else:
+        held_out, fitted = fitted[::HELDOUT_SHARE], fitted[fitted % HELDOUT_SHARE > 0]
+        queries = [others[row] for row in held_out]
+    if len(fitted) < len(others):
+        old_queries, new_queries = old[held_out], encoding.vectors[held_out]
+    else:
+        old_queries, new_queries = _encode_queries(present, queries), _encode_queries(new, queries)
+
+    own = find_own_texts(queries, documents)
+    positions = {text: position for position, text in enumerate(documents)}
+    answers = (
+        _find_nearest(new_queries, encoding.vectors, own)
+        if judged is None
+        else judged.list_relevant(positions.__getitem__)
+    )
+    pairs = QueryPairs(old_queries, old, answers, own)
+    on_progress(0.9, f"fitting a bridge on {len(fitted):,} rows")
+    choices, notes = _build_choices(request, pairs, new_queries, encoding.vectors, fitted)
+    if judged is not None:
         notes += [*judged.notes, *list_own_text_notes([own])]
-        pairs = QueryPairs(encode_queries(present, queries), old, judged.list_relevant(positions.__getitem__), own)
-        scores = _measure_ndcg(pairs, encode_queries(new, queries), encoding.vectors, bridge)
     if sampled.rows > len(documents):
         notes.append(
             f"Measured among {len(documents):,} of {sampled.rows:,} rows. Among all, scores are lower, and differences "
@@ -242,7 +311,16 @@ def decide_migration(
         request, new, sampled.texts, [tokens[text] for text in sampled.texts], sampled.rows - sampled.blank
     )
     return Migration(
-        present.name, new.name, source.name, judged is not None, scores, len(documents), cost, problem, tuple(notes)
+        present.name,
+        new.name,
+        source.name,
+        judged is not None,
+        # Agreement with the new encoder is recall of its ten nearest rows.
+        {name: 100 * measure_relevance(searched)[0 if judged else 1] for name, searched in choices.items()},
+        {name: request.bytes or FLOAT_BYTES * searched.documents.shape[1] for name, searched in choices.items()},
+        len(documents),
+        cost,
+        tuple(notes),
     )
 
 
@@ -267,44 +345,91 @@ def _encode(encoder: TextEncoder, documents: Sequence[str], on_progress: Progres
     return replace(encoding, vectors=normalized_rows(encoding.vectors, np.float32).numpy())
 
 
-def _fit_bridge(new: FloatArray, old: FloatArray) -> tuple[Callable[[FloatArray], FloatArray] | None, str | None]:
-    """Fit the map from vectors of the new encoder `(n, d)` to the present ones `(n, k)` that a reindexing fits. Return
-    `(map, None)`, or `(None, the reason why there is none)`.
-    """
-    if len(new) < MIN_PAIRS:
-        return None, f"{len(new)} rows are left to fit it on, and {MIN_PAIRS} are needed"
-    try:
-        return Chain([make_alignment(new.shape[1], old.shape[1])]).fit(new, targets=old).transform, None
-    except TransformError as error:
-        return None, str(error)
+def _encode_queries(encoder: TextEncoder, queries: Sequence[str]) -> FloatArray:
+    """Encode queries with the encoder's prompt for queries, and return unit vectors `(n, d)`."""
+    return normalized_rows(encode_queries(encoder, queries), np.float32).numpy()
 
 
-def _measure_ndcg(
-    present: QueryPairs, queries: FloatArray, documents: FloatArray, bridge: Callable[[FloatArray], FloatArray] | None
-) -> dict[str, Array]:
-    """Return nDCG@10 of each query in points by choice, cheapest first.
+def _find_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of a query and the row of a document for each of its ten nearest documents, `(10 n, 2)`. Documents
+    that are the query's own text are left out.
 
     Args:
-        present: judged queries and documents by the present encoder.
-        queries: the same queries by the new encoder.
-        documents: the same documents by the new encoder.
-        bridge: map to the vectors of the present encoder; None if there is none.
+        queries: unit vectors `(n, d)`.
+        documents: unit vectors `(m, d)`.
+        own: row of a query and row of the document that is its own text, `(e, 2)`.
     """
-    choices = {STAY: present}
-    if bridge is not None:
-        choices[BRIDGE] = replace(present, queries=bridge(queries))
-    choices[AGAIN] = replace(present, queries=queries, documents=documents)
-    return {choice: 100 * measure_relevance(pairs)[0] for choice, pairs in choices.items()}
+    similarities = queries @ documents.T
+    similarities[own[:, 0], own[:, 1]] = -np.inf
+    nearest = np.argpartition(-similarities, NEAREST, axis=1)[:, :NEAREST]
+    return np.stack([np.repeat(np.arange(len(queries)), NEAREST), nearest.ravel()], axis=1)
 
 
-def _measure_agreement(
-    new: FloatArray, old: FloatArray, bridge: Callable[[FloatArray], FloatArray] | None
-) -> dict[str, Array]:
-    """Return, by choice, the share in % of each row's ten nearest rows by the new encoder that are found."""
-    scores = {STAY: search_recall_per_row(new, old, old)}
-    if bridge is not None:
-        scores[BRIDGE] = search_recall_per_row(new, bridge(new), old)
-    return {choice: 100 * shares for choice, shares in scores.items()}
+def _build_choices(
+    request: MigrateRequest, present: QueryPairs, queries: FloatArray, documents: FloatArray, fitted: NDArray[np.int64]
+) -> tuple[dict[str, QueryPairs], list[str]]:
+    """Return queries and documents as they are compared in each choice, cheapest first, and notes on what is missing.
+
+    Args:
+        request: the request.
+        present: queries and documents by the present encoder.
+        queries: the same queries by the new encoder, `(n, d)`.
+        documents: the same documents by the new encoder, `(m, d)`.
+        fitted: rows of documents to fit on.
+    """
+    old, new = present.documents[fitted], documents[fitted]
+    stored, again = (_fit_codes(rows, request.bytes) for rows in (old, new))
+    choices, notes = {STAY: stored(present)}, []
+    moved = replace(present, queries=queries, documents=documents)
+    try:
+        if request.pairs is not None:
+            choices[ADAPT] = stored(replace(present, queries=_adapt_queries(present, request.seed)))
+    except InputError as error:
+        notes.append(f"Mapping queries was not tried: {error}.")
+    try:
+        if len(new) < MIN_PAIRS:
+            raise InputError(f"{len(new)} rows are left to fit it on, and {MIN_PAIRS} are needed")
+        bridge = Chain([make_alignment(new.shape[1], old.shape[1])]).fit(new, targets=old)
+        choices[BRIDGE] = stored(replace(present, queries=bridge.transform(queries)))
+        notes.append(f"The bridge was fitted on {len(new):,} rows.")
+    except InputError as error:
+        notes.append(f"There is no bridge: {error}.")
+    try:
+        if request.bytes is None and new.shape[1] > old.shape[1]:
+            smaller = Chain(parse_steps(SMALLER.format(dimensions=old.shape[1]))).fit(new)
+            choices[SMALL] = moved.map(smaller.transform_queries, smaller.floats)
+    except InputError as error:
+        notes.append(f"As many bytes as now were not tried: {error}.")
+    if request.pairs is not None:  # the agreement of the new encoder with itself says nothing
+        choices[AGAIN] = again(moved)
+    return choices, notes
+
+
+def _fit_codes(rows: FloatArray, size: int | None) -> Callable[[QueryPairs], QueryPairs]:
+    """Fit codes of `size` bytes on rows, and return the function that stores the documents of pairs as codes. Without a
+    size, it returns them as they are.
+    """
+    if size is None:
+        return lambda pairs: pairs
+    codes = Chain(build_steps([{"kind": CODES, "bytes": size}])).fit(rows)
+    return lambda pairs: pairs.map(codes.transform_queries, codes.floats)
+
+
+def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
+    """Return the queries as adapters map them, `(n, d)`, each by one that did not learn from it: there are `FOLDS`
+    adapters, for as many parts.
+
+    Raises:
+        InputError: if there are too few queries to learn from.
+    """
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    mapped = np.empty_like(pairs.queries)
+    for fold in range(FOLDS):
+        part = order[fold::FOLDS]
+        adapter = Chain(parse_steps("query_adapter"))
+        adapter.fit(pairs.documents, pairs=pairs.select(np.sort(np.setdiff1d(order, part))))
+        mapped[part] = adapter.transform_queries(pairs.queries[part])
+    return mapped
 
 
 def _estimate_cost(

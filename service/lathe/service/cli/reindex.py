@@ -1,0 +1,108 @@
+"""`lathe index reindex`: the move of a running server's index to another encoder or chain."""
+
+import time
+from typing import Annotated, Any
+
+import httpx2
+import typer
+
+from lathe.service.cli.options import ProgressBar, build_request, flag, load_state, take_fields
+from lathe.service.errors import ServiceError, UnavailableError
+from lathe.service.index.spec import ReindexRequest
+
+POLL_SECONDS = 0.5
+"""Seconds between two questions how far the job is."""
+AWAY_SECONDS = 120
+"""Seconds that a server may be away, as during a restart, while its job is waited for."""
+
+
+class ServerClient:
+    """Requests of a command to the running server, with the admin key of its state folder.
+
+    Args:
+        url: address of the server.
+    """
+
+    def __init__(self, url: str) -> None:
+        settings, home = load_state()
+        key = next(iter(settings.admin_keys), None) or home.admin_key.read_text().strip()
+        self.url = url
+        self.client = httpx2.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60)
+
+    def request(self, method: str, path: str, json: Any = None) -> tuple[int, dict[str, Any]]:
+        """Send a request. Return the status and the JSON body of the answer.
+
+        Raises:
+            UnavailableError: if no server answers.
+            ServiceError: if the server answers with an error.
+        """
+        try:
+            answer = self.client.request(method, path, json=json)
+        except httpx2.TransportError as error:
+            raise UnavailableError(
+                f"no server answers at {self.url} ({error}): start it with lathe serve, or name it with --server"
+            ) from None
+        body = answer.json()
+        if answer.is_error:
+            raise ServiceError(body["error"]["message"], status=answer.status_code)
+        return answer.status_code, body
+
+    def wait_for_job(self, job_id: str, progress: ProgressBar) -> dict[str, Any]:
+        """Show a job's progress until it has ended, and return its result. A server that restarts meanwhile is waited
+        for.
+
+        Raises:
+            ServiceError: if the job failed or was cancelled, or no server answers for `AWAY_SECONDS`.
+        """
+        answered = time.monotonic()
+        while True:
+            try:
+                _, job = self.request("GET", f"/jobs/{job_id}")
+            except UnavailableError:
+                if time.monotonic() - answered > AWAY_SECONDS:
+                    raise
+            else:
+                answered = time.monotonic()
+                progress(job["progress"], job["message"])
+                if job["state"] == "succeeded":
+                    result: dict[str, Any] = job["result"]
+                    return result
+                if job["state"] in ("failed", "cancelled"):
+                    raise ServiceError(job["error"] or "the job was cancelled")
+            time.sleep(POLL_SECONDS)
+
+
+Server = Annotated[str, flag("--server", "Address of the server.", envvar="LATHE_SERVER")]
+
+
+@take_fields(ReindexRequest, texts=None)
+def reindex(
+    name: Annotated[str, typer.Argument(help="NAME of an index of the running server")],
+    fields: dict[str, Any],
+    server: Server = "http://127.0.0.1:8080",
+) -> None:
+    """Build an index again by another chain or encoder, or with another graph, while the server goes on to serve it.
+
+    Another encoder, which the server must know, encodes the texts of all items again; the server loads it first. The
+    index switches when all is built. It prints the command that goes back. Without options, rows of deleted items are
+    removed. If the command is stopped, the server's job goes on.
+    """
+    reindex_on_server(name, build_request(ReindexRequest, fields), server)
+
+
+def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
+    """Reindex an index of the running server, with a progress bar, and print the outcome and the way back."""
+    client = ServerClient(server)
+    with ProgressBar() as progress:
+        _, before = client.request("GET", f"/indexes/{name}")
+        while request.encoder and client.request("PUT", f"/encoders/{request.encoder}")[0] == httpx2.codes.ACCEPTED:
+            progress(0.0, f"the server loads {request.encoder}")
+            time.sleep(POLL_SECONDS)
+        _, job = client.request("POST", f"/indexes/{name}/reindex", request.model_dump(exclude_none=True))
+        result = client.wait_for_job(job["job_id"], progress)
+    typer.echo(
+        f"{name}: {result['rows']:,} items through {result['chain']} in {result['seconds']:,.0f} s, space "
+        f"{result['space_id']}"
+    )
+    if request.encoder and before["encoder"]:
+        typer.echo(f"The way back: lathe index reindex {name} --encoder {before['encoder']} --chain {before['chain']}")
