@@ -12,7 +12,7 @@ pytestmark = pytest.mark.services
 
 PAGES = [
     *("#/", "#/chains", "#/chains/compact", "#/indexes", "#/indexes/notes", "#/try", "#/compare", "#/jobs"),
-    *("#/fit", "#/adapt", "#/train", "#/nowhere"),
+    *("#/fit", "#/adapt", "#/migrate", "#/train", "#/nowhere"),
 ]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 GAIN = {"ndcg_at_10": 0.5, "gain": 0.01, "ci95": 0.02}

@@ -1,4 +1,4 @@
-"""Jobs: fits, advice, reindexings, trainings and adaptations, each in a process of its own.
+"""Jobs: fits, advice, reindexings, trainings, adaptations and migrations, each in a process of its own.
 
 http/routes ──► JobQueue ◄── JobRunner ──► process ──► the code of the job's kind
                 │            in a server's thread for a folder, in `lathe worker` for Redis

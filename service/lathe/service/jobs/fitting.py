@@ -1,4 +1,4 @@
-"""Jobs that fit chains: a fit, and advice with the fit that may follow."""
+"""Jobs that fit chains or decide what to store: a fit, advice with the fit that may follow, and a migration."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from lathe.transforms.files import write_synced
 from lathe.transforms.progress import Progress, part_of
 
 if TYPE_CHECKING:
-    from lathe.service.jobs.requests import AdviseJob, FitJob
+    from lathe.service.jobs.requests import AdviseJob, FitJob, MigrateJob
     from lathe.training.encoder.text_encoder import TextEncoder
 
 ADVICE_SHARE = 0.6
@@ -69,6 +69,17 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
         except (TrainingError, TransformError) as error:  # the advice holds all the same
             result |= {"fit": None, "fit_error": str(error)}
     return result
+
+
+def run_migrate_job(job: "MigrateJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Decide whether another encoder is worth it, and return the decision as JSON."""
+    from lathe.training.encoder.opening import open_encoder
+    from lathe.training.migration.decision import decide_migration
+
+    request = locate_inputs(job.request, job.files, folder)
+    on_progress(0.0, "loading the encoders")
+    present, new = (open_encoder(spec, settings.device, settings.vector_stores) for spec in (job.encoder, job.new))
+    return decide_migration(request, present, new, on_progress).to_json()
 
 
 def _open_encoder(spec: EncoderSpec | None, settings: Settings) -> "TextEncoder | None":

@@ -23,6 +23,7 @@ from lathe.service.jobs.requests import (
     AnyJob,
     FitJob,
     JobRequest,
+    MigrateJob,
     ReindexJob,
     TrainJob,
     parse_request,
@@ -65,6 +66,10 @@ def run_request(request: AnyJob, folder: Path, settings: Settings, on_progress: 
             from lathe.service.jobs.training import run_adapt_job
 
             return run_adapt_job(request, folder, settings, on_progress)
+        case MigrateJob():
+            from lathe.service.jobs.fitting import run_migrate_job
+
+            return run_migrate_job(request, folder, settings, on_progress)
 
 
 class _ProgressReporter:

@@ -17,6 +17,7 @@ from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import NewFit, SourcedRequest
+from lathe.training.migration.request import MigrateRequest
 
 
 def _require_input_name(name: str) -> str:
@@ -126,13 +127,22 @@ class AdaptJob(_SourcedJob):
     request: AdaptRequest
 
 
-AnyJob = FitJob | AdviseJob | ReindexJob | TrainJob | AdaptJob
+class MigrateJob(_SourcedJob):
+    """A decision between two encoders, with the specs of both."""
+
+    encoder: EncoderSpec
+    new: EncoderSpec
+    request: MigrateRequest
+
+
+AnyJob = FitJob | AdviseJob | ReindexJob | TrainJob | AdaptJob | MigrateJob
 KINDS: dict[str, type[AnyJob]] = {
     "fit": FitJob,
     "advise": AdviseJob,
     "reindex": ReindexJob,
     "train": TrainJob,
     "adapt": AdaptJob,
+    "migrate": MigrateJob,
 }
 
 

@@ -279,7 +279,10 @@ def decide_migration(
     if judged is not None:
         queries = list(judged.documents)
     elif request.queries is not None:
-        queries = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed).texts
+        searches = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
+        if searches.vectors is not None:
+            raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
+        queries = searches.texts
     else:
         held_out, fitted = fitted[::HELDOUT_SHARE], fitted[fitted % HELDOUT_SHARE > 0]
         queries = [others[row] for row in held_out]

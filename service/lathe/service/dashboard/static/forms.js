@@ -8,6 +8,7 @@ import { readSource, withinLimit } from "./upload.js";
 const JOBS = [
   ["#/fit", "Fit a chain", "from texts or vectors, to smaller or better vectors"],
   ["#/adapt", "Adapt to searches", "from judged searches, to the change that helps most"],
+  ["#/migrate", "Compare encoders", "from rows and judged searches, to whether another encoder is worth it"],
   ["#/train", "Train an encoder", "from labelled data, to the next version of an encoder"],
 ];
 
@@ -29,7 +30,7 @@ export async function loadServer(_args, options) {
   return { encoders, most: info.max_body_bytes };
 }
 
-/** Create the links between the forms of the three kinds of jobs. */
+/** Create the links between the forms of the kinds of jobs. */
 export function jobChoice(address) {
   const link = ([href, name, says]) =>
     h(

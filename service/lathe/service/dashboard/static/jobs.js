@@ -15,6 +15,7 @@ const KINDS = {
   train: "Training of an encoder",
   advise: "Advice",
   reindex: "Reindexing",
+  migrate: "Comparison of encoders",
 };
 
 /** Return the name of a job's kind. */

@@ -14,6 +14,7 @@ import { jobView } from "./job.js";
 import { jobsView } from "./jobs.js";
 import { wireKeys } from "./keys.js";
 import { EVERY_MS, takeSample } from "./live.js";
+import { migrateView } from "./migrate.js";
 import { clearNotice, sentenceOf } from "./notices.js";
 import { overviewView } from "./overview.js";
 import { trainView } from "./train.js";
@@ -43,6 +44,7 @@ const PAGES = {
   "indexes/": indexView,
   fit: fitView,
   adapt: adaptView,
+  migrate: migrateView,
   train: trainView,
 };
 

@@ -20,6 +20,9 @@ export function resultSection(job) {
   if (job.kind === "adapt" && job.result.sentence) {
     return adaptation(job.result);
   }
+  if (job.kind === "migrate") {
+    return migration(job.result);
+  }
   if (job.kind === "train" && job.result.certificate) {
     return section("Result", ...trainedEncoder(job.result));
   }
@@ -124,6 +127,24 @@ function adaptation(result) {
           : null,
       ],
     ]),
+  );
+}
+
+/** What a comparison of encoders recommends, and what each choice gives. */
+function migration(result) {
+  const judged = result.measure === "ndcg_at_10";
+  const rows = result.choices.map(({ name, mean, difference: { value, low, high }, vector_bytes: bytes }) => [
+    name === result.recommended ? [name, " ", h("span", { class: "badge good" }, "recommended")] : name,
+    { number: number(mean, 1) },
+    { number: name === "stay" ? "" : gain({ gain: value / 100, ci95: low === null ? null : (high - low) / 200 }) },
+    { number: exactBytes(bytes) },
+  ]);
+  const measure = judged ? "nDCG@10 in points" : `% of the ten nearest by ${result.to}`;
+  return section(
+    "Decision",
+    h("p", { class: "lead", id: "recommendation" }, result.sentence),
+    warningList(result.notes),
+    table("Choices, cheapest first", ["choice", measure, "against stay", "bytes per vector"], rows, { stack: true }),
   );
 }
 

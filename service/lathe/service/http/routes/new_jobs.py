@@ -1,4 +1,6 @@
-"""Routes that queue jobs: fits of chains, advice on vectors, trainings of encoders, adaptations to judged searches."""
+"""Routes that queue jobs: fits of chains, advice on vectors, trainings of encoders, adaptations to judged searches, and
+decisions between two encoders.
+"""
 
 from collections.abc import Callable
 
@@ -23,7 +25,7 @@ from lathe.service.jobs.job import (
     FILE_OF_TARGETS,
     Job,
 )
-from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, TrainJob
+from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, MigrateJob, TrainJob
 from lathe.service.jobs.sources import (
     JobSource,
     locate_data_sets,
@@ -38,6 +40,7 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.pairs import divide_pairs, read_pairs
 from lathe.training.fitting.requests import NewFit, RowSource
+from lathe.training.migration.request import MigrateRequest
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
@@ -284,3 +287,26 @@ def _create_adapt_job(services: Services, json_body: bytes) -> Job:
     located = request.with_paths(paths).model_copy(update={"folders": folders})
     job = AdaptJob(encoder=engine.spec, request=located, files=tuple(source.files))
     return services.jobs.submit("adapt", job.to_json(), source.files)
+
+
+@router.post("/migrate", dependencies=ADMIN, openapi_extra=describe_body(MigrateRequest), status_code=202)
+async def migrate(request: Request, services: ServicesDep) -> Response:
+    """Queue a job that decides whether another encoder is worth it. Answer 202 with the job's id and URL.
+
+    It compares to stay, to map queries, and to encode all rows again. It changes nothing.
+    """
+    return await _queue(_create_migrate_job, request, services)
+
+
+def _create_migrate_job(services: Services, json_body: bytes) -> Job:
+    """Check the JSON body of a migration's decision, queue its job with the data sent, and return the job."""
+    request = validate_json(json_body, MigrateRequest)
+    present = _find_encoder(services, request.encoder, "encoder")
+    new = _find_encoder(services, request.to, "to")
+    source = receive_source(request.source, services.settings.data_root)
+    source.check_distinct("a migration")
+    paths = {"source": source.path} | _store_queries(request.queries, None, source.files, services)
+    if request.pairs is not None:
+        paths["pairs"] = store_pairs("pairs", request.pairs, source.files, services.settings.data_root)
+    job = MigrateJob(encoder=present, new=new, request=request.with_paths(paths), files=tuple(source.files))
+    return services.jobs.submit("migrate", job.to_json(), source.files)
