@@ -20,10 +20,11 @@ QUERIES = 100
 class NoisyEncoder(HashingEncoder):
     """Encoder of "document N" and "query N" as one vector of N, with noise in queries, turned by an orthogonal map."""
 
-    def __init__(self, name, noise, turn=0, upstream=None):
+    def __init__(self, name, noise, turn=0, upstream=None, width=16, stray=0):
         self.name, self.fingerprint, self.noise = name, name, noise
         self.spec = SimpleNamespace(upstream=upstream)
-        self.turn = np.linalg.qr(np.random.default_rng(turn).normal(size=(16, 16)))[0]
+        self.turn = np.linalg.qr(np.random.default_rng(turn).normal(size=(width, width)))[0][:16]
+        self.stray = stray  # so much more noise have half of the numbers of a query, which a map can learn to weaken
 
     def encode(self, texts, prompt_name=None, **options):
         rows = []
@@ -31,7 +32,9 @@ class NoisyEncoder(HashingEncoder):
             kind, number = text.split()
             row = np.random.default_rng(int(number)).normal(size=16)
             if kind == "query":
-                row += self.noise * np.random.default_rng(10_000 + int(number)).normal(size=16)
+                row = row + self.noise * (1 + self.stray * (np.arange(16) < 8)) * np.random.default_rng(
+                    10_000 + int(number)
+                ).normal(size=16)
             rows.append(row @ self.turn)
         rows = np.array(rows) / np.linalg.norm(rows, axis=1, keepdims=True)
         return Encoding(rows.astype(np.float32), np.full(len(texts), 5))
@@ -42,9 +45,14 @@ def decide(tmp_path):
     """Return a function that decides between two encoders of 600 documents with 100 judged queries."""
     source = tmp_path / "documents.txt"
     source.write_text("\n".join(f"document {n}" for n in range(600)))
-    judged = [QueryPair(query=f"query {n}", document=f"document {n}") for n in range(QUERIES)]
 
-    def run(present, new, pairs=judged, **fields):
+    def judge(count):
+        return [QueryPair(query=f"query {n}", document=f"document {n}") for n in range(count)]
+
+    def run(present, new, queries=QUERIES, pairs=None, source_of_queries=None, **fields):
+        if source_of_queries:
+            fields["queries"] = {"path": str(source_of_queries)}
+        pairs = judge(queries) if queries and pairs is None else pairs
         request = MigrateRequest(to=new.name, source={"path": str(source)}, pairs=pairs, sample_rows=500, **fields)
         return decide_migration(request, present, new, no_progress)
 
@@ -77,8 +85,40 @@ def test_rows_are_encoded_again_where_a_bridge_loses(decide):
     assert "600 rows take" in sentence and "0.003 M tokens, 0.01 at 2 a million" in sentence
 
 
+def test_queries_are_mapped_where_an_adapter_gains_as_much_as_another_encoder(decide):
+    found = decide(NoisyEncoder("old", 0.6, stray=4), NoisyEncoder("new", 0.6, turn=1, stray=4), queries=400)
+    assert found.recommended == "map queries", found.format()
+    sentence = found.write_sentence()
+    assert sentence.startswith("Stay, and map queries: an adapter of the judged searches changes nDCG@10 by +")
+    few = decide(NoisyEncoder("old", 0.6, stray=4), NoisyEncoder("new", 0.6, turn=1, stray=4))
+    assert "map queries" not in few.scores and "Mapping queries was not tried: " in few.format()
+
+
+def test_a_wider_encoder_is_also_measured_in_the_bytes_of_now(decide):
+    found = decide(NoisyEncoder("old", 2), NoisyEncoder("new", 0.2, turn=1, width=24))
+    assert found.vector_bytes == {"stay": 64, "bridge": 64, "encode again, as small": 64, "encode again": 96}
+    assert found.recommended in ("bridge", "encode again, as small")
+    # The documents have 16 independent numbers, so as many dimensions lose nothing.
+    assert found.scores["encode again, as small"].mean() == pytest.approx(found.scores["encode again"].mean(), abs=1)
+
+
+def test_all_choices_are_measured_in_codes_where_vectors_are_stored_as_codes(decide):
+    found = decide(NoisyEncoder("old", 1), NoisyEncoder("new", 0.2, turn=1, width=24), bytes=2)
+    assert found.vector_bytes == dict.fromkeys(["stay", "bridge", "encode again"], 2)
+    floats = decide(NoisyEncoder("old", 1), NoisyEncoder("new", 0.2, turn=1, width=24))
+    assert all(found.scores[name].mean() < floats.scores[name].mean() for name in found.scores)
+
+
+def test_searches_that_nobody_judged_are_compared_with_the_new_encoders_nearest_rows(decide, tmp_path):
+    (tmp_path / "queries.txt").write_text("\n".join(f"query {n}" for n in range(50)))
+    same = decide(
+        NoisyEncoder("old", 0.5), NoisyEncoder("new", 0.5), queries=0, source_of_queries=tmp_path / "queries.txt"
+    )
+    assert len(same.scores["stay"]) == 50 and same.scores["stay"].mean() == 100 and same.recommended is None
+
+
 def test_without_judged_queries_nothing_is_recommended(decide):
-    found = decide(NoisyEncoder("old", 0), NoisyEncoder("new", 0, turn=1), pairs=None)
+    found = decide(NoisyEncoder("old", 0), NoisyEncoder("new", 0, turn=1), queries=0)
     assert found.recommended is None and found.to_json()["measure"] == "agreement_at_10"
     assert found.scores["stay"].mean() == pytest.approx(100, abs=1)
     assert "nothing about which are better" in found.write_sentence()
@@ -121,4 +161,4 @@ def test_one_encoder_twice_few_queries_and_few_rows_are_refused(decide, tmp_path
         decide(old, new, pairs=[QueryPair(query=f"query {n}", document="document 1") for n in range(2)])
     (tmp_path / "documents.txt").write_text("document 1\ndocument 2")
     with pytest.raises(FitError, match="2 different rows"):
-        decide(old, new, pairs=None)
+        decide(old, new, queries=0)

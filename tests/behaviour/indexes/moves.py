@@ -1,0 +1,184 @@
+"""Kills a move to another encoder at random moments while a thread searches and another writes.
+
+    python -m tests.behaviour.indexes.moves --old ENCODER --new ENCODER --texts FILE.jsonl --rows 5000
+
+Every search asks for the text of a row, in the column and by the encoder that it has chosen, and must find that row
+first. A trigger of the database counts the vectors that each version of a row gets. In the end each row must have the
+vector of its present text, and none may have been encoded twice.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from benchmarks.postgres import run_postgres
+from lathe.service.cli.options import load_encoder, load_state
+from lathe.training.encoder.text_encoder import with_document_prompt
+from tests.helpers import eventually
+
+SEARCHES, WRITES = 20, 4
+"""Searches and writes a second."""
+AUDIT = """
+CREATE TABLE audit (id bigint, text_digest text);
+CREATE FUNCTION record_vector() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF to_jsonb(NEW)->>'new' IS NOT NULL AND to_jsonb(OLD)->>'new' IS NULL THEN
+        INSERT INTO audit VALUES (NEW.id, md5(NEW.body));
+    END IF; RETURN NULL; END $$;
+CREATE TRIGGER audit AFTER UPDATE ON docs FOR EACH ROW EXECUTE FUNCTION record_vector();
+"""
+
+
+class Traffic:
+    """Searches and writes of a table in two threads, until the block ends.
+
+    Attributes:
+        searches, writes: how many there were.
+        wrong: searches that did not find their own row first.
+        column: column that is searched; changed by the switch.
+    """
+
+    def __init__(self, url: str, texts: list[str], encoders: dict[str, Any]) -> None:
+        self.url, self.texts, self.encoders = url, texts, encoders
+        self.column, self.ended, self.wrong = "embedding", threading.Event(), []
+        self.searches = self.writes = 0
+        self.latencies: list[float] = []
+        self.threads = [threading.Thread(target=run, daemon=True) for run in (self.search, self.write)]
+
+    def __enter__(self) -> "Traffic":
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+    def search(self) -> None:
+        """Search for the text of a random row, which is not written meanwhile."""
+        chooser = random.Random(1)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            while not self.ended.wait(1 / SEARCHES):
+                column, row = self.column, chooser.randrange(len(self.texts) // 2)
+                vector = str(self.encoders[column].encode([self.texts[row]]).vectors[0].tolist())
+                begun = time.monotonic()
+                query = f"SELECT id, {column} <=> %s FROM docs ORDER BY {column} <=> %s LIMIT 10"
+                found = connection.execute(query, (vector, vector)).fetchall()
+                self.latencies.append(time.monotonic() - begun)
+                self.searches += 1
+                # Duplicates of a text are as near; of another space's vectors, none would be.
+                if not found or found[0][1] > 0.01:
+                    self.wrong.append((column, row, found[:1]))
+
+    def write(self) -> None:
+        """Insert, change and delete rows of the second half, as an application that knows the old vectors alone."""
+        chooser = random.Random(2)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            while not self.ended.wait(1 / WRITES):
+                row = chooser.randrange(len(self.texts) // 2, len(self.texts)) + 1
+                text = f"{self.texts[row - 1]} {chooser.random()}"
+                match self.writes % 3:
+                    case 0:
+                        connection.execute("INSERT INTO docs (body) VALUES (%s)", (text,))
+                    case 1:
+                        connection.execute("UPDATE docs SET body = %s WHERE id = %s", (text, row))
+                    case 2:
+                        connection.execute("DELETE FROM docs WHERE id = %s", (row,))
+                self.writes += 1
+
+
+def try_pgvector(texts: list[str], old: str, new: str, kills: int, seed: int) -> dict[str, Any]:
+    """Move a table of texts while it is searched and written, with so many kills. Return figures and what was wrong."""
+    settings, _ = load_state()
+    encoders = {
+        column: with_document_prompt(load_encoder(settings, name))
+        for column, name in (("embedding", old), ("new", new))
+    }
+    vectors = encoders["embedding"].encode(texts).vectors
+    moments, figures = random.Random(seed), {"rows": len(texts), "kills": 0}
+    with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE TABLE docs (id bigserial PRIMARY KEY, body text, embedding vector({vectors.shape[1]}))"
+        )
+        with connection.cursor() as cursor, cursor.copy("COPY docs (body, embedding) FROM STDIN") as copy:
+            for text, vector in zip(texts, vectors, strict=True):
+                copy.write_row((text, str(vector.tolist())))
+        connection.execute("CREATE INDEX ON docs USING hnsw (embedding vector_cosine_ops)")
+        connection.execute(AUDIT)
+        command = ["pgvector", "move", "--table", "docs", "--text", "body", "--to", new, "--into", "new"]
+        program = [sys.executable, "-c", "from lathe.service.cli.main import main; main()", *command]
+        environment = os.environ | {"LATHE_POSTGRES_URL": server.url}
+
+        def count_encoded() -> int:
+            return int(connection.execute("SELECT count(*) FROM audit").fetchone()[0])
+
+        with Traffic(server.url, texts, encoders) as traffic:
+            begun = time.monotonic()
+            for kill in range(kills):
+                goal = count_encoded() + moments.randrange(1, max(2, len(texts) // (kills + 1)))
+                process = subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                eventually(
+                    lambda goal=goal, process=process: count_encoded() >= goal or process.poll() is not None, 600
+                )
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    figures["kills"] += 1
+                process.communicate()
+                figures[f"encoded before kill {kill + 1}"] = count_encoded()
+            printed = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
+            figures["seconds"] = round(time.monotonic() - begun, 1)
+            old_searches, traffic.column = traffic.searches, "new"
+            time.sleep(3)
+        figures |= {"searches": traffic.searches, "of them after the switch": traffic.searches - old_searches}
+        figures |= {"writes": traffic.writes, "wrong": traffic.wrong}
+        figures["milliseconds p50, p99"] = np.percentile(1000 * np.array(traffic.latencies), [50, 99]).round(1).tolist()
+        subprocess.run(program, env=environment, capture_output=True, check=True)  # rows written at the very end
+        figures["printed"] = printed.splitlines()
+        figures |= check(connection, encoders["new"])
+    return figures
+
+
+def check(connection: Any, encoder: Any) -> dict[str, Any]:
+    """Return how many rows are without the vector of their present text, and how many were encoded twice."""
+    rows = connection.execute("SELECT id, body, new::text FROM docs").fetchall()
+    own = encoder.encode([row[1] for row in rows]).vectors
+    stored = [np.zeros(own.shape[1]) if row[2] is None else np.array(json.loads(row[2])) for row in rows]
+    cosines = (own * np.array(stored)).sum(1) / np.linalg.norm(own, axis=1)
+    twice = connection.execute(
+        "SELECT count(*) FROM (SELECT FROM audit GROUP BY id, text_digest HAVING count(*) > 1) t"
+    )
+    total = connection.execute("SELECT count(*) FROM audit").fetchone()[0]
+    return {"rows at the end": len(rows), "stale": int((cosines < 0.999).sum()), "encoded": total,
+            "twice": twice.fetchone()[0]}  # fmt: skip
+
+
+def main() -> None:
+    """Run a trial, print its figures as JSON, and exit with 1 if anything was wrong."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--old", required=True)
+    options.add_argument("--new", required=True)
+    options.add_argument("--texts", type=Path, required=True)
+    options.add_argument("--rows", type=int, default=5000)
+    options.add_argument("--kills", type=int, default=3)
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    lines = given.texts.read_text().splitlines()
+    texts = list(dict.fromkeys(json.loads(line)["text"] for line in lines))[: given.rows]
+    figures = try_pgvector(texts, given.old, given.new, given.kills, given.seed)
+    print(json.dumps(figures, indent=1))
+    sys.exit(bool(figures["wrong"] or figures["stale"] or figures["twice"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Moves to another encoder: of a table on a real PostgreSQL, and of an index of the server."""
+
+import json
+from types import SimpleNamespace
+
+import httpx2
+import numpy as np
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from lathe.service.cli import reindex
+from lathe.service.cli.options import load_encoder, load_state
+from lathe.service.index.pgvector import move
+from lathe.training.sources.readers import extract_paragraphs, read_docstrings
+from tests.helpers import eventually
+from tests.service.conftest import find_library_files
+
+MINILM = "all-MiniLM-L6-v2"
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Return `ROWS` distinct paragraphs."""
+    files = find_library_files("argparse", "inspect", "doctest", "turtle")
+    return list(dict.fromkeys(extract_paragraphs(text for file in files for text in read_docstrings(file))))[:ROWS]
+
+
+@pytest.fixture
+def encode(tiny_model, run):
+    """Return a function that encodes texts with the tiny model, as a command does."""
+    run("encoders", "list")
+    settings, _ = load_state()
+    return lambda texts, name=str(tiny_model): load_encoder(settings, name).encode(texts).vectors
+
+
+@pytest.fixture
+def docs(database, texts, encode):
+    """Create a table of texts with vectors of the tiny model and an index by inner product; two rows have no text."""
+    database.execute("CREATE TABLE docs (id bigserial PRIMARY KEY, body text, embedding vector(16))")
+    with database.cursor() as cursor, cursor.copy("COPY docs (body, embedding) FROM STDIN") as copy:
+        for text, vector in zip(texts, encode(texts), strict=True):
+            copy.write_row((text, str(vector.tolist())))
+    database.execute("INSERT INTO docs (body) VALUES (NULL), (E' \\n')")
+    database.execute("CREATE INDEX ON docs USING hnsw (embedding vector_ip_ops) WITH (m = 8)")
+    return database
+
+
+MOVE = ("pgvector", "move", "--table", "docs", "--text", "body", "--to", MINILM)
+INTO = "embedding_all_MiniLM_L6_v2"
+
+
+def read_vectors(database, column=INTO):
+    """Return texts and vectors of the rows that have one."""
+    rows = database.execute(
+        f'SELECT body, "{column}"::text FROM docs WHERE "{column}" IS NOT NULL ORDER BY id'
+    ).fetchall()
+    return [row[0] for row in rows], np.array([json.loads(row[1]) for row in rows], np.float32)
+
+
+def describe_index(database, column):
+    """Return the definition of the index over a column of the table."""
+    found = database.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'docs'").fetchall()
+    (definition,) = (row[0] for row in found if column in row[0])
+    return definition
+
+
+def require_own_vectors(database, encode, count):
+    """Check that so many rows have the vector of their present text."""
+    texts, stored = read_vectors(database)
+    assert len(texts) == count
+    assert np.abs((encode(texts, MINILM) * stored).sum(1) - 1).max() < 1e-3
+
+
+def test_a_table_gets_a_second_column_with_an_index_like_the_first_and_every_printed_statement_runs(run, docs, encode):
+    status, out, err = run(*MOVE)
+    assert status == 0, err
+    first, *lines = out.splitlines()
+    assert f"docs.{INTO}: {ROWS} rows by {MINILM}; 2 rows without a text left out; space " in first
+    require_own_vectors(docs, encode, ROWS)
+    index = describe_index(docs, INTO)
+    assert "hnsw" in index and "vector_ip_ops" in index and "m='8'" in index
+
+    (text, *_), (vector, *_) = read_vectors(docs)
+    statements = [line for line in lines if not line.startswith("--")]
+    assert len(statements) == 4 and len(lines) == 8
+    for statement in statements:
+        if statement.startswith("SELECT"):
+            query = vector if INTO in statement else encode([text])[0]
+            docs.execute(f"PREPARE search AS {statement}")
+            found = docs.execute(f"EXECUTE search ('{query.tolist()}')").fetchall()
+            assert found[0] == (1,) and len(found) == 10
+            docs.execute("DEALLOCATE search")
+        else:
+            docs.execute(statement)
+    docs.execute("UPDATE docs SET body = 'another' WHERE id = 1")
+    require_columns = docs.execute("SELECT * FROM docs LIMIT 1").description
+    assert [column.name for column in require_columns] == ["id", "body", INTO]
+
+
+def test_rows_that_are_added_or_change_later_are_encoded_by_the_same_command_and_no_other(run, docs, encode):
+    assert run(*MOVE)[0] == 0
+    versions = dict(docs.execute("SELECT id, xmin::text FROM docs"))
+    docs.execute("INSERT INTO docs (body) VALUES ('a new row')")
+    docs.execute("UPDATE docs SET body = 'a new text' WHERE id = 5")
+    docs.execute("UPDATE docs SET body = body, embedding = embedding WHERE id = 6")
+    own = str(encode(["its own vector"], MINILM)[0].tolist())
+    docs.execute(f"UPDATE docs SET body = 'its own vector', \"{INTO}\" = %s WHERE id = 7", (own,))
+    status, out, err = run(*MOVE)
+    assert status == 0 and "2 rows by" in out, err
+    require_own_vectors(docs, encode, ROWS + 1)
+    changed = {row for row, version in docs.execute("SELECT id, xmin::text FROM docs") if versions.get(row) != version}
+    assert changed == {5, 6, 7, ROWS + 3}
+
+
+def test_a_move_that_is_interrupted_continues_and_drops_an_index_that_is_not_whole(run, docs, encode):
+    docs.execute(
+        "CREATE FUNCTION fill_disk() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$"
+    )
+    docs.execute(
+        "CREATE TRIGGER full_disk BEFORE UPDATE ON docs FOR EACH ROW WHEN (new.id = 260) EXECUTE FUNCTION fill_disk()"
+    )
+    status, _, err = run(*MOVE)
+    assert status == 1 and "the same command continues" in err
+    assert len(read_vectors(docs)[0]) == move.BATCH_ROWS
+    docs.execute("DROP TRIGGER full_disk ON docs")
+    docs.execute(f'CREATE INDEX half ON docs USING hnsw ("{INTO}" vector_ip_ops)')
+    docs.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'half'::regclass")
+    status, out, err = run(*MOVE)
+    assert status == 0 and f"{ROWS - move.BATCH_ROWS} rows by" in out, err
+    require_own_vectors(docs, encode, ROWS)
+    indexes = docs.execute("SELECT indisvalid FROM pg_index WHERE indrelid = 'docs'::regclass").fetchall()
+    assert indexes == [(True,)] * 3
+
+
+def test_a_row_that_changes_while_it_is_encoded_gets_the_vector_of_its_new_text(
+    run, docs, encode, postgres, monkeypatch
+):
+    """The application writes and deletes after the batch was read, and before its vectors are written."""
+    normalize, writes = (
+        move.normalized_rows,
+        ["UPDATE docs SET body = 'later' WHERE id = 3", "DELETE FROM docs WHERE id = 4"],
+    )
+
+    def write_meanwhile(vectors, dtype):
+        with psycopg.connect(docs.info.dsn, autocommit=True) as other:
+            while writes:
+                other.execute(writes.pop())
+        return normalize(vectors, dtype)
+
+    monkeypatch.setattr(move, "normalized_rows", write_meanwhile)
+    status, out, err = run(*MOVE)
+    assert status == 0 and f"{ROWS - 1} rows by" in out, err
+    require_own_vectors(docs, encode, ROWS - 1)
+    assert "later" in read_vectors(docs)[0]
+
+
+def test_the_old_column_is_completed_on_the_way_back_and_one_of_another_encoder_is_refused(
+    run, docs, encode, tiny_model
+):
+    docs.execute("INSERT INTO docs (body) VALUES ('written after the switch')")
+    back = (*MOVE[:-1], tiny_model, "--into", "embedding")
+    status, out, err = run(*back)
+    assert status == 0 and "docs.embedding: 1 rows by" in out, err
+    texts, stored = read_vectors(docs, "embedding")
+    assert np.abs((encode(texts) * stored).sum(1) - 1).max() < 1e-3
+    docs.execute("ALTER TABLE docs ADD COLUMN other vector(16)")
+    docs.execute("UPDATE docs SET other = '[1,2,3,4,5,6,7,8,9,0,1,2,3,4,5,6]'")
+    status, _, err = run(*MOVE[:-1], tiny_model, "--into", "other")
+    assert status == 1 and "holds vectors of another space (its comment names none" in err
+
+
+def test_a_move_that_cannot_work_is_refused_before_anything_is_written(run, docs, postgres):
+    docs.execute("CREATE TABLE keyless (body text, embedding vector(16))")
+    for arguments, message in [
+        (("--text", "id"), "is of type bigint; it must be text"),
+        (("--text", "nothing"), "no column nothing; it has id, body, embedding"),
+        (("--column", "body"), "is of type text; it must be vector or halfvec"),
+        (("--into", "body"), "is of type text, and these vectors take vector(384)"),
+        (("--table", "keyless"), "no primary key"),
+        (("--chain", "nothing"), "no chain"),
+        (("--chain", "codes48"), "whose codes pgvector cannot compare"),
+    ]:
+        status, out, err = run(*MOVE, *arguments)
+        assert (status, out) == (1, "") and message in err, (arguments, err)
+    with psycopg.connect(make_conninfo(postgres, dbname=docs.info.dbname), autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 'docs'::regclass::oid::bigint))", (INTO,))
+        move_limit = pytest.MonkeyPatch()
+        with move_limit.context() as patch:
+            patch.setattr(move, "LOCK_SECONDS", 1)
+            status, _, err = run(*MOVE)
+    assert status == 1 and "another session holds the table" in err
+    assert INTO not in [column.name for column in docs.execute("SELECT * FROM docs").description]
+
+
+def test_a_halfvec_column_gets_a_halfvec_column_and_the_chain_of_the_new_vectors(run, docs, encode):
+    docs.execute("DROP INDEX docs_embedding_idx")
+    docs.execute("ALTER TABLE docs ALTER embedding TYPE halfvec(16)")
+    status, out, err = run(*MOVE, "--chain", "compact", "--into", "small")
+    assert status == 0, err
+    written = docs.execute(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attname = 'small'"
+    ).fetchone()
+    assert written == ("halfvec(128)",)
+    assert "halfvec_cosine_ops" in describe_index(docs, "small")
+
+
+@pytest.fixture
+def judged(tmp_path, texts):
+    """Write the texts, and their beginnings as judged queries. Return the options that name the files."""
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    pairs = [{"query": " ".join(text.split()[:4]), "document": text} for text in texts[:60]]
+    (tmp_path / "judged.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    return "--source", tmp_path / "rows.jsonl", "--pairs", tmp_path / "judged.jsonl"
+
+
+def test_migrate_applies_a_decision_to_encode_again_and_no_other(run, docs, encode, judged, tiny_model):
+    apply = ("--for", "pgvector", "--apply", "docs#body")
+    status, out, err = run("migrate", "--from", tiny_model, "--to", MINILM, *judged, *apply)
+    assert status == 0, err
+    assert out.startswith("Encode again: ") and "-- the switch" in out
+    assert "* encode again, as small" in out or "* encode again " in out
+    status, out, err = run("migrate", "--from", MINILM, "--to", tiny_model, *judged, *apply)
+    assert status == 0 and "Nothing is moved" in err and "-- the switch" not in out
+    for arguments, message in [
+        (("--for", "qdrant", "--apply", "docs"), "not --for qdrant"),
+        (("--for", "pgvector", "--apply", "docs"), "--apply takes TABLE#COLUMN for --for pgvector"),
+        (("--apply", "docs#body"), "--apply takes INDEX for --for lathe"),
+    ]:
+        status, out, err = run("migrate", "--from", tiny_model, "--to", MINILM, *judged, *arguments)
+        assert (status, out) == (1, "") and message in err
+
+
+@pytest.fixture
+def server(lathe, serve_encoder, tiny_model, monkeypatch, home):
+    """Serve MiniLM and the tiny model, with commands that reach the server without a socket. Return the server."""
+
+    def connect(base_url, headers, timeout):
+        if base_url != "http://127.0.0.1:8080":
+            return httpx2.Client(base_url=base_url, timeout=timeout)
+        return SimpleNamespace(
+            request=lambda method, path, json=None: lathe.client.request(method, path, json=json, headers=headers)
+        )
+
+    monkeypatch.setattr(reindex, "httpx2", SimpleNamespace(**vars(httpx2) | {"Client": connect}))
+    monkeypatch.setenv("LATHE_ADMIN_KEYS", lathe.admin["authorization"].removeprefix("Bearer "))
+    with serve_encoder("tiny", model=str(tiny_model)):
+        yield lathe
+
+
+def test_an_index_of_the_server_is_moved_and_goes_back_by_the_printed_command(run, server, texts):
+    server.client.put(
+        "/indexes/moved", json={"encoder": MINILM, "chain": "none", "text_field": "text"}, headers=server.admin
+    )
+    ids = [str(row) for row in range(50)]
+    body = {"ids": ids, "texts": texts[:50], "metadata": [{"text": text} for text in texts[:50]]}
+    assert server.client.post("/indexes/moved/upsert", json=body, headers=server.admin).status_code == 200
+    status, out, err = run("index", "reindex", "moved", "--encoder", "tiny", "--chain", "none")
+    assert status == 0, err
+    assert out.startswith("moved: 50 items through none in ")
+    assert server.client.get("/indexes/moved", headers=server.admin).json()["encoder"] == "tiny"
+    back = out.splitlines()[1].removeprefix("The way back: lathe ").split()
+    status, out, err = run(*back)
+    assert status == 0, err
+    assert server.client.get("/indexes/moved", headers=server.admin).json()["encoder"] == MINILM
+    for arguments, message in [
+        (("nowhere",), "no index"),
+        (("moved", "--encoder", "nobody"), "there is no encoder 'nobody'"),
+        (("moved", "--chain", "nothing"), "no chain"),
+        (("moved", "--server", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1"),
+    ]:
+        status, out, err = run("index", "reindex", *arguments)
+        assert (status, out) == (1, "") and message in err, err
+
+
+def test_migrate_applies_its_decision_to_an_index(run, server, texts, judged, tiny_model):
+    server.client.put(
+        "/indexes/decided", json={"encoder": "tiny", "chain": "none", "text_field": "text"}, headers=server.admin
+    )
+    body = {"ids": ["1"], "texts": texts[:1], "metadata": [{"text": texts[0]}]}
+    server.client.post("/indexes/decided/upsert", json=body, headers=server.admin)
+    status, out, err = run("migrate", "--from", tiny_model, "--to", MINILM, *judged, "--apply", "decided", "--bytes", 8)
+    assert status == 0, err
+    assert "* encode again" in out and "decided: 1 items through none" in out
+
+
+def test_decisions_over_http_are_jobs_that_change_nothing(server, texts, judged):
+    pairs = [json.loads(line) for line in judged[3].read_text().splitlines()]
+    body = {"source": {"texts": texts}, "to": MINILM, "encoder": "tiny", "pairs": pairs}
+
+    def decide(**fields):
+        answer = server.client.post("/migrate", json=body | fields, headers=server.admin)
+        assert answer.status_code == 202, answer.text
+        job = answer.json()["status_url"]
+        eventually(lambda: server.client.get(job, headers=server.admin).json()["state"] in ("succeeded", "failed"), 120)
+        return server.client.get(job, headers=server.admin).json()
+
+    found = decide()["result"]
+    assert found["sentence"].startswith("Encode again: ") and found["recommended"].startswith("encode again")
+    found = decide(pairs=None, queries={"texts": [pair["query"] for pair in pairs]})["result"]
+    assert found["sentence"].startswith("Undecided: ") and 50 < found["measured"] <= 60
+    assert "name another encoder" in decide(to="tiny")["error"]
+    for fields, status, message in [
+        ({"to": "nobody"}, 404, "there is no encoder"),
+        ({"queries": {"texts": ["a"]}}, 400, "give pairs, which are judged, or queries, which are not"),
+        ({"source": {"texts": []}}, 400, "text"),
+    ]:
+        answer = server.client.post("/migrate", json=body | fields, headers=server.admin)
+        assert answer.status_code in (status, 422) and message in answer.text, answer.text
+    assert server.client.post("/migrate", json=body).status_code == 401
