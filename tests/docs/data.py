@@ -139,6 +139,10 @@ SHELF: dict[str, Callable[[Path, Workshop], None]] = {
     "my-data": suite(),
     "general": suite(40),
     "my-domain": suite(),
+    "documents.jsonl": lambda path, _: lines(path, ({"text": pair["positive"]} for pair in halves(0, ROWS))),
+    "judged.jsonl": lambda path, _: lines(
+        path, ({"query": pair["anchor"], "document": pair["positive"]} for pair in halves(0, 60))
+    ),
     "questions.jsonl": lambda path, _: lines(path, halves(0, 80)),
     "data/tickets": lambda path, _: classification(path, 6),
     "data/finance": suite(),

@@ -19,6 +19,7 @@ from tests.docs.workshop import Workshop
 from tests.helpers import find_free_port
 
 SECONDS = {"quick": 180, "services": 300, "long": 3000}
+ASKS_SERVER = re.compile(r"lathe index reindex|--apply")
 LOCAL = re.compile(r"\b(?:localhost|127\.0\.0\.1):8080\b")
 FORKED = re.compile(r"\blathe\b|\bpython -m\b")
 USES_POSTGRES = re.compile(r"\bpgvector\b|\bpsql\b|\bpsycopg\b")
@@ -46,6 +47,7 @@ class Page:
         self.printed = ""
         self.own_address: str | None = None
         self.postgres: dict[str, str] = {}
+        self.server: dict[str, str] = {}
 
     def run(self, block: Block) -> None:
         """Run a block, or check it.
@@ -80,6 +82,8 @@ class Page:
             self.postgres = self.workshop.postgres
         if READS_STATE.search(text):
             assert self.workshop.address, "the state folder is that of a server that has run"
+        if ASKS_SERVER.search(text):
+            self.server = {"LATHE_SERVER": f"http://{self.workshop.address}"}
         if STARTS_SERVER.search(text):
             self.own_address = f"127.0.0.1:{find_free_port()}"
         return LOCAL.sub(lambda _: self.own_address or self.workshop.address, text)
@@ -87,7 +91,7 @@ class Page:
     def environment(self) -> dict[str, str]:
         """Return the variables of a command. A server that a page starts listens where its page expects it."""
         own = {"LATHE_PORT": self.own_address.rpartition(":")[2]} if self.own_address else {}
-        return self.workshop.environment | own | self.postgres
+        return self.workshop.environment | own | self.postgres | self.server
 
     def shell(self, block: Block) -> None:
         """Run commands by bash, which stops at the first that fails."""

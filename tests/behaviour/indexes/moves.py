@@ -1,8 +1,10 @@
 """Kills a move to another encoder at random moments while a thread searches and another writes.
 
-    python -m tests.behaviour.indexes.moves --old ENCODER --new ENCODER --texts FILE.jsonl --rows 5000
+    python -m tests.behaviour.indexes.moves --old ENCODER --new ENCODER --texts FILE.jsonl --rows 6000
+    python -m tests.behaviour.indexes.moves --index …
 
-Every search asks for the text of a row, in the column and by the encoder that it has chosen, and must find that row
+The first moves a table of pgvector, whose command is killed, the second an index of a server, which is killed. Every
+search asks for the text of a row, in the column and by the encoder that it has chosen, and must find that row
 first. A trigger of the database counts the vectors that each version of a row gets. In the end each row must have the
 vector of its present text, and none may have been encoded twice.
 """
@@ -14,18 +16,22 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import psycopg
 
 from benchmarks.postgres import run_postgres
 from lathe.service.cli.options import load_encoder, load_state
 from lathe.training.encoder.text_encoder import with_document_prompt
-from tests.helpers import eventually
+from tests.helpers import eventually, find_free_port
+from tests.service.conftest import LiveServer
 
 SEARCHES, WRITES = 20, 4
 """Searches and writes a second."""
@@ -149,6 +155,110 @@ def try_pgvector(texts: list[str], old: str, new: str, kills: int, seed: int) ->
     return figures
 
 
+class IndexTraffic:
+    """Searches and writes of an index of a server in two threads, until the block ends; the server may be away.
+
+    Attributes:
+        spaces: searches that were answered, by the space of their answer.
+        refused: answers with an error, while the server started.
+        wrong: searches that did not find their own row first.
+        written: last text of each row that was written, by its id.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], texts: list[str]) -> None:
+        self.client, self.texts = httpx2.Client(base_url=url, headers=headers, timeout=60), texts
+        self.ended, self.wrong, self.refused = threading.Event(), [], 0
+        self.spaces: dict[str, int] = {}
+        self.written: dict[str, str] = {}
+        self.threads = [threading.Thread(target=run, daemon=True) for run in (self.search, self.write)]
+
+    def __enter__(self) -> "IndexTraffic":
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+    def upsert(self, ids: list[str], texts: list[str]) -> None:
+        """Write items with their texts."""
+        body = {"ids": ids, "texts": texts, "metadata": [{"text": text} for text in texts]}
+        self.client.post("/indexes/docs/upsert", json=body).raise_for_status()
+
+    def search(self) -> None:
+        """Search for the text of a random row, which is not written meanwhile."""
+        chooser = random.Random(1)
+        while not self.ended.wait(1 / SEARCHES):
+            text = self.texts[chooser.randrange(len(self.texts) // 2)]
+            try:
+                answer = self.client.post("/indexes/docs/search", json={"texts": [text], "k": 1})
+            except httpx2.TransportError:
+                continue
+            if answer.is_error:
+                self.refused += 1
+                continue
+            space = answer.headers["x-space-id"]
+            self.spaces[space] = self.spaces.get(space, 0) + 1
+            found = answer.json()["results"][0]
+            if not found or found[0]["score"] < 0.99:
+                self.wrong.append((text, found))
+
+    def write(self) -> None:
+        """Replace items of the second half."""
+        chooser = random.Random(2)
+        while not self.ended.wait(1 / WRITES):
+            row = chooser.randrange(len(self.texts) // 2, len(self.texts))
+            text = f"{self.texts[row]} {chooser.random()}"
+            with suppress(httpx2.HTTPError):
+                self.upsert([str(row)], [text])
+                self.written[str(row)] = text
+
+
+def try_index(texts: list[str], old: str, new: str, kills: int, seed: int) -> dict[str, Any]:
+    """Move an index of a server while it is searched and written, with so many kills of the server. Return figures and
+    what was wrong.
+    """
+    moments, figures = random.Random(seed), {"rows": len(texts), "kills": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        home, port = Path(folder) / "home", find_free_port()
+        encoders = [{"name": "old", "model": old}, {"name": "new", "model": new}]
+        settings = {"LATHE_ENCODERS": json.dumps(encoders), "LATHE_HOME": str(home)}
+        server = LiveServer(home, port, **settings)
+        program = [sys.executable, "-c", "from lathe.service.cli.main import main; main()"]
+        program += ["index", "reindex", "docs", "--encoder", "new", "--chain", "none", "--server", server.url]
+        traffic = IndexTraffic(server.url, server.admin, texts)
+        try:
+            settled = {"encoder": "old", "chain": "none", "text_field": "text"}
+            traffic.client.put("/indexes/docs", json=settled).raise_for_status()
+            for start in range(0, len(texts), 256):
+                batch = texts[start : start + 256]
+                traffic.upsert([str(start + row) for row in range(len(batch))], batch)
+            begun = time.monotonic()
+            with traffic:
+                for kill in range(kills):
+                    process = subprocess.Popen(program, env=os.environ | settings, stderr=subprocess.PIPE, text=True)
+                    time.sleep(moments.uniform(3, 12))
+                    server.stop(signal.SIGKILL)
+                    server = LiveServer(home, port, **settings)
+                    figures["kills"] += 1
+                    figures[f"after kill {kill + 1}"] = process.communicate()[1].strip()[-200:] or "the job went on"
+                done = subprocess.run(program, env=os.environ | settings, capture_output=True, text=True, check=False)
+                figures["seconds"] = round(time.monotonic() - begun, 1)
+                figures["printed"] = (done.stdout + done.stderr).splitlines()[-2:]
+                time.sleep(3)
+            described = traffic.client.get("/indexes/docs").json()
+            ids = list(traffic.written)
+            items = traffic.client.post("/indexes/docs/get", json={"ids": ids}).json()["items"]
+        finally:
+            server.stop()
+    stale = sum(item["metadata"]["text"] != traffic.written[item_id] for item_id, item in zip(ids, items, strict=True))
+    figures |= {"searches by space": list(traffic.spaces.values()), "refused": traffic.refused, "wrong": traffic.wrong}
+    figures |= {"encoder at the end": described["encoder"], "rows at the end": described["count"]}
+    return figures | {"writes": len(ids), "stale": stale, "twice": 0}
+
+
 def check(connection: Any, encoder: Any) -> dict[str, Any]:
     """Return how many rows are without the vector of their present text, and how many were encoded twice."""
     rows = connection.execute("SELECT id, body, new::text FROM docs").fetchall()
@@ -169,13 +279,15 @@ def main() -> None:
     options.add_argument("--old", required=True)
     options.add_argument("--new", required=True)
     options.add_argument("--texts", type=Path, required=True)
+    options.add_argument("--index", action="store_true", help="an index of a server instead of a table of pgvector")
     options.add_argument("--rows", type=int, default=5000)
     options.add_argument("--kills", type=int, default=3)
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     lines = given.texts.read_text().splitlines()
     texts = list(dict.fromkeys(json.loads(line)["text"] for line in lines))[: given.rows]
-    figures = try_pgvector(texts, given.old, given.new, given.kills, given.seed)
+    trial = try_index if given.index else try_pgvector
+    figures = trial(texts, given.old, given.new, given.kills, given.seed)
     print(json.dumps(figures, indent=1))
     sys.exit(bool(figures["wrong"] or figures["stale"] or figures["twice"]))
 
