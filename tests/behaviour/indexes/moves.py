@@ -237,16 +237,18 @@ def try_index(texts: list[str], old: str, new: str, kills: int, seed: int) -> di
                 traffic.upsert([str(start + row) for row in range(len(batch))], batch)
             begun = time.monotonic()
             with traffic:
-                for kill in range(kills):
-                    process = subprocess.Popen(program, env=os.environ | settings, stderr=subprocess.PIPE, text=True)
+                command = subprocess.Popen(
+                    program, env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+                for _ in range(kills):
                     time.sleep(moments.uniform(3, 12))
-                    server.stop(signal.SIGKILL)
-                    server = LiveServer(home, port, **settings)
-                    figures["kills"] += 1
-                    figures[f"after kill {kill + 1}"] = process.communicate()[1].strip()[-200:] or "the job went on"
-                done = subprocess.run(program, env=os.environ | settings, capture_output=True, text=True, check=False)
+                    if command.poll() is None:
+                        server.stop(signal.SIGKILL)
+                        server = LiveServer(home, port, **settings)
+                        figures["kills"] += 1
+                printed, problems = command.communicate()
                 figures["seconds"] = round(time.monotonic() - begun, 1)
-                figures["printed"] = (done.stdout + done.stderr).splitlines()[-2:]
+                figures["printed"] = (printed or problems).splitlines()[-2:]
                 time.sleep(3)
             described = traffic.client.get("/indexes/docs").json()
             ids = list(traffic.written)

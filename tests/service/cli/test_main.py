@@ -115,7 +115,7 @@ def test_only_addresses_of_servers_are_environment_variables_too():
         yield from command.params
 
     read = {option.envvar for option in options(typer.main.get_command(app)) if option.envvar}
-    assert read == {"LATHE_HOST", "LATHE_PORT", "LATHE_RAY_ADDRESS", "LATHE_POSTGRES_URL"}
+    assert read == {"LATHE_HOST", "LATHE_PORT", "LATHE_RAY_ADDRESS", "LATHE_POSTGRES_URL", "LATHE_SERVER"}
 
 
 def test_version_option_prints_the_versions_of_lathe_and_of_torch(run):

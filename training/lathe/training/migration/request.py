@@ -43,7 +43,15 @@ class MigrateRequest(SourcedRequest):
                     "pairs": "judged.jsonl",
                     "place": "pgvector",
                     "price": 0.02,
-                }
+                },
+                {
+                    "to": "e5-base",
+                    "source": {"path": "articles.parquet#body"},
+                    "queries": "searches.txt",
+                    "bytes": 48,
+                    "sample_rows": 10_000,
+                    "seed": 1,
+                },
             ]
         },
     )
