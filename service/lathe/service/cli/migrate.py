@@ -18,8 +18,8 @@ from lathe.service.cli.options import (
     open_chains,
     take_fields,
 )
-from lathe.service.cli.pgvector import PostgresUrl, move_table_to, require_driver
-from lathe.service.cli.reindex import Server, reindex_on_server
+from lathe.service.cli.pgvector import OldColumnOption, PostgresUrl, move_table_to, require_table
+from lathe.service.cli.reindex import DEFAULT_SERVER, Server, reindex_on_server
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import ReindexRequest
 from lathe.training.fitting.requests import NewFit
@@ -50,7 +50,8 @@ def migrate(
             "--apply", "If the decision is to encode again, move at once: INDEX, or TABLE#COLUMN of texts for pgvector."
         ),
     ] = None,
-    server: Server = "http://127.0.0.1:8080",
+    server: Server = DEFAULT_SERVER,
+    old_column: OldColumnOption = "embedding",
     postgres_url: PostgresUrl = None,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
@@ -65,6 +66,8 @@ def migrate(
     table, _, column = (apply or "").partition("#")
     if apply is not None:
         _require_target(request, column)
+        if request.place == "pgvector":
+            require_table(table, column, old_column, postgres_url)
     from lathe.training.migration.decision import decide_migration
 
     settings, _ = load_state()
@@ -79,14 +82,15 @@ def migrate(
         typer.echo(migration.format() + (f"\n\n{command}" if command else ""))
     if apply is None:
         if migration.encodes_again and request.place in MOVED:
-            typer.echo(f"\nThe same command with --apply {MOVED[request.place]} moves them.", err=as_json)
+            does = "moves them" if plan is None else "runs this and moves them"
+            typer.echo(f"\nThe same command with --apply {MOVED[request.place]} {does}.", err=as_json)
         return
     if not migration.encodes_again:
         typer.echo("Nothing is moved: the decision is not to encode again.", err=True)
         return
     chain = "none" if plan is None else _fit_chain(plan[1], new)
     if request.place == "pgvector":
-        move_table_to(table, column, new, chain=chain, postgres_url=postgres_url)
+        move_table_to(table, column, new, old_column, None, chain, postgres_url)
     else:
         reindex_on_server(apply, ReindexRequest(encoder=new.name, chain=chain), server)
 
@@ -97,22 +101,23 @@ def _require_target(request: MigrateRequest, column: str) -> None:
         raise BadValueError(f"--apply moves an index of Lathe or a table of pgvector, not --for {request.place}")
     if bool(column) != (request.place == "pgvector"):
         raise BadValueError(f"--apply takes {MOVED[request.place]} for --for {request.place}")
-    if request.place == "pgvector":
-        require_driver()
+    if request.place == "pgvector" and request.bytes is not None:
+        raise BadValueError("pgvector cannot compare codes: --bytes moves an index of Lathe")
 
 
-def _format_command(command: str, options: dict[str, str]) -> str:
+def _format_command(command: str, options: dict[str, Any]) -> str:
     """Return a command line of Lathe with options by field."""
-    words = [word for field, value in options.items() for word in (f"--{field.replace('_', '-')}", value)]
+    words = [word for field, value in options.items() for word in (f"--{field.replace('_', '-')}", str(value))]
     return shlex.join(["lathe", command, *words, *(["--no-train"] if command == "adapt" else [])])
 
 
-def _fit_chain(options: dict[str, str], encoder: "TextEncoder") -> str:
+def _fit_chain(options: dict[str, Any], encoder: "TextEncoder") -> str:
     """Fit the chain that the printed command fits, and return its version."""
     from lathe.service.chains.fits import FitContext, run_fit
     from lathe.transforms.chain import parse_steps
 
-    request = build_request(NewFit, options | {"steps": [step.spec() for step in parse_steps(options["steps"])]})
+    steps = {"steps": [step.spec() for step in parse_steps(options["steps"])]} if "steps" in options else {}
+    request = build_request(NewFit, options | steps)
     _, home = load_state()
     with ProgressBar() as progress:
         context = FitContext(open_chains(write=True), home.vectors, format_command_line(), encoder)

@@ -35,6 +35,7 @@ ColumnType = Annotated[
     VectorType, flag("--column-type", "Type of the reduced column; bit has the signs, to be searched by <~>.")
 ]
 TableOption = Annotated[str, flag("--table", "TABLE or SCHEMA.TABLE.")]
+OldColumnOption = Annotated[str, flag("--column", "Column of a table's present vectors, which stays.")]
 SourceColumn = Annotated[str, flag("--column", "Column of the full vectors, of vector or halfvec.")]
 
 
@@ -137,7 +138,7 @@ def move(
     table: TableOption,
     text: Annotated[str, flag("--text", "Column of the texts.")],
     to: Annotated[str, flag("--to", f"The new encoder. {ENCODER}")],
-    column: Annotated[str, flag("--column", "Column of the present vectors, which stays.")] = "embedding",
+    column: OldColumnOption = "embedding",
     into: Annotated[
         str | None, flag("--into", "Column of the new vectors; added if missing. [default: COLUMN_ENCODER]")
     ] = None,
@@ -152,8 +153,21 @@ def move(
     trigger marks. A column that holds vectors of this encoder already, such as the old one on the way back, is
     completed.
     """
-    require_driver()
+    require_table(table, text, column, postgres_url)
     move_table_to(table, text, load_encoder(load_state()[0], to), column, into, chain, postgres_url)
+
+
+def require_table(table: str, text: str, column: str, postgres_url: str | None) -> None:
+    """Raise unless a table has a column of texts and one of present vectors by these names."""
+    require_driver()
+    from lathe.service.index.pgvector.connection import open_database
+    from lathe.service.index.pgvector.move import find_old_column, find_text_column
+    from lathe.service.index.pgvector.table import get_table, parse_table_name
+
+    with open_database(postgres_url) as connection:
+        found = get_table(connection, parse_table_name(table))
+        find_text_column(found, text)
+        find_old_column(connection, found, column)
 
 
 def move_table_to(
@@ -189,6 +203,7 @@ def move_table_to(
     name, own = parse_table_name(table), with_document_prompt(encoder)
     target = ChainResolver(open_chains(write=False)).resolve_for_encoder(encoder, chain, None)
     with open_database(postgres_url) as connection, ProgressBar() as progress:
+        progress(0.0, "reading the table")
         found = get_table(connection, name)
         texts, old = find_text_column(found, text), find_old_column(connection, found, column)
         kind = old.choose_type(target.dimensions)
@@ -208,8 +223,9 @@ def move_table_to(
             return target.apply(own.encode(batch).vectors)
 
         counts = move_table(connection, found, texts, old, wanted, encode, record_chain, progress)
-        statements = write_statements(connection, found, old, wanted)
+        by = encoder.name if target.chain == RAW else f"{encoder.name} through {target.chain}"
+        statements = write_statements(connection, found, old, wanted, by)
     skipped = {"without a text": counts.empty, "whose vector is zero": counts.zero}
     notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)
-    typer.echo(f"{name}.{wanted.name}: {counts.written:,} rows by {encoder.name}{notes}; space {target.space_id}")
+    typer.echo(f"{name}.{wanted.name}: {counts.written:,} rows by {by}{notes}; space {target.space_id}")
     typer.echo("\n".join(statements))

@@ -72,6 +72,7 @@ class ServerClient:
             time.sleep(POLL_SECONDS)
 
 
+DEFAULT_SERVER = "http://127.0.0.1:8080"
 Server = Annotated[str, flag("--server", "Address of the server.", envvar="LATHE_SERVER")]
 
 
@@ -79,7 +80,7 @@ Server = Annotated[str, flag("--server", "Address of the server.", envvar="LATHE
 def reindex(
     name: Annotated[str, typer.Argument(help="NAME of an index of the running server")],
     fields: dict[str, Any],
-    server: Server = "http://127.0.0.1:8080",
+    server: Server = DEFAULT_SERVER,
 ) -> None:
     """Build an index again by another chain or encoder, or with another graph, while the server goes on to serve it.
 
@@ -105,4 +106,6 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
         f"{result['space_id']}"
     )
     if request.encoder and before["encoder"]:
-        typer.echo(f"The way back: lathe index reindex {name} --encoder {before['encoder']} --chain {before['chain']}")
+        elsewhere = "" if server == DEFAULT_SERVER else f" --server {server}"
+        back = f"--encoder {before['encoder']} --chain {before['chain']}{elsewhere}"
+        typer.echo(f"The way back: lathe index reindex {name} {back}")

@@ -7,6 +7,7 @@ encode again, as small  queries and rows by the new encoder, reduced to the pres
 encode again            queries and rows by the new encoder
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,6 +38,7 @@ from lathe.transforms.base import QueryPairs, measure_relevance
 from lathe.transforms.chain import Chain, build_steps, parse_steps
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.contrastive_alignment import MIN_PAIRS, make_alignment
+from lathe.transforms.learned.query_adapter import MIN_QUERIES as MIN_ADAPTED
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
@@ -135,14 +137,14 @@ class Migration:
         """Whether the recommended choice encodes all rows again."""
         return self.recommended in (SMALL, AGAIN)
 
-    def plan_command(self, request: MigrateRequest) -> tuple[str, dict[str, str]] | None:
+    def plan_command(self, request: MigrateRequest) -> tuple[str, dict[str, Any]] | None:
         """Return the command of Lathe that makes what the recommended choice takes, and its options by field. Return
         None if it takes nothing.
 
         Args:
             request: the request, whose rows and pairs are in files.
         """
-        new = {"source": request.source.location, "encoder": request.to}
+        new: dict[str, Any] = {"source": request.source.location, "encoder": request.to}
         name = "-".join(re.findall("[a-z0-9]+", self.new.lower()))
         present = request.encoder or self.present
         match self.recommended:
@@ -154,6 +156,8 @@ class Migration:
             case "encode again, as small":
                 dimensions = self.vector_bytes[SMALL] // FLOAT_BYTES
                 return "fit", new | {"name": f"{name}-{dimensions}", "steps": SMALLER.format(dimensions=dimensions)}
+            case "encode again" if request.bytes is not None:
+                return "fit", new | {"name": f"{name}-{request.bytes}-bytes", "bytes": request.bytes}
         return None
 
     def compare(self, choice: str, other: str = STAY) -> Interval:
@@ -201,11 +205,11 @@ class Migration:
     def format(self) -> str:
         """Return the decision as text: its sentences, a table of the choices, and notes."""
         measure = "nDCG@10" if self.judged else f"% of the ten nearest by {self.new}"
-        rows = [["choice", measure, "against stay", "bytes", "encodes"]]
+        rows = [["choice", measure, "against stay", "bytes", "encoded again"]]
         for choice, scores in self.scores.items():
             label = ("* " if choice == self.recommended else "  ") + choice
             difference = MISSING if choice == STAY else _format(self.compare(choice))
-            encoded = f"{self.cost.rows:,} rows" if choice in (SMALL, AGAIN) else "queries"
+            encoded = f"{self.cost.rows:,} rows" if choice in (SMALL, AGAIN) else "no rows"
             rows.append([label, f"{scores.mean():.1f}", difference, f"{self.vector_bytes[choice]:,}", encoded])
         return "\n\n".join([self.write_sentence(), align_columns(rows), *self.notes])
 
@@ -425,6 +429,9 @@ def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
     Raises:
         InputError: if there are too few queries to learn from.
     """
+    needed = math.ceil(MIN_ADAPTED * FOLDS / (FOLDS - 1))
+    if len(pairs) < needed:
+        raise InputError(f"there are {len(pairs)} judged queries, and {needed} are needed")
     order = np.random.default_rng(seed).permutation(len(pairs))
     mapped = np.empty_like(pairs.queries)
     for fold in range(FOLDS):

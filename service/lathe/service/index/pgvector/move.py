@@ -40,10 +40,12 @@ COMPARED_ROWS = 32
 """Number of rows whose vectors must agree with those of the encoder, for a column that names no space."""
 MIN_COSINE = 0.99
 """Cosine from which on two vectors of one text are of the same encoder, whatever its dtype and the column's."""
+MIN_AGREEING = 0.75
+"""Share of these rows that must agree."""
 OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
 """Operator of a search, by metric."""
-FORGET = "lathe_forget_vector"
-"""Function of the trigger that empties the new vector of a row whose text changes."""
+FORGET = "lathe_forget_"
+"""Begin of the names of the trigger that empties the new vector of a row whose text changes, and of its function."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ def find_old_column(connection: Connection, table: PgvectorTable, name: str) -> 
 def _get_column(table: PgvectorTable, name: str) -> Column:
     """Return a column of a table by its name. Raise `UnknownNameError` if there is none."""
     if name not in table.columns:
-        raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
+        raise UnknownNameError(
+            f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}: name that of the texts "
+            "with --text, and that of the present vectors with --column"
+        )
     return table.columns[name]
 
 
@@ -127,14 +132,19 @@ def move_table(
         BadValueError: as `ColumnFilling`, or if a text gives no finite vector.
         ConflictError: as `ensure_column` and `ColumnFilling.fill`, or if another session holds the table.
     """
+    if into.name == old.column.name:
+        raise BadValueError(f"the present vectors are in {into.name} too: name another column with --into", "into")
     filling = ColumnFilling(connection, table, text, into, BATCH_ROWS)
     _limit_waiting(connection, table, into)
 
     def agrees() -> bool:
         """Return whether vectors that are there, such as those of an old column on the way back, are the encoder's."""
         texts, stored = filling.read_filled(COMPARED_ROWS)
-        own = normalized_rows(encode(texts), np.float32) if texts else stored
-        return bool((own * normalized_rows(stored, np.float32)).sum(1).min() >= MIN_COSINE)
+        if not texts:
+            return False
+        cosines = (normalized_rows(encode(texts), np.float32) * normalized_rows(stored, np.float32)).sum(1)
+        # A few may be of a text that has changed since.
+        return float((cosines >= MIN_COSINE).double().mean()) >= MIN_AGREEING
 
     ensure_column(connection, table, into, agrees)
     _watch_texts(connection, table, text, into)
@@ -155,29 +165,36 @@ def move_table(
     return FillCounts(counts.written + late.written, late.empty, late.zero)
 
 
-def write_statements(connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn) -> list[str]:
-    """Return the lines that say how to switch, how to go back, and what to drop in the end, each an SQL statement."""
+def write_statements(
+    connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn, by: str
+) -> list[str]:
+    """Return the lines that say how to switch, how to go back, and what to drop in the end, each an SQL statement. `by`
+    says what makes the vectors of a query.
+    """
 
-    def write(statement: str, **names: str) -> str:
-        identifiers = {name: sql.Identifier(value) for name, value in names.items()}
-        composed = sql.SQL(statement).format(
-            table=table.name.identifier,
-            keys=sql.SQL(", ").join(map(sql.Identifier, table.key)),
-            operator=sql.SQL(OPERATORS[old.metric]),
-            **identifiers,
+    def write(statement: str, column: str = "") -> str:
+        return (
+            sql.SQL(statement)
+            .format(
+                table=table.name.identifier,
+                keys=sql.SQL(", ").join(map(sql.Identifier, table.key)),
+                operator=sql.SQL(OPERATORS[old.metric]),
+                column=sql.Identifier(column),
+                function=_name_function(table, into),
+            )
+            .as_string(connection)
         )
-        return composed.as_string(connection)
 
     search = "SELECT {keys} FROM {table} ORDER BY {column} {operator} $1 LIMIT 10;"
     return [
-        "-- the switch: search this column from now on, with queries by the new encoder",
-        write(search, column=into.name),
-        "-- the way back, with queries by the old encoder",
-        write(search, column=old.column.name),
+        f"-- the switch: search this column from now on, with queries by {by}",
+        write(search, into.name),
+        "-- the way back, with queries by the encoder of before",
+        write(search, old.column.name),
         "-- once the application writes the new vectors itself; until then the same command encodes rows written since",
-        write("DROP TRIGGER {trigger} ON {table};", trigger=_name_trigger(into)),
+        write("DROP FUNCTION IF EXISTS {function} CASCADE;"),
         "-- once no search needs the old vectors",
-        write("ALTER TABLE {table} DROP COLUMN {column};", column=old.column.name),
+        write("ALTER TABLE {table} DROP COLUMN {column};", old.column.name),
     ]
 
 
@@ -197,39 +214,37 @@ def _watch_texts(connection: Connection, table: PgvectorTable, text: Column, int
     """Add the trigger that empties the new vector of a row whose text changes, unless the change brings a new vector
     with it.
     """
-    name = _name_trigger(into)
-    known = "SELECT 1 FROM pg_trigger WHERE tgname = %s AND tgrelid = %s"
-    if connection.execute(known, (name, table.oid)).fetchone():
+    function = _name_function(table, into)
+    known = "SELECT 1 FROM pg_trigger WHERE tgrelid = %s AND tgfoid = to_regproc(%s)"
+    if connection.execute(known, (table.oid, function.as_string(connection))).fetchone():
         return
-    schema = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = %s"
-    ((quoted,),) = connection.execute(schema, (table.oid,)).fetchall()
-    function = sql.SQL("{}.{}").format(sql.SQL(quoted), sql.Identifier(FORGET))
+    parts = {
+        "function": function,
+        "table": table.name.identifier,
+        "text": sql.Identifier(text.name),
+        "column": sql.Literal(into.name),
+    }
     with connection.transaction():
-        # Through JSON, so that a column that is renamed or dropped makes no update fail.
+        # Through JSON, so that an update goes on when the column is renamed or dropped. Nothing of the trigger names
+        # an operator of pgvector, which a restored dump would not find.
         connection.execute(
             sql.SQL(
-                "CREATE OR REPLACE FUNCTION {}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                "NEW := jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], NULL)); RETURN NEW; END $$"
-            ).format(function)
+                "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                "IF to_jsonb(NEW) -> {column} = to_jsonb(OLD) -> {column} THEN "
+                "NEW := jsonb_populate_record(NEW, jsonb_build_object({column}, NULL)); END IF; RETURN NEW; END $$"
+            ).format(**parts)
         )
         connection.execute(
             sql.SQL(
-                "CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW WHEN (OLD.{text} IS DISTINCT FROM "
-                "NEW.{text} AND OLD.{into} IS NOT DISTINCT FROM NEW.{into}) EXECUTE FUNCTION {function}({column})"
-            ).format(
-                name=sql.Identifier(name),
-                table=table.name.identifier,
-                text=sql.Identifier(text.name),
-                into=sql.Identifier(into.name),
-                function=function,
-                column=sql.Literal(into.name),
-            )
+                "CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW "
+                "WHEN (OLD.{text} IS DISTINCT FROM NEW.{text}) EXECUTE FUNCTION {function}()"
+            ).format(name=sql.Identifier(FORGET + into.name), **parts)
         )
 
 
-def _name_trigger(into: VectorColumn) -> str:
-    """Return the name of the trigger of a column of new vectors."""
-    return f"lathe_{into.name}"[:MAX_NAME_BYTES]
+def _name_function(table: PgvectorTable, into: VectorColumn) -> sql.Identifier:
+    """Return the name of the function of the trigger that watches the texts of a table, in the schema of the table."""
+    return sql.Identifier(table.schema, f"{FORGET}{table.name.table}_{into.name}"[:MAX_NAME_BYTES])
 
 
 def _build_index(connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn) -> None:

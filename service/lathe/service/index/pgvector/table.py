@@ -94,11 +94,13 @@ class PgvectorTable:
 
     Attributes:
         oid: its number in the catalogue.
+        schema: name of its schema.
         key: names of the columns of the primary key, in its order; empty without one.
     """
 
     name: TableName
     oid: int
+    schema: str
     columns: dict[str, Column]
     key: tuple[str, ...]
 
@@ -123,7 +125,7 @@ def _require_name_length(name: str) -> None:
 def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
     """Look up a table in the database. Return its columns and primary key, or None if there is no such table."""
     oid_row = connection.execute(
-        "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "SELECT c.oid, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
         "CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END",
         (name.table, name.schema, name.schema),
@@ -134,15 +136,16 @@ def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
         "SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod), nullif(a.atttypmod, -1), "
         "col_description(a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
         "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        oid_row,
+        oid_row[:1],
     ).fetchall()
     key = connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k (attnum, place) "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
         "WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place",
-        oid_row,
+        oid_row[:1],
     ).fetchall()
-    return PgvectorTable(name, oid_row[0], {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
+    described = {row[0]: Column(*row) for row in columns}
+    return PgvectorTable(name, oid_row[0], oid_row[1], described, tuple(row[0] for row in key))
 
 
 def get_table(connection: Connection, name: TableName) -> PgvectorTable:
