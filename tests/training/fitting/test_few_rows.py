@@ -46,10 +46,21 @@ def test_vectors_sampled_from_a_gaussian_have_its_directions_and_unit_norms():
     np.testing.assert_array_equal(sampled, sample_unit_rows(Gaussian.fit(Moments.from_vectors(rows))))
 
 
-@pytest.mark.parametrize(("count", "steps", "leans"), [(50, [], True), (50, [{"kind": "r2"}], True), (500, [], False)])
-def test_a_fit_of_few_texts_says_what_it_leans_on(tmp_path, brief_encoder, workspace, paragraphs, count, steps, leans):
+@pytest.mark.parametrize(
+    ("count", "request_fields", "leans"),
+    [
+        (50, {"bytes": 24}, True),
+        (50, {"steps": [{"kind": "r2"}, {"kind": "pca", "dimensions": 64}]}, True),
+        (50, {"steps": [{"kind": "r2"}]}, False),
+        (500, {"bytes": 24}, False),
+    ],
+)
+def test_a_fit_of_few_texts_says_what_it_leans_on(
+    tmp_path, brief_encoder, workspace, paragraphs, count, request_fields, leans
+):
+    """25 rows alone have fewer than 64 principal directions."""
     (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in paragraphs[:count]))
-    asked = NewFit(name="few", source=str(tmp_path / "texts.txt"), steps=steps, bytes=24)
+    asked = NewFit(name="few", source=str(tmp_path / "texts.txt"), **request_fields)
     with fit_new_chain(asked, brief_encoder, workspace, no_progress) as fitted:
         warnings = [line for line in fitted.certificate["warnings"] if "leaning" in line]
         assert len(warnings) == leans

@@ -300,11 +300,11 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
     if request.queries is not None:
         queries = read_queries(request.queries.location, state.encoder, state.encoded.vectors.shape[1])
 
-    rows = _join_few_rows(state, on_progress)
+    rows = _join_few_rows(state, part_of(on_progress, 0, 0.1))
     device = best_device() if state.encoder is None else state.encoder.device
     chain.to(device if device.startswith("cuda") else "cpu").fit(  # other devices have no float64
-        state.rows,
-        on_progress=part_of(on_progress, 0, 0.5),
+        rows,
+        on_progress=part_of(on_progress, 0.1, 0.5),
         targets=None if state.targets is None else SelectedRows(state.targets, state.fit_rows),
         checkpoints=state.folder,
         queries=queries,
@@ -333,7 +333,7 @@ def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
         name = f"general text ({GENERAL_SOURCE})"
         texts = OutOfDomainTexts({name: GENERAL_SOURCE}, state.corpora.folder)
         general = texts.encode(state.encoder, on_progress)[name]
-    rows, share = join_general_rows(np.array(state.rows[:]), general)
+    rows, share = join_general_rows(np.array(state.encoded.vectors[state.fit_rows]), general)
     state.leaning = f"learned from {len(state.fit_rows)} rows, leaning {share:.0%} on {name}"
     return rows
 
