@@ -63,7 +63,9 @@ def search_task(half: Vectors, places: NDArray[np.int64], path: Path, data: Path
     return half, np.load(path)[judged], partial(compute_ndcg, gains=[grades for grades in gains.values() if grades])
 
 
-def measure_file(path: Path, general: dict[str, Vectors], task: Path | None, data: Path) -> list[dict[str, Any]]:
+def measure_file(
+    path: Path, general: dict[str, Vectors], task: Path | None, data: Path, counts: tuple[int, ...]
+) -> list[dict[str, Any]]:
     """Return, for each seed and number of documents, the scores of codes that are fitted on these alone, and how far
     codes are ahead that are fitted on them joined by general vectors.
     """
@@ -74,7 +76,7 @@ def measure_file(path: Path, general: dict[str, Vectors], task: Path | None, dat
         searches = {"recall": search_neighbours(vectors[searched])}
         if task is not None:
             searches["ndcg"] = search_task(vectors[searched], searched, task, data)
-        for count in (count for count in COUNTS if count <= len(fitted)):
+        for count in (count for count in counts if count <= len(fitted)):
             rows = vectors[fitted[:count]]
             alone = {name: measure(rows, search) for name, search in searches.items()}
             figure: dict[str, Any] = {"seed": seed, "documents": count, "joined": {}}
@@ -136,7 +138,9 @@ def main() -> None:
         if encoder == arguments.starter:
             general[STARTER] = sample_unit_rows(FitDistribution.load(STARTERS / "codes48" / "1").gaussian)
         task = next((file for file in arguments.queries if file.name == path.name), None)
-        by_file[path.stem] = measure_file(path, general, task, arguments.data)
+        by_file[path.stem] = measure_file(
+            path, general, task, arguments.data, COUNTS[:1] if arguments.quick else COUNTS
+        )
         print(path.stem, flush=True)
     summary = summarize(by_file)
     lines = [
