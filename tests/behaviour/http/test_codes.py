@@ -236,7 +236,7 @@ def test_fit_command_prints_the_codes_that_were_tried_and_what_each_was_compared
     assert [(line[0], line[2], line[4], " ".join(line[6:-1])) for line in table] == [
         ("codes,", "0.5", "+0.00", "first row"),
         ("codes,", "0", "+1.25", "first row"),
-        ("product_codes,", "0", "-0.50", "best row above"),
+        ("product_codes,", "0", "-0.50", "chosen row above"),
     ]
     assert "Not tried" not in text
 

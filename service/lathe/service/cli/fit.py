@@ -172,7 +172,7 @@ def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
         name = f"{trial['kind']}, weighting {trial['weighting']:g}"
         name += f", {trial['bits']} bit each" if trial.get("bits") else ""
         numbers = [f"{trial['retrieval']:.2f}", f"{trial['ahead']:+.2f}", f"{trial['ci95']:.2f}"]
-        against = "first row" if trial["kind"] == codes["tried"][0]["kind"] else "best row above"
+        against = "first row" if trial["kind"] == codes["tried"][0]["kind"] else "chosen row above"
         rows.append([name, *numbers, against, f"{trial['rows']:,}"])
     return [header, *rows] if rows else []
 

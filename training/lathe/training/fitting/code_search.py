@@ -73,7 +73,7 @@ class CodeTrial:
         retrieval: mean score × 100: the reciprocal rank of a text's other half among all halves and the held-out rows,
             or the share of the ten nearest held-out rows that are found.
         ahead: difference of `retrieval` to the codes that were tried first, paired by query; for `product_codes` to
-            the best `codes`.
+            the chosen `codes`.
         ci95: half-width of the 95 % interval of `ahead`.
     """
 

@@ -334,7 +334,8 @@ def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
         texts = OutOfDomainTexts({name: GENERAL_SOURCE}, state.corpora.folder)
         general = texts.encode(state.encoder, on_progress)[name]
     rows, share = join_general_rows(np.array(state.encoded.vectors[state.fit_rows]), general)
-    state.leaning = f"learned from {len(state.fit_rows)} rows, leaning {share:.0%} on {name}"
+    if share:
+        state.leaning = f"learned from {len(state.fit_rows)} rows, leaning {share:.0%} on {name}"
     return rows
 
 
