@@ -52,7 +52,7 @@ def encoder() -> Any:
 
 @pytest.fixture(scope="session")
 def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder `vectors/out_of_domain` that caches texts of the corpus `pydoc:`, as the first fit leaves it.
+    """Return a folder `vectors/out_of_domain` that caches texts of the built-in corpora, as fits leave it.
 
     There are 100 texts where a fit takes a thousand, which would be encoded for each new encoder of the tests.
     """
@@ -67,10 +67,11 @@ def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = extract_paragraphs(
         text for name in ("inspect", "tarfile", "doctest") for text in read_docstrings(library / f"{name}.py")
     )
-    path = cached_texts_path(open_source("pydoc:"), folder)
-    staging = path.with_suffix(f".{os.getpid()}")  # other processes of the tests write the same file
-    staging.write_text(json.dumps(texts[:100]))
-    staging.replace(path)
+    for name in ("pydoc:", "pydoc:topics"):
+        path = cached_texts_path(open_source(name), folder)
+        staging = path.with_suffix(f".{os.getpid()}")  # other processes of the tests write the same file
+        staging.write_text(json.dumps(texts[:100]))
+        staging.replace(path)
     return folder
 
 

@@ -23,7 +23,7 @@ TIMED_ROWS, TIMES = 2048, 5
 """Rows that are encoded, and repetitions, with and without alternating, of which the fastest counts."""
 
 
-def measure_file(path: Path, kinds: list[str], budgets: tuple[int, ...]) -> list[dict[str, Any]]:
+def measure_file(path: Path, kinds: list[str], weighting: float, budgets: tuple[int, ...]) -> list[dict[str, Any]]:
     """Return, for each kind of codes and budget, the shares of the nearest that each query finds, the mean cosines and
     the vectors encoded a second.
     """
@@ -35,7 +35,7 @@ def measure_file(path: Path, kinds: list[str], budgets: tuple[int, ...]) -> list
     figures = []
     for kind in (kind for kind in (TransformCoding, ProductCoding) if kind.kind in kinds):
         for budget in budgets:
-            step = kind(budget).fit(fitted)
+            step = kind(budget, weighting).fit(fitted)
             recalls, cosines = {}, {}
             for name, step.adjust_levels in (("rounded", False), ("adjusted", True)):
                 codes = step.transform(rows)
@@ -92,12 +92,13 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--vectors", type=Path, nargs="+", required=True, help="files SET.ENCODER.npy")
     options.add_argument("--kind", action="append", help="codes or product_codes; both by default")
+    options.add_argument("--weighting", type=float, default=0.0, help="λ of the codes; 0 by default")
     arguments = options.parse_args()
     torch.set_num_threads(1)
     budgets = BUDGETS[:1] if arguments.quick else BUDGETS
     kinds, by_file = arguments.kind or [TransformCoding.kind, ProductCoding.kind], {}
     for path in sorted(arguments.vectors):
-        by_file[path.stem] = measure_file(path, kinds, budgets)
+        by_file[path.stem] = measure_file(path, kinds, arguments.weighting, budgets)
         print(path.stem, *(cell["per_second"] for cell in by_file[path.stem]), flush=True)
     summary = summarize(by_file)
     lines = [
@@ -106,7 +107,8 @@ def main() -> None:
         for row in summary
     ]
     print(markdown_table(["files", "codes", "bytes", "rounded", "adjusted − rounded", "cosine"], lines))
-    print("raw figures:", write_report(arguments.out, "codes-levels", {"summary": summary, "files": by_file}))
+    name = "codes-levels-weighted" if arguments.weighting else "codes-levels"
+    print("raw figures:", write_report(arguments.out, name, {"summary": summary, "files": by_file}))
 
 
 if __name__ == "__main__":

@@ -14,23 +14,19 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.codes.data import TASKS, EncodedData, list_document_texts, list_encoders, make_data_parser
-from benchmarks.codes.measure import K, average_paired, compute_ndcg, list_gains
+from benchmarks.codes.measure import K, compute_ndcg, list_gains
 from benchmarks.codes.methods import Vectors, fit_lathe_codes
 from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import print_progress
-from lathe.training.fitting.code_search import (
-    MAX_TEXTS,
-    WEIGHTINGS,
-    CodeTrial,
-    choose_weighting,
-    pick_trial,
-)
+from lathe.training.comparison import choose_cheapest
+from lathe.training.fitting.code_search import MAX_TEXTS, rank_halves
 from lathe.training.split_half import TextHalves, cut_in_two
 from lathe.transforms import Chain, parse_steps
-from lathe.transforms.progress import no_progress
 from research.paper_findings.statistics import rank_correlation
 
 BUDGETS = (24, 48, 96)
+WEIGHTINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Values of λ that are tried; the first stays unless another is better beyond its interval."""
 HELD_OUT_SHARE = 0.3
 """Share of a task's documents that judge the weightings; the codes are fitted on the others."""
 
@@ -78,20 +74,13 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
     found = []
     for budget in BUDGETS:
         print_progress(0, f"{data.encoder.name}, {path}: {budget} bytes")
-        chain = Chain(parse_steps(f"codes:{budget}")).fit(documents[fitted])
-        _, trials, _ = choose_weighting(
-            chain, documents[fitted], TextHalves(first, second), documents[held_out], None, no_progress
-        )
+        chains = [Chain(parse_steps(f"codes:{budget},weighting={w}")).fit(documents[fitted]) for w in WEIGHTINGS]
+        ranks = [rank_halves(chain, TextHalves(first, second), documents[held_out]) for chain in chains]
         recalls = [_measure_recall(documents[fitted], documents[held_out], budget, w) for w in WEIGHTINGS]
         losses = []
         for weighting in WEIGHTINGS:
             method = fit_lathe_codes(documents, documents, budget, "codes", weighting=weighting)
             losses.append(100 * float((compute_ndcg(method.search(queries, K), gains) - full).mean()))
-        by_recall = [
-            CodeTrial("codes", weighting, len(fitted), 100 * float(recall.mean()), ahead["mean"], ahead["ci95"])
-            for weighting, recall in zip(WEIGHTINGS, recalls, strict=True)
-            for ahead in [average_paired(100 * (recall - recalls[0]))]
-        ]
         found.append(
             {
                 "encoder": data.encoder.name,
@@ -100,10 +89,10 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
                 "texts": len(cuts),
                 "weightings": list(WEIGHTINGS),
                 "loss": losses,
-                "retrieval": [trial.retrieval for trial in trials],
+                "retrieval": [100 * float(one.mean()) for one in ranks],
                 "recall_at_10": [float(recall.mean()) for recall in recalls],
-                "by_split_half": pick_trial(trials),
-                "by_recall": pick_trial(by_recall),
+                "by_split_half": choose_cheapest(ranks),
+                "by_recall": choose_cheapest(recalls),
             }
         )
     return found

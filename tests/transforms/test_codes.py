@@ -286,8 +286,16 @@ def test_adjusted_levels_bring_every_decoded_vector_as_near_or_nearer(rows, fres
     assert (cosines[0] > cosines[1] - 1e-6).all() and cosines[0].mean() > cosines[1].mean() + 1e-4
 
 
-def test_levels_stay_rounded_where_scores_err_in_another_metric_or_norms_are_not_restored(rows, fresh):
-    for parameters, data in (({"weighting": 0.5}, rows), ({"restore_norm": False}, rows), ({}, rows * rows[:, :1])):
+def test_with_weights_adjusted_levels_bring_the_scores_of_queries_nearer_on_average(rows, fresh):
+    errors = []
+    for switch in ("true", "false"):
+        step = parse_steps(f"codes:16,weighting=0.5,adjust_levels={switch}")[0].fit(rows)
+        errors.append(np.square(rows @ (step.inverse_transform(step.transform(fresh)) - fresh).T).mean())
+    assert errors[0] < 0.995 * errors[1]
+
+
+def test_levels_stay_rounded_where_norms_are_not_restored(rows, fresh):
+    for parameters, data in (({"restore_norm": False}, rows), ({}, rows * rows[:, :1])):
         step = TransformCoding(16, **parameters).fit(data)
         rounded = step.round_coordinates(step.coordinates(torch.from_numpy(fresh)))
         np.testing.assert_array_equal(step.transform(fresh), rounded.numpy())

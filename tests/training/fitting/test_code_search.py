@@ -4,7 +4,7 @@ from pydantic import ValidationError
 
 from lathe.training.errors import FitError
 from lathe.training.fitting import code_search
-from lathe.training.fitting.code_search import choose_weighting, read_queries, search_codes
+from lathe.training.fitting.code_search import read_queries, search_codes
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
 from lathe.training.split_half import TextHalves
@@ -42,36 +42,38 @@ def sample_halves_with_topics_in(columns, rows, noise=0.3):
     return TextHalves(*sides)
 
 
-def test_choose_weighting_keeps_the_default_unless_another_is_ahead_by_more_than_its_interval(rows):
-    chain = Chain(parse_steps("codes:6")).fit(rows)
-    found, trials, _ = choose_weighting(
-        chain, rows, sample_halves_with_topics_in([0, 1], rows), rows[:300], None, no_progress
-    )
-    assert [trial.weighting for trial in trials] == list(code_search.WEIGHTINGS)
-    assert trials[0].ahead == trials[0].ci95 == 0
-    ahead = [trial for trial in trials if trial.ahead > trial.ci95]
-    expected = max(ahead, key=lambda trial: trial.ahead).weighting if ahead else 0
-    assert found.quantizer.weighting == expected
+def test_the_default_codes_stay_unless_others_are_ahead_by_more_than_their_interval(rows):
+    chain = Chain(parse_steps("codes:6")).fit(rows[:2500])
+    found = search_codes(chain, rows[:2500], sample_halves_with_topics_in([0, 1], rows), rows[:300], None, no_progress)
+    assert [(trial.weighting, trial.bits) for trial in found.trials] == [(0, None), (0.5, None), (0, 1)]
+    assert found.trials[0].ahead == found.trials[0].ci95 == 0
+    ahead = [trial for trial in found.trials if trial.ahead > trial.ci95]
+    chosen = found.chain.quantizer
+    assert (chosen.weighting, chosen.bits) in [(trial.weighting, trial.bits) for trial in ahead or found.trials[:1]]
     assert chain.quantizer.weighting == 0
 
 
-def test_choose_weighting_weights_by_queries_if_topics_lie_in_few_directions(rows):
+def test_weighting_by_queries_is_chosen_if_topics_lie_in_few_directions(rows):
     """The chosen chain equals one fitted with the chosen weighting."""
     rng = np.random.default_rng(3)
     queries = np.zeros((2000, WIDTH))
     queries[:, 30:34] = rng.normal(size=(2000, 4))
     queries = unit(queries + 0.02 * rng.normal(size=queries.shape))
-    chain = Chain(parse_steps("codes:4,restore_norm=false")).fit(rows, queries=queries)
+    chain = Chain(parse_steps("codes:4,restore_norm=false")).fit(rows[:2500], queries=queries)
     halves = sample_halves_with_topics_in([30, 31, 32, 33], rows, noise=0.05)
-    found, trials, _ = choose_weighting(chain, rows, halves, rows[:300], queries, no_progress)
-    best = max(trials, key=lambda trial: trial.ahead)
-    assert best.ahead > best.ci95, "bits elsewhere do not tell topics"
-    assert found.quantizer.weighting >= 0.5
+    found = search_codes(chain, rows[:2500], halves, rows[2500:], queries, no_progress).chain
+    assert found.quantizer.weighting == 0.5, "bits elsewhere do not tell topics"
     assert int(found.quantizer.query_count) == 2000
-    again = Chain(parse_steps(f"codes:4,restore_norm=false,weighting={found.quantizer.weighting}")).fit(
-        rows, queries=queries
-    )
+    again = Chain(parse_steps("codes:4,restore_norm=false,weighting=0.5")).fit(rows[:2500], queries=queries)
     np.testing.assert_allclose(found.quantizer.decoder, again.quantizer.decoder, atol=1e-5)
+
+
+@pytest.mark.parametrize(("octets", "weighting"), [(11, 0.0), (12, 0.5)])
+def test_the_default_weighting_is_one_half_from_two_bits_a_dimension_on(rows, octets, weighting):
+    chain = Chain(parse_steps(f"codes:{octets}")).fit(rows[:2500])
+    found = search_codes(chain, rows[:2500], "no texts", rows[2500:], None, no_progress)
+    assert found.chain.quantizer.weighting == weighting
+    assert found.describe()["chosen_by"] == "default" and set(found.not_tried) == {"weightings", "product_codes"}
 
 
 @pytest.fixture(scope="module")
@@ -83,21 +85,31 @@ def heavy_tailed():
     return every[:3000], every[3400:], TextHalves(*halves)
 
 
-def test_learned_codebooks_are_chosen_if_they_retrieve_more_beyond_the_interval(heavy_tailed, monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "queries", "measure"),
+    [
+        (lambda halves: halves, lambda halves: None, "split-half retrieval"),
+        (lambda halves: "no texts", lambda halves: None, "neighbours found by held-out rows"),
+        (lambda halves: "no texts", lambda halves: halves.first, "neighbours found by queries"),
+    ],
+)
+def test_learned_codebooks_are_chosen_if_they_retrieve_more_beyond_the_interval(
+    heavy_tailed, monkeypatch, given, queries, measure
+):
     """They are learned from some of the rows to be tried, and from all of them to be used."""
     rows, heldout, halves = heavy_tailed
     monkeypatch.setattr(code_search, "MAX_TRIAL_ROWS", 2800)
     chain = Chain(parse_steps("codes:4")).fit(rows)
-    found = search_codes(chain, rows, halves, heldout, None, no_progress)
+    found = search_codes(chain, rows, given(halves), heldout, queries(halves), no_progress)
+    assert found.chosen_by == measure
     trial = found.trials[-1]
     weighting = found.chain.quantizer.weighting
     assert (trial.kind, trial.rows, trial.weighting) == ("product_codes", 2800, weighting)
     assert trial.ahead > trial.ci95 > 0
-    other = next(one for one in found.trials if one.weighting == weighting)
-    assert trial.ahead == pytest.approx(trial.retrieval - other.retrieval)
+    assert any(trial.ahead == pytest.approx(trial.retrieval - other.retrieval) for other in found.trials[:-1])
     expected = Chain(parse_steps(f"product_codes:4,weighting={weighting}")).fit(rows)
     np.testing.assert_array_equal(found.chain.transform(heldout), expected.transform(heldout))
-    assert not found.not_tried and chain.quantizer.kind == "codes"
+    assert "product_codes" not in found.not_tried and chain.quantizer.kind == "codes"
 
 
 def test_codes_stay_if_learned_codebooks_are_not_ahead_beyond_their_interval(rows):
@@ -106,7 +118,6 @@ def test_codes_stay_if_learned_codebooks_are_not_ahead_beyond_their_interval(row
     found = search_codes(Chain(parse_steps("codes:6")).fit(rows), rows, halves, rows[:300], None, no_progress)
     (trial,) = (one for one in found.trials if one.kind == "product_codes")
     assert (found.chain.quantizer.kind == "product_codes") == (trial.ahead > trial.ci95)
-    assert [one.weighting for one in found.trials[:-1]] == list(code_search.WEIGHTINGS)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +132,7 @@ def test_learned_codebooks_that_cannot_be_had_are_not_tried_for_a_reason(rows, c
     halves = sample_halves_with_topics_in([0, 1], rows)
     found = search_codes(chain, rows[:count], halves, rows[-200:], None, no_progress)
     assert reason in found.not_tried["product_codes"]
-    assert {one.kind for one in found.trials} == {found.chain.quantizer.kind} == {"codes"}
+    assert found.chain.quantizer.kind == "codes"
 
 
 def test_a_byte_budget_adds_a_codes_step_and_the_certificate_names_how_it_was_chosen(rows, tmp_path):
@@ -131,7 +142,7 @@ def test_a_byte_budget_adds_a_codes_step_and_the_certificate_names_how_it_was_ch
     found = fitted.certificate["codes"]
     assert (found["bytes"], found["chosen_by"], found["tried"]) == (12, "default", [])
     assert set(found["not_tried"]) == {"weightings", "product_codes"}
-    assert all("source holds vectors" in reason for reason in found["not_tried"].values())
+    assert "source holds vectors" in found["not_tried"]["weightings"]
     alone = fit(tmp_path / "rows.npy", None, tmp_path, steps=[], bytes=12)
     assert [step.kind for step in alone.chain.transforms] == ["codes"]
     floats = fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}])
@@ -176,7 +187,7 @@ def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrie
     fitted = fit(tmp_path / "texts.txt", brief_encoder, workspace, steps=[], bytes=24)
     found = fitted.certificate["codes"]
     assert found["chosen_by"] == "split-half retrieval"
-    assert [trial["weighting"] for trial in found["tried"]] == list(code_search.WEIGHTINGS)
+    assert [trial["weighting"] for trial in found["tried"]] == [0.0, 0.5, 0.0]
     assert all(10 < trial["retrieval"] < 100 for trial in found["tried"])
     assert fitted.chain.quantizer.weighting == found["weighting"]
     assert found["kind"] == "codes" and "2,560 rows" in found["not_tried"]["product_codes"]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lathe.service.chains.names import require_name
-from lathe.service.chains.registry import Registry
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
@@ -18,8 +18,10 @@ from lathe.training.fitting.encoding import LOCAL, FitEngine
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.requests import NewFit
+from lathe.transforms.artifact import FitDistribution, read_manifest
 from lathe.transforms.files import create_file
 from lathe.transforms.progress import Progress
+from lathe.transforms.statistics import Gaussian
 from lathe.transforms.vectors import row_blocks
 
 PATIENCE_SECONDS = 300.0
@@ -85,6 +87,7 @@ def run_fit(
         context.command,
         context.target_encoder,
         context.engine,
+        None if context.encoder is None else read_general_gaussian(context.encoder.fingerprint),
     )
     with fit as fitted:
         if vectors_to is not None:
@@ -92,6 +95,16 @@ def run_fit(
         return publish_fitted_chain(
             fitted, request.name, request.promote, context.registry, on_progress, context.job, request.serve_dimensions
         )
+
+
+def read_general_gaussian(encoder_fingerprint: str) -> Gaussian | None:
+    """Read the Gaussian of the general texts that the starter chains were fitted on. Return None for another encoder
+    than theirs.
+    """
+    starter = STARTERS / "codes48" / "1"
+    if read_manifest(starter)["encoder"]["fingerprint"] != encoder_fingerprint:
+        return None
+    return FitDistribution.load(starter).gaussian
 
 
 def publish_fitted_chain(

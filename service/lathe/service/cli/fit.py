@@ -163,16 +163,17 @@ def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
 
 
 def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
-    """Return a table of the quantizers that a fit tried: split-half retrieval, gain over another, and its interval.
+    """Return a table of the quantizers that a fit tried: the measure it chose by, gain over another, and its interval.
     Empty if none was tried.
     """
-    header = ["codes tried", "split-half retrieval", "ahead", "±", "compared with", "rows"]
+    header = ["codes tried", codes["chosen_by"], "ahead", "±", "compared with", "rows"]
     rows = []
     for trial in codes["tried"]:
-        against = trial["weighting"] if trial["kind"] != codes["tried"][0]["kind"] else codes["tried"][0]["weighting"]
         name = f"{trial['kind']}, weighting {trial['weighting']:g}"
+        name += f", {trial['bits']} bit each" if trial.get("bits") else ""
         numbers = [f"{trial['retrieval']:.2f}", f"{trial['ahead']:+.2f}", f"{trial['ci95']:.2f}"]
-        rows.append([name, *numbers, f"codes, weighting {against:g}", f"{trial['rows']:,}"])
+        against = "first row" if trial["kind"] == codes["tried"][0]["kind"] else "chosen row above"
+        rows.append([name, *numbers, against, f"{trial['rows']:,}"])
     return [header, *rows] if rows else []
 
 

@@ -1,14 +1,15 @@
-"""The search for codes of a budget: queries from a source, and λ and codebooks chosen by split-half retrieval."""
+"""The search for codes of a budget: queries from a source, and λ and kinds of codes chosen on held-out data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.comparison import compare
+from lathe.training.comparison import choose_cheapest, compare
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
@@ -23,15 +24,28 @@ from lathe.transforms.quality import row_slices
 from lathe.transforms.statistics import Moments, moments_of
 from lathe.transforms.vectors import FloatArray, Vectors
 
-WEIGHTINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Values of λ that are tried; the first is taken unless another is better beyond its interval. With 0, codes lose least
-on search tasks (research/codes.md), and product codes lose as much as codes, so that these stay the default."""
+WEIGHTINGS = (0.0, 0.5)
+"""Values of λ that are tried. With 0, codes of few bits lose least on search tasks (research/codes.md)."""
+
+WEIGHTED_BITS = 2
+"""Number of bits of a dimension from which on λ = 0.5 is the default: search tasks lose as much with either then, and
+0.5 finds 2 points more of the neighbours, for e5-small 6 (benchmarks/codes.md)."""
+
+MAX_ROTATED_BYTES = 32
+"""Largest budget at which one bit for each rotated principal axis is tried, since it finds fewer neighbours above."""
+
+Judge = Callable[[Chain], NDArray[np.float64]]
+"""Function that measures a chain with byte codes on held-out data: a score in [0, 1] for each query, `(n,)`."""
 
 MAX_TEXTS = 1000
-"""Maximum number of held-out texts that are cut in two: the interval of a difference is then about a point."""
+"""Maximum number of held-out texts that are cut in two, and of vectors that search held-out rows: the interval of a
+difference is then about a point."""
 
 MIN_TEXTS = 100
-"""Minimum number of such texts; with fewer, no difference between weightings could be told."""
+"""Minimum number of such texts or vectors; with fewer, no difference between codes could be told."""
+
+NEIGHBOURS = 10
+"""Number of nearest neighbours that held-out vectors search for."""
 
 MIN_CODEBOOK_ROWS = 10 * CENTROIDS
 """Minimum number of fitted rows for codebooks to be tried: ten for each centroid."""
@@ -49,21 +63,23 @@ MAX_QUERIES = 20_000
 
 @dataclass(frozen=True)
 class CodeTrial:
-    """Result of trying one kind of byte codes with one weighting, measured by split-half retrieval: each half of a text
-    searches for its other half.
+    """Result of trying one kind of byte codes with one weighting on held-out data.
 
     Attributes:
         kind: kind of the step, `codes` or `product_codes`.
         weighting: λ.
+        bits: bits of each rotated axis; None where bits follow the variances.
         rows: number of rows that the step was fitted on.
-        retrieval: mean reciprocal rank × 100 of the other half among all halves and the held-out rows.
-        ahead: difference of `retrieval` to `codes` with the first weighting, paired by text; for `product_codes` to
-            `codes` with the same weighting.
+        retrieval: mean score × 100: the reciprocal rank of a text's other half among all halves and the held-out rows,
+            or the share of the ten nearest held-out rows that are found.
+        ahead: difference of `retrieval` to the codes that were tried first, paired by query; for `product_codes` to
+            the chosen `codes`.
         ci95: half-width of the 95 % interval of `ahead`.
     """
 
     kind: str
     weighting: float
+    bits: int | None
     rows: int
     retrieval: float
     ahead: float
@@ -76,21 +92,24 @@ class CodeSearch:
 
     Attributes:
         chain: fitted chain that ends in the chosen codes.
-        trials: what was tried; empty if there were no texts to try with.
+        trials: what was tried; empty or one if there was nothing to compare.
         not_tried: reasons why the weightings or kinds of codes were not tried, by name.
+        chosen_by: the measure of the trials.
     """
 
     chain: Chain
     trials: Sequence[CodeTrial]
     not_tried: dict[str, str]
+    chosen_by: str = "default"
 
     def describe(self) -> dict[str, Any]:
         """Return how the byte codes were chosen, as a dict for the certificate. Its keys are `chosen_by`, `tried` (the
         trials) and `not_tried` (reasons by kind of codes).
         """
+        trials = self.trials if len(self.trials) > 1 else []
         return {
-            "chosen_by": "split-half retrieval" if self.trials else "default",
-            "tried": [asdict(trial) for trial in self.trials],
+            "chosen_by": self.chosen_by if trials else "default",
+            "tried": [asdict(trial) for trial in trials],
             "not_tried": self.not_tried,
         }
 
@@ -171,83 +190,96 @@ def keep_default(chain: Chain, reason: str) -> CodeSearch:
 def search_codes(
     chain: Chain,
     rows: Vectors,
-    halves: TextHalves,
+    halves: TextHalves | str,
     heldout: FloatArray,
     queries: Vectors | None,
     on_progress: Progress,
+    with_codebooks: bool = True,
 ) -> CodeSearch:
-    """Choose the byte codes that end a chain of transforms by split-half retrieval, in which each half of a text
-    searches for its other half. First the weighting λ is chosen, then learned codebooks are tried with it. Returns the
+    """Choose the byte codes that end a chain of transforms on held-out data, which no codes were fitted on. Returns the
     chain with the chosen codes and all trials.
 
-    The other halves and all held-out rows are searched together. Split-half retrieval follows labelled tasks better
-    than recall of neighbours does, which a weighting can raise while tasks lose. The first of `WEIGHTINGS` stays unless
-    another is ahead of it by more than its 95 % interval, and then `codes` stay unless `product_codes` are ahead of
-    them by more than theirs.
+    With halves of texts, each half searches for its other half among all halves and the held-out rows. The weightings λ
+    and one bit for each rotated axis are tried first, then learned codebooks. Without halves, the queries or some of
+    the held-out rows search for their nearest neighbours among the held-out rows. By that measure larger λ are ahead
+    even where search tasks lose by them, so only codebooks are tried. The default λ follows from the budget, see
+    `WEIGHTED_BITS`, and stays unless another candidate is ahead by more than the 95 % interval of the difference.
 
     Args:
         chain: fitted chain that ends in `codes`; not changed.
         rows: the rows that it was fitted on, `(n, d)`.
-        halves: vectors of the first and second halves of held-out texts.
+        halves: vectors of the first and second halves of held-out texts, or the reason why there are none.
         heldout: held-out rows, `(m, d)`.
         queries: the queries that it was fitted with, if any.
         on_progress: called with progress in [0, 1] and a message.
+        with_codebooks: whether codebooks may be learned from the rows.
     """
-    chosen, trials, ranks = choose_weighting(
-        chain, rows, halves, heldout, queries, part_of(on_progress, 0, WEIGHTINGS_SHARE)
-    )
-    if rows.shape[0] < MIN_CODEBOOK_ROWS:
-        reason = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
+    codes = chain.quantizer
+    assert isinstance(codes, TransformCoding)
+    dimensions = len(codes.mean)
+    weightings = WEIGHTINGS if 8 * codes.bytes < WEIGHTED_BITS * dimensions else WEIGHTINGS[::-1]
+    candidates: list[dict[str, Any]] = [{"weighting": weighting} for weighting in weightings]
+    not_tried: dict[str, str] = {}
+    judge: Judge
+    if isinstance(halves, TextHalves):
+        chosen_by, judge = "split-half retrieval", partial(rank_halves, halves=halves, heldout=heldout)
+        if codes.bytes <= min(MAX_ROTATED_BYTES, dimensions // 8):
+            candidates.append({"weighting": 0.0, "bits": 1, "rotation": "random"})
     else:
-        on_progress(WEIGHTINGS_SHARE, "trying learned codebooks")
-        trial_rows = rows
-        if rows.shape[0] > MAX_TRIAL_ROWS:  # ascending, since rows are read from disk
-            trial_rows = rows[np.sort(np.random.default_rng(0).permutation(rows.shape[0])[:MAX_TRIAL_ROWS])]
-        try:
-            learned = _with_codebooks(chosen, trial_rows, queries)
-        except TransformError as error:
-            reason = str(error)
-        else:
-            trial = _compare(learned, trial_rows.shape[0], _rank_halves(learned, halves, heldout), ranks)
-            if trial.ahead > trial.ci95:
-                on_progress((1 + WEIGHTINGS_SHARE) / 2, "learning codebooks")
-                chosen = learned if trial_rows is rows else _with_codebooks(chosen, rows, queries)
-            return CodeSearch(chosen, [*trials, trial], {})
-    return CodeSearch(chosen, trials, {ProductCoding.kind: reason})
+        not_tried["weightings"], candidates = halves, candidates[:1]
+        chosen_by, judge = _judge_by_neighbours(queries, heldout)
+
+    chosen, trials, scores = choose_parameters(
+        chain, rows, judge, candidates, queries, part_of(on_progress, 0, WEIGHTINGS_SHARE)
+    )
+    if not with_codebooks or rows.shape[0] < MIN_CODEBOOK_ROWS:
+        there = f"there are {rows.shape[0]:,}" if with_codebooks else "there are few"
+        not_tried[ProductCoding.kind] = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, {there}"
+        return CodeSearch(chosen, trials, not_tried, chosen_by)
+
+    on_progress(WEIGHTINGS_SHARE, "trying learned codebooks")
+    trial_rows = rows
+    if rows.shape[0] > MAX_TRIAL_ROWS:  # ascending, since rows are read from disk
+        trial_rows = rows[np.sort(np.random.default_rng(0).permutation(rows.shape[0])[:MAX_TRIAL_ROWS])]
+    try:
+        learned = _with_codebooks(chosen, trial_rows, queries)
+    except TransformError as error:
+        return CodeSearch(chosen, trials, not_tried | {ProductCoding.kind: str(error)}, chosen_by)
+
+    learned_scores = judge(learned)
+    trials.append(_compare(learned, trial_rows.shape[0], learned_scores, scores))
+    if choose_cheapest([scores, learned_scores]):
+        on_progress((1 + WEIGHTINGS_SHARE) / 2, "learning codebooks")
+        chosen = learned if trial_rows is rows else _with_codebooks(chosen, rows, queries)
+    return CodeSearch(chosen, trials, not_tried, chosen_by)
 
 
-def choose_weighting(
-    chain: Chain, rows: Vectors, halves: TextHalves, heldout: FloatArray, queries: Vectors | None, on_progress: Progress
+def choose_parameters(
+    chain: Chain,
+    rows: Vectors,
+    judge: Judge,
+    candidates: Sequence[Mapping[str, Any]],
+    queries: Vectors | None,
+    on_progress: Progress,
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Fit the byte codes that end a chain of transforms with every weighting λ of `WEIGHTINGS`, and choose the one with
-    the best split-half retrieval. Returns the chain with the chosen weighting, a trial for every weighting, and the
-    reciprocal rank of each text through the chosen codes, `(n,)`.
+    """Fit the byte codes that end a chain of transforms with the parameters of each candidate, and choose one by
+    `judge`. Returns the chain with the chosen codes, a trial for every candidate, and the scores of the chosen codes.
+
+    The first candidate stays unless another is ahead of it by more than the 95 % interval of the difference.
     """
     before = chain.without_quantizer()
-    assert isinstance(chain.quantizer, TransformCoding)
     moments = moments_of(_view_through(rows, before))
     query_moments = None if queries is None else moments_of(_view_through(queries, before.query_chain()))
-    ranks, chains = [], []
-    for done, weighting in enumerate(WEIGHTINGS):
-        on_progress(done / len(WEIGHTINGS), f"trying codes with weighting {weighting:g}")
-        chains.append(_with_weighting(chain, weighting, moments, query_moments))
-        ranks.append(_rank_halves(chains[-1], halves, heldout))
+    chains, scores = [], []
+    for done, parameters in enumerate(candidates):
+        on_progress(done / len(candidates), f"trying codes with {parameters}")
+        chains.append(_with_parameters(chain, parameters, moments, query_moments))
+        scores.append(judge(chains[-1]))
 
-    # The first weighting is compared with itself, which gives a difference of 0 and no interval.
-    trials = [
-        _compare(weighted, rows.shape[0], reciprocal_ranks, ranks[0])
-        for weighted, reciprocal_ranks in zip(chains, ranks, strict=True)
-    ]
-    best = pick_trial(trials)
-    return chains[best], trials, ranks[best]
-
-
-def pick_trial(trials: Sequence[CodeTrial]) -> int:
-    """Return the index of the trial that is furthest ahead of the first, among those that are ahead by more than their
-    95 % interval. Return 0 if none is.
-    """
-    better = [i for i, trial in enumerate(trials) if trial.ahead > trial.ci95]
-    return max(better, key=lambda i: trials[i].ahead, default=0)
+    # The first candidate is compared with itself, which gives a difference of 0 and no interval.
+    trials = [_compare(tried, rows.shape[0], score, scores[0]) for tried, score in zip(chains, scores, strict=True)]
+    best = choose_cheapest(scores)
+    return chains[best], trials, scores[best]
 
 
 def _view_through(rows: Vectors, chain: Chain) -> Vectors:
@@ -257,13 +289,13 @@ def _view_through(rows: Vectors, chain: Chain) -> Vectors:
     return view_through(rows, chain) if len(chain) or chain.normalize else rows
 
 
-def _with_weighting(chain: Chain, weighting: float, moments: Moments, queries: Moments | None) -> Chain:
-    """Return a copy of the chain whose byte codes are fitted again with another weighting λ, from the moments of the
+def _with_parameters(chain: Chain, changed: Mapping[str, Any], moments: Moments, queries: Moments | None) -> Chain:
+    """Return a copy of the chain whose byte codes are fitted again with changed parameters, from the moments of the
     rows and of the queries.
     """
     assert chain.quantizer is not None
     parameters = {name: value for name, value in chain.quantizer.spec().items() if name != "kind"}
-    step = TransformCoding(**(parameters | {"weighting": weighting})).fit(moments, queries=queries)
+    step = TransformCoding(**(parameters | dict(changed))).fit(moments, queries=queries)
     return Chain([*chain.float_steps, step], chain.normalize)
 
 
@@ -282,7 +314,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=query_moments)], chain.normalize)
 
 
-def _rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArray[np.float64]:
+def rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArray[np.float64]:
     """Search with each half of a text for its other half, among the byte codes of all such halves and of the held-out
     rows. Return the reciprocal rank of the other half for each text, `(n,)`, averaged over both directions.
     """
@@ -301,12 +333,31 @@ def _rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArr
     return reciprocal_ranks
 
 
-def _compare(chain: Chain, fit_rows: int, ranks: NDArray[np.float64], baseline_ranks: NDArray[np.float64]) -> CodeTrial:
-    """Return the trial of a chain's byte codes: the mean of its reciprocal ranks × 100, and the mean difference to the
-    baseline's with its 95 % interval.
+def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[str, Judge]:
+    """Return a judge by the share of nearest neighbours among held-out rows that are found after coding, and its name.
+    The queries search, or without enough of them a third of the held-out rows, which are then not searched.
     """
-    assert isinstance(chain.quantizer, TransformCoding)
-    difference, codes = compare(100 * ranks, 100 * baseline_ranks), chain.quantizer
-    return CodeTrial(
-        codes.kind, codes.weighting, fit_rows, 100 * float(ranks.mean()), difference.value, difference.reach or 0.0
-    )
+    if queries is not None and queries.shape[0] >= MIN_TEXTS:
+        name, searching, searched = "queries", np.asarray(queries[:MAX_TEXTS]), heldout
+    else:
+        name, (searching, searched) = "held-out rows", np.split(heldout, [min(MAX_TEXTS, -(-len(heldout) // 3))])
+
+    def judge(chain: Chain) -> NDArray[np.float64]:
+        asking = torch.from_numpy(chain.transform_queries(searching))
+        nearest, found = (
+            (asking @ torch.from_numpy(documents).T).topk(min(NEIGHBOURS, len(searched)), dim=1).indices
+            for documents in (chain.without_quantizer().transform(searched), chain.floats(searched))
+        )
+        return (found.unsqueeze(2) == nearest.unsqueeze(1)).any(dim=1).double().mean(dim=1).numpy()
+
+    return f"neighbours found by {name}", judge
+
+
+def _compare(chain: Chain, fit_rows: int, scores: NDArray[np.float64], baseline: NDArray[np.float64]) -> CodeTrial:
+    """Return the trial of a chain's byte codes: the mean of its scores × 100, and the mean difference to the baseline's
+    with its 95 % interval.
+    """
+    codes, difference = chain.quantizer, compare(100 * scores, 100 * baseline)
+    assert isinstance(codes, TransformCoding)
+    mean, reach = 100 * float(scores.mean()), difference.reach or 0.0
+    return CodeTrial(codes.kind, codes.weighting, codes.bits, fit_rows, mean, difference.value, reach)

@@ -20,11 +20,17 @@ from lathe.training.errors import FitError
 from lathe.training.fitting.code_search import (
     CodeSearch,
     encode_heldout_halves,
-    keep_default,
     read_queries,
     search_codes,
 )
 from lathe.training.fitting.encoding import LOCAL, FitEngine, encode_source
+from lathe.training.fitting.few_rows import (
+    GENERAL_SOURCE,
+    LEANING_KINDS,
+    MAX_FEW_ROWS,
+    join_general_rows,
+    sample_unit_rows,
+)
 from lathe.training.fitting.fit_state import FitState, FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_pairs
@@ -38,6 +44,7 @@ from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain, retained_subspace
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import certify
+from lathe.transforms.statistics import Gaussian
 from lathe.transforms.vectors import FloatArray, Vectors
 
 
@@ -156,7 +163,7 @@ def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
 
 def _list_source_warnings(state: FitState) -> list[str]:
     """Return warnings about the source for the certificate: no out-of-domain texts, files that were left out or empty,
-    blank texts, and repeated rows.
+    blank texts, repeated rows, and few rows that general vectors joined.
     """
     encoded, warnings = state.encoded, []
     if not state.out_of_domain:
@@ -167,7 +174,7 @@ def _list_source_warnings(state: FitState) -> list[str]:
         warnings.append(f"{encoded.blank} blank texts were left out")
     if repeated := len(encoded.hashes) - len(sort_distinct(encoded.hashes)):
         warnings.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
-    return warnings
+    return warnings + ([state.leaning] if state.leaning else [])
 
 
 Stage = tuple[Callable[[Any, Progress], None], str, float]
@@ -183,6 +190,7 @@ def fit_new_chain(
     command: str | None = None,
     target_encoder: TextEncoder | None = None,
     engine: FitEngine = LOCAL,
+    general: Gaussian | None = None,
 ) -> Iterator[FittedChain]:
     """Fit a chain of transforms on a source, and certify it on held-out rows and out-of-domain texts. This is a context
     manager, which does the work when it is entered and yields the fitted chain with its certificate.
@@ -198,6 +206,7 @@ def fit_new_chain(
         command: the user's command, for the provenance.
         target_encoder: the encoder that `request.target_encoder` names.
         engine: encodes the source and computes moments.
+        general: Gaussian of general vectors of the encoder, for fits on few rows; None encodes general texts for them.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -215,6 +224,7 @@ def fit_new_chain(
         command=command,
         chain=chain,
         source=open_source(request.source.location, request.bad_shards),
+        general=general,
         corpora=OutOfDomainTexts(
             list_built_in_corpora(request.source.path) | request.out_of_domain, workspace / "out_of_domain"
         ),
@@ -290,10 +300,11 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
     if request.queries is not None:
         queries = read_queries(request.queries.location, state.encoder, state.encoded.vectors.shape[1])
 
+    rows = _join_few_rows(state, part_of(on_progress, 0, 0.1))
     device = best_device() if state.encoder is None else state.encoder.device
     chain.to(device if device.startswith("cuda") else "cpu").fit(  # other devices have no float64
-        state.rows,
-        on_progress=part_of(on_progress, 0, 0.5),
+        rows,
+        on_progress=part_of(on_progress, 0.1, 0.5),
         targets=None if state.targets is None else SelectedRows(state.targets, state.fit_rows),
         checkpoints=state.folder,
         queries=queries,
@@ -301,20 +312,43 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
     )
     chain.to("cpu")
     if request.bytes is not None:
-        _search_codes(state, queries, part_of(on_progress, 0.5, 1))
+        _search_codes(state, rows, queries, part_of(on_progress, 0.5, 1))
 
 
-def _search_codes(state: FitState, queries: FloatArray | None, on_progress: Progress) -> None:
-    """Choose the chain's byte codes by split-half retrieval on held-out texts. Sets `state.search`, and `state.chain`
-    to the chain with the chosen codes. With too few texts, the default codes stay.
+def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
+    """Return the rows to fit on. General vectors of the same encoder join them if they are few and a step needs their
+    covariance. Sets `state.leaning` in that case.
+    """
+    needs_covariance = any(step.kind in LEANING_KINDS for step in state.chain.transforms)
+    if len(state.fit_rows) > MAX_FEW_ROWS or not needs_covariance or state.encoder is None:
+        return state.rows
+    # Targets and pairs belong to rows, and general texts have none.
+    if state.targets is not None or state.pairs is not None or state.request.source.path == GENERAL_SOURCE:
+        return state.rows
+
+    name = "the texts of Lathe's starter chains"
+    if state.general is not None:
+        general = sample_unit_rows(state.general)
+    else:
+        name = f"general text ({GENERAL_SOURCE})"
+        texts = OutOfDomainTexts({name: GENERAL_SOURCE}, state.corpora.folder)
+        general = texts.encode(state.encoder, on_progress)[name]
+    rows, share = join_general_rows(np.array(state.encoded.vectors[state.fit_rows]), general)
+    if share:
+        state.leaning = f"learned from {len(state.fit_rows)} rows, leaning {share:.0%} on {name}"
+    return rows
+
+
+def _search_codes(state: FitState, rows: Vectors, queries: FloatArray | None, on_progress: Progress) -> None:
+    """Choose the chain's byte codes on held-out texts or rows. Sets `state.search`, and `state.chain` to the chain with
+    the chosen codes.
     """
     halves = encode_heldout_halves(
         state.source, state.encoder, state.encoded.hashes[state.heldout_rows], state.request.seed
     )
-    if isinstance(halves, str):
-        state.search = keep_default(state.chain, halves)
-        return
-    state.search = search_codes(state.chain, state.rows, halves, state.heldout, queries, on_progress)
+    state.search = search_codes(
+        state.chain, rows, halves, state.heldout, queries, on_progress, with_codebooks=state.leaning is None
+    )
     state.chain = state.search.chain
 
 

@@ -18,6 +18,7 @@ from lathe.training.sources.source import Source
 from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.chain import Chain
 from lathe.transforms.quality import Certificate
+from lathe.transforms.statistics import Gaussian
 from lathe.transforms.vectors import FloatArray, Vectors
 
 
@@ -52,6 +53,7 @@ class FitState:
         engine: encodes the source and computes moments.
         command: the user's command, for the provenance.
         chain: the chain to fit.
+        general: Gaussian of general vectors of the encoder; None if none is known.
         source: the source.
         corpora: texts of the out-of-domain corpora.
         files: keeps the files with vectors until the caller is done with the result.
@@ -62,6 +64,7 @@ class FitState:
         pairs: vectors of queries and relevant documents; None without any.
         out_of_domain: out-of-domain vectors by corpus.
         targets: targets of all rows `(n, k)`; None without any.
+        leaning: sentence about the general vectors that joined few rows; None if none did.
         search: result of the search for codes; None without a budget of bytes.
         distribution: distribution of the fitted rows.
         certificate: the certificate.
@@ -76,6 +79,7 @@ class FitState:
     chain: Chain
     source: Source
     corpora: OutOfDomainTexts
+    general: Gaussian | None = None
     files: ExitStack = field(default_factory=ExitStack)
     folder: Path = field(init=False)
     encoded: EncodedSource = field(init=False)
@@ -85,6 +89,7 @@ class FitState:
     pairs: EncodedPairs | None = None
     out_of_domain: dict[str, FloatArray] = field(default_factory=dict)
     targets: Vectors | None = None
+    leaning: str | None = None
     search: CodeSearch | None = None
     distribution: FitDistribution = field(init=False)
     certificate: Certificate = field(init=False)

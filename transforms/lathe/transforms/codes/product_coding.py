@@ -65,6 +65,7 @@ class ProductCoding(TransformCoding):
     parameter_rules = {**TransformCoding.parameter_rules, "iterations": whole_number(0)}
     shapes = {**TransformCoding.shapes, "centroids": ("m", CENTROIDS), "deviations": ("m",)}
     max_adjustment_rounds = 1  # a round compares with all centroids again, which is most of the time of encoding
+    weighted_adjustment_rounds = 0  # one gained nothing at 48 bytes and lost .6 points of recall at 24
 
     def __init__(
         self,

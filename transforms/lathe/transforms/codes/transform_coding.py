@@ -95,8 +95,8 @@ class TransformCoding(Quantizer):
         seed: seed of the rotation.
         restore_norm: whether x̂ gets the norm of the fitted vectors, if they have one. It finds more neighbours at small
             budgets; where queries look along few directions only and λ is near 1, scores are better without.
-        adjust_levels: whether encoding moves levels after it rounded, so that the cosine of a vector and its x̂ grows.
-            It does so only where λ = 0 and norms are restored. Codes are decoded alike with and without.
+        adjust_levels: whether encoding moves levels after it rounded, so that a vector and its x̂ come closer. It does
+            so only where norms are restored. Codes are decoded alike with and without.
         codec_version: version of the layout of the codes.
 
     Attributes:
@@ -141,7 +141,9 @@ class TransformCoding(Quantizer):
     entry_ranges = {"norm": (0, math.inf), "query_count": (0, math.inf)}
     takes_queries = True
     max_adjustment_rounds = 3
-    """Number of times that levels are chosen again. Each round takes about as long as encoding without."""
+    """Number of times that levels are chosen again where λ = 0. A round takes about as long as encoding without."""
+    weighted_adjustment_rounds = 1
+    """Number of times that levels are chosen again where λ > 0."""
 
     def __init__(
         self,
@@ -363,24 +365,30 @@ class TransformCoding(Quantizer):
 
     @property
     def adjustment_rounds(self) -> int:
-        """Number of times that encoding chooses levels again after rounding. It is 0 without `adjust_levels`, where
-        norms are not restored, and with λ > 0, since scores then err in another metric than the cosine.
+        """Number of times that encoding chooses levels again after rounding. It is 0 without `adjust_levels`, and where
+        norms are not restored.
         """
-        return self.max_adjustment_rounds if self.adjust_levels and self.weighting == 0 and self.norm.any() else 0
+        if not (self.adjust_levels and self.norm.any()):
+            return 0
+        return self.weighted_adjustment_rounds if self.weighting else self.max_adjustment_rounds
 
     def _adjust_levels(self, y: Tensor, codes: Tensor) -> Tensor:
-        """Choose the levels of vectors again, so that the cosine of each vector and its decoded vector grows. Return
-        the best codes of each vector, uint8 `(n, bytes)`.
+        """Choose the levels of vectors again, so that each vector and its decoded vector come closer. Return the best
+        codes of each vector, uint8 `(n, bytes)`.
 
         Rounding ignores the factor f that restores the norm of x̂ = μ + f·r. The best x̂ maximizes ⟨x, x̂⟩ where ‖x̂‖ is
         the norm, a condition with the multiplier κ = ⟨x, r⟩ / ⟨r, x̂⟩. For the f and κ of the present levels, ⟨x, x̂⟩ −
-        κ‖x̂‖²/2 is largest for the levels nearest to (x/κ − μ)/f. These are taken if the cosine grows.
+        κ‖x̂‖²/2 is largest for the levels nearest to (x/κ − μ)/f. These are taken if the cosine grows. With λ > 0 scores
+        err in another metric than the cosine, and the levels nearest to (x − μ)/f in that metric are taken.
 
         Args:
             y: coordinates `(m, n)`.
             codes: codes of the rounded coordinates, uint8 `(n, bytes)`.
         """
         decoder, rounds = self._get_decoder(), self.adjustment_rounds
+        if self.weighting:
+            return self.round_coordinates(y / decoder.compute_norm_factors(decoder.decode_coordinates(codes)))
+
         # With λ = 0 the axes are orthogonal: inner products are sums over coordinates (m, n), weighted by variances.
         mean = (self.encoder @ self.mean).unsqueeze(1)
         x, variances = y + mean, self.decoder.square().sum(1)

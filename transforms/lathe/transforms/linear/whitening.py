@@ -225,15 +225,15 @@ class Whitening(Linear):
         return factors
 
 
-def compute_shrinkage_weight(moments: Moments) -> float:
-    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I, by Ledoit and Wolf
-    (2004, Lemma 3.3). It is 0 if the covariance is already a multiple of I.
+def compute_shrinkage_weight(moments: Moments, target: NDArray[np.float64] | None = None) -> float:
+    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards a target `(d, d)`, by Ledoit and
+    Wolf (2004, Lemma 3.3). The target is tr(C)/d · I by default. The weight is 0 if the covariance equals it.
     """
-    # With S the covariance and m = tr(S)/d, the weight is b²/δ²: δ² = ‖S − mI‖² = ‖S‖² − tr(S)²/d, and b² the smaller
-    # of δ² and Σ ‖yyᵀ − S‖²/n² = (Σ‖y‖⁴/n − ‖S‖²)/n. The paper's norms have a factor 1/d, which cancels.
-    n, d = moments.count, moments.dimensions
-    covariance = moments.covariance(ddof=0)
-    squares = float((covariance * covariance).sum())
-    spread = squares - float(covariance.trace()) ** 2 / d
-    noise = min((moments.fourth / n - squares) / n, spread)
+    # With S the covariance and T the target, the weight is b²/δ²: δ² = ‖S − T‖², and b² the smaller of δ² and
+    # Σ ‖yyᵀ − S‖²/n² = (Σ‖y‖⁴/n − ‖S‖²)/n. The paper's norms have a factor 1/d, which cancels.
+    n, covariance = moments.count, moments.covariance(ddof=0)
+    if target is None:
+        target = covariance.trace() / moments.dimensions * np.eye(moments.dimensions)
+    spread = float(np.square(covariance - target).sum())
+    noise = min((moments.fourth / n - float(np.square(covariance).sum())) / n, spread)
     return noise / spread if spread > 0 else 0.0
