@@ -6,6 +6,7 @@ Half of a task's documents are searched by codes that were fitted on the other h
 the searched half itself. Each method's figures are stored in the work folder at once: a run that was stopped goes on.
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -42,7 +43,7 @@ def main() -> None:
     encoders = list_encoders(arguments.encoders, arguments.encoder)
     budgets = BUDGETS[1:2] if arguments.quick else BUDGETS
     stores = {}
-    # All methods that take seconds, then those that take minutes.
+    # All methods that take seconds, then those that take minutes, and those on many sentences.
     for slow, encoder in product([False] if arguments.quick else [False, True], encoders):
         for path in encoder.searches[:1] if arguments.quick else encoder.searches:
             store = Store(arguments.work / f"figures-{encoder.name}-{path.replace('/', '-')}.json")
@@ -63,17 +64,25 @@ def main() -> None:
     for title, rows in summary.items():
         print_tables(title, rows)
     for cell in cells:
-        for row in cell["methods"]:
-            row |= {name: round(float(np.mean(row[name])), 4) for name in MEASURES if name in row}
-    figures: dict[str, Any] = {"summary": summary, "cells": cells, "missing": list_missing()}
+        cell["methods"] = {
+            f"{row['family']}, {row['setting'] or 'one setting'}, {row['bytes']} bytes": [
+                float(np.mean(row[name])) for name in MEASURES if name in row
+            ]
+            for row in cell["methods"]
+        }
+    figures: dict[str, Any] = {"measures": MEASURES, "summary": summary, "cells": cells, "missing": list_missing()}
     figures["packages"] = {
         name: version(name)
         for name in ("faiss-cpu", "rabitqlib", "turbovec", "turboquant-pro", "remex")
         if name.replace("-", "_") not in figures["missing"]
     }
     print("left out, not installed:", figures["missing"])
-    first = EncodedData(arguments.data, arguments.work, encoders[0]).halve(SEARCHES[-1])
-    figures["rates"] = measure_rates(first, budgets)
+    rates = arguments.work / "rates.json"
+    if not rates.exists():
+        first = EncodedData(arguments.data, arguments.work, encoders[0]).halve(SEARCHES[-1])
+        rates.write_bytes(orjson.dumps(measure_rates(first, budgets)))
+    figures["rates"] = orjson.loads(rates.read_bytes())
+    figures = json.loads(json.dumps(figures), parse_float=lambda text: round(float(text), 4))
     arguments.out.mkdir(parents=True, exist_ok=True)
     print("picture:", write_plot(arguments.out, {name: summary[name] for name in names}), file=sys.stderr)
     print("raw figures:", write_report(arguments.out, "codes", figures), file=sys.stderr)
@@ -118,12 +127,13 @@ def measure_search(data: HalvedSearch, title: str, store: Store, budgets: tuple[
     store.figures["mean_norm"] = float(np.linalg.norm(data.fitted.mean(axis=0)))
     store.figures["ndcg_of_floats"] = float(compute_ndcg(nearest, data.gains).mean()) if data.gains else 0.0
     for (fit, fit_on_searched), budget in product(FITS.items(), budgets):
-        # Sentences without judgements show how a fit on many rows does, not what memorizing brings.
-        if fit_on_searched and (slow or not data.gains):
+        # What takes minutes is measured once.
+        if fit_on_searched and slow:
             continue
         for recipe in list_all_recipes(data.fitted.shape[1], budget):
             key = f"{fit}, {budget}, {recipe.name}"
-            if recipe.slow == slow and (data.gains or not slow) and store.lacks(key):
+            takes_minutes = recipe.slow or not data.gains
+            if takes_minutes == slow and (data.gains or not recipe.slow) and store.lacks(key):
                 print_progress(0, f"{title}: {key}")
                 store.add(key, measure_recipe(recipe, data, fit_on_searched, budget, nearest))
 

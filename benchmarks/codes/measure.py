@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.codes.data import HalvedSearch
-from benchmarks.codes.methods import OURS, PRODUCT, Ids, Recipe
+from benchmarks.codes.methods import ONE_BIT, OURS, PRODUCT, Ids, Recipe
 from lathe.training.comparison import mean_interval
 from lathe.training.datasets.records import Search
 
@@ -18,7 +18,7 @@ QUERIES = 1000
 """Number of corpus vectors that search the others."""
 MEASURES = ("recall_at_10", "recall_at_10_rescored_4x", "ndcg_at_10")
 """What is measured for each query; nDCG only where documents are judged."""
-COMPARED = {"ours_ahead": OURS, "product_ahead": PRODUCT}
+COMPARED = {"ours_ahead": OURS, "product_ahead": PRODUCT, "one_bit_ahead": ONE_BIT}
 """Our families whose lead over the others is reported, by the name of the lead."""
 
 
@@ -107,19 +107,19 @@ def summarize(cells: list[dict[str, Any]], encoders: Iterable[str]) -> list[dict
             if measure == "ndcg_at_10":
                 entry["change"] = entry["mean"] - 100 * float(np.mean(full[fit, budget, measure]))
             for name, ours in COMPARED.items():
-                if len(values) == len(families[ours]):
-                    entry[name] = average_differences(
-                        [one - other for one, other in zip(families[ours], values, strict=True)]
-                    )
+                if len(values) == len(families.get(ours, [])):
+                    pairs = zip(families[ours], values, strict=True)
+                    ahead = average_differences([own - other for own, other in pairs])
+                    entry[name] = dict(zip(("mean", "ci95"), ahead, strict=True))
             summary.append(entry)
     return summary
 
 
-def average_differences(differences: list[NDArray[np.float64]]) -> dict[str, float]:
-    """Return the mean over searches of the mean difference of queries, with half its 95 % interval."""
+def average_differences(differences: list[NDArray[np.float64]]) -> tuple[float, float]:
+    """Return the mean over searches of the mean difference of queries, and half its 95 % interval."""
     mean = float(np.mean([one.mean() for one in differences]))
     variance = sum(one.var(ddof=1) / len(one) for one in differences)
-    return {"mean": mean, "ci95": 1.96 * float(np.sqrt(variance)) / len(differences)}
+    return mean, 1.96 * float(np.sqrt(variance)) / len(differences)
 
 
 def average_paired(difference: NDArray[np.float64]) -> dict[str, float]:

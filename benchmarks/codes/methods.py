@@ -46,11 +46,14 @@ class Recipe:
     slow: bool = False
 
 
-OURS, PRODUCT = "`codes`, λ = 0", "`product_codes`, λ = 0"
-ROUNDED = {OURS: "`codes`, not adjusted", PRODUCT: "`product_codes`, not adjusted"}
-"""Families of our codes, and of those that are encoded without the adjustment of levels."""
+OURS, WEIGHTED, PRODUCT = "`codes`, λ = 0", "`codes`, λ = 0.5", "`product_codes`, λ = 0"
+ONE_BIT, TWO_BITS = "`codes`, one bit for each rotated axis", "`codes`, two bits for each rotated axis"
+"""Families of our codes."""
+NOT_ADJUSTED = ", levels not adjusted"
+"""End of the name of a family that is encoded without the adjustment of levels."""
 
-NORMALIZED = ", decoded vectors normalized"
+OPQ_NAMES = ("FAISS OPQ", "FAISS OPQ, decoded vectors normalized")
+"""Families that `train_opq` trains together."""
 OPQ_ITERATIONS = 4
 """Iterations of OPQ's rotation. 50, which is FAISS's default, take ten times as long and find no more."""
 MAX_ADDITIVE_BYTES = 24
@@ -59,19 +62,18 @@ MAX_ADDITIVE_BYTES = 24
 
 def list_recipes(dimensions: int, budget: int) -> Iterator[Recipe]:
     """Yield our codes and FAISS's methods at a budget of bytes for vectors of some dimensions."""
-    ours: dict[str, tuple[Any, dict[str, Any]]] = {
-        OURS: (TransformCoding, {}),
-        ROUNDED[OURS]: (TransformCoding, {"adjust_levels": False}),
-        "`codes`, λ = 0.5": (TransformCoding, {"weighting": 0.5}),
-        PRODUCT: (ProductCoding, {}),
-        ROUNDED[PRODUCT]: (ProductCoding, {"adjust_levels": False}),
-        "`codes`, one bit for each rotated axis": (TransformCoding, {"bits": 1, "rotation": "random"}),
-        "`codes`, two bits for each rotated axis": (TransformCoding, {"bits": 2, "rotation": "random"}),
-    }
-    for name, (kind, parameters) in ours.items():
-        size = min(budget, dimensions * parameters.get("bits", 8) // 8)
-        yield Recipe(name, partial(_fit_ours, name, kind, size, parameters))
-    yield Recipe("OPQ", partial(_train_opq, budget))
+    for name, kind, weighting in (
+        (OURS, TransformCoding, 0),
+        (WEIGHTED, TransformCoding, 0.5),
+        (PRODUCT, ProductCoding, 0),
+    ):
+        for end, adjusted in (("", True), (NOT_ADJUSTED, False)):
+            parameters = {"kind": kind, "weighting": weighting, "adjust_levels": adjusted}
+            yield Recipe(name + end, partial(_fit_ours, name + end, budget, parameters))
+    for bits, name in ((1, ONE_BIT), (2, TWO_BITS)):
+        size = min(budget, dimensions * bits // 8)
+        yield Recipe(name, partial(_fit_ours, name, size, {"bits": bits, "rotation": "random"}))
+    yield Recipe("OPQ", lambda train, corpus: train_opq(train, corpus, budget, 0))
     for bits in (1, 2, 3, 4):
         yield Recipe(f"FAISS RaBitQ {bits}", partial(_train_rabitq, budget, bits))
         yield Recipe(f"FAISS TurboQuant {bits}", partial(_train_turboquant, budget, bits))
@@ -96,10 +98,8 @@ def fit_lathe_codes(
     return Built(step.kind, "", codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
 
 
-def _fit_ours(
-    name: str, kind: Any, size: int, parameters: dict[str, Any], train: Vectors, corpus: Vectors
-) -> Iterator[Built]:
-    yield fit_lathe_codes(train, corpus, size, kind, **parameters)._replace(family=name)
+def _fit_ours(name: str, size: int, parameters: dict[str, Any], train: Vectors, corpus: Vectors) -> Iterator[Built]:
+    yield fit_lathe_codes(train, corpus, size, **parameters)._replace(family=name)
 
 
 def _search_rows(rows: Vectors, project: Projection) -> Search:
@@ -107,13 +107,13 @@ def _search_rows(rows: Vectors, project: Projection) -> Search:
     return lambda asked, k: rank_best(project(asked) @ rows.T, k)
 
 
-def _search_decoded(family: str, size: int, decoded: Vectors) -> Iterator[Built]:
+def _search_decoded(families: tuple[str, str], size: int, decoded: Vectors) -> Iterator[Built]:
     """Yield the search of decoded vectors as they are, and normalized."""
-    yield Built(family, "", size, _search_rows(decoded, np.asarray))
-    yield Built(family + NORMALIZED, "", size, _search_rows(normalize_rows(decoded), np.asarray))
+    for name, rows in zip(families, (decoded, normalize_rows(decoded)), strict=True):
+        yield Built(name, "", size, _search_rows(rows, np.asarray))
 
 
-def _train_opq(budget: int, train: Vectors, corpus: Vectors) -> Iterator[Built]:
+def train_opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Built]:
     """Train FAISS's OPQ and PQ with a byte for each subquantizer.
 
     The dimensions of the rotation must be a multiple of the bytes. They are rounded down, which finds more, unless that
@@ -124,9 +124,11 @@ def _train_opq(budget: int, train: Vectors, corpus: Vectors) -> Iterator[Built]:
     width = fewer if fewer >= 0.9 * dimensions else fewer + budget
     rotation = faiss.OPQMatrix(dimensions, budget, width)
     rotation.niter = OPQ_ITERATIONS
-    index = faiss.IndexPreTransform(rotation, faiss.IndexPQ(width, budget, 8, faiss.METRIC_INNER_PRODUCT))
+    quantizer = faiss.IndexPQ(width, budget, 8, faiss.METRIC_INNER_PRODUCT)
+    quantizer.pq.cp.seed = 1234 + seed  # FAISS's own default is 1234
+    index = faiss.IndexPreTransform(rotation, quantizer)
     index.train(train)
-    yield from _search_decoded("FAISS OPQ", budget, index.sa_decode(index.sa_encode(corpus)))
+    yield from _search_decoded(OPQ_NAMES, budget, index.sa_decode(index.sa_encode(corpus)))
 
 
 def _train_additive(
@@ -135,7 +137,7 @@ def _train_additive(
     """Train one of FAISS's additive quantizers with 8 bits a stage, and search the decoded vectors."""
     quantizer = create()
     quantizer.train(train)
-    yield from _search_decoded(name, budget, quantizer.decode(quantizer.compute_codes(corpus)))
+    yield from _search_decoded((name, f"{name}, normalized"), budget, quantizer.decode(quantizer.compute_codes(corpus)))
 
 
 def prepare(train: Vectors, corpus: Vectors, dimensions: int) -> tuple[Vectors, Vectors, Projection, Vectors]:
