@@ -1,13 +1,17 @@
-"""Compares codes with FAISS at equal bytes: recall of neighbours, search tasks, rates.
+"""Compares codes with those of FAISS and of other packages at equal bytes: recall of neighbours, nDCG, rates.
 
     python -m benchmarks.codes --data FOLDER --encoders FOLDER --work FOLDER --out benchmarks/results
 
-Every method is trained on the same rows and searches the same others; differences are paired by query.
+Half of a task's documents are searched by codes that were fitted on the other half, and by codes that were fitted on
+the searched half itself. Each method's figures are stored in the work folder at once: a run that was stopped goes on.
 """
 
+import json
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -15,207 +19,152 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.codes.data import CORPORA, MANY_KINDS, TASKS, EncodedData, list_encoders, make_data_parser
-from benchmarks.codes.measure import OURS, measure_neighbours, measure_task
-from benchmarks.codes.methods import name_family
+from benchmarks.codes.data import MANY_KINDS, SEARCHES, EncodedData, HalvedSearch, list_encoders, make_data_parser
+from benchmarks.codes.measure import MEASURES, K, compute_ndcg, measure_recipe, summarize
+from benchmarks.codes.methods import Recipe, list_recipes, rank_best
+from benchmarks.codes.packages import list_missing, list_package_recipes
 from benchmarks.codes.plot import write_plot
 from benchmarks.codes.rates import measure_rates
-from benchmarks.held_out import read_held_out
 from benchmarks.report import markdown_table, write_report
+from benchmarks.starters import print_progress
 
-BUDGETS = [24, 48, 96, 192]
-TASK_BUDGETS = [24, 48, 96]
+BUDGETS = (24, 48, 96)
+FITS = {"other half": False, "searched half": True}
+"""Whether codes are fitted on the half that is searched, by name."""
 
 
 def main() -> None:
     """Measure, print the tables, and write the raw figures."""
     options = make_data_parser(__doc__)
-    options.add_argument("--task", action="append", default=[], metavar="SUITE/NAME", help="only these search tasks")
-    options.add_argument("--corpus", action="append", default=[], metavar="NAME", help="only these corpora")
-    options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--resume", action="store_true", help="measure only what the raw figures in --out lack")
+    options.add_argument("--measured", action="store_true", help="report what the work folder has, and measure nothing")
     arguments = options.parse_args()
-    torch.set_num_threads(arguments.threads)
-    faiss.omp_set_num_threads(arguments.threads)
-    budgets = [48] if arguments.quick else BUDGETS
-    written = arguments.out / "codes.json"
-    earlier = orjson.loads(written.read_bytes()) if arguments.resume else {}
-    known = earlier.get("figures", {"encoders": {}, "rates": None})
-    measured: dict[str, Any] = {}
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
     encoders = list_encoders(arguments.encoders, arguments.encoder)
-    for encoder in encoders:
-        # Stored after every step, so that a run that was stopped goes on where it was.
-        path = arguments.work / f"{encoder.name}-{'-'.join(map(str, budgets))}-{arguments.seeds}.json"
-        encoder_figures = orjson.loads(path.read_bytes()) if path.exists() else known["encoders"].get(encoder.name, {})
-        tasks = () if arguments.quick else tuple(arguments.task) or TASKS
-        data = EncodedData(arguments.data, arguments.work, encoder)
-        corpora = encoder.corpora or (*CORPORA, *([] if arguments.quick else [MANY_KINDS]))
-        chosen = [name for name in corpora if not arguments.corpus or name in arguments.corpus]
-        for _ in measure_encoder(data, chosen, budgets, arguments.seeds, tasks, encoder_figures):
-            arguments.work.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(orjson.dumps(encoder_figures))
-        measured[encoder.name] = encoder_figures
-        print_encoder(encoder.name, encoder_figures)
-    figures: dict[str, Any] = {"seeds": arguments.seeds, "held_out": sorted(read_held_out())}
-    if earlier:
-        run = {key: earlier[key] for key in ("command", "machine", "date")}
-        figures["earlier_runs"] = [*known.get("earlier_runs", []), run]
-    figures["encoders"] = known["encoders"] | measured
-    figures["averages"] = average_encoders(figures["encoders"])
-    print_averages(figures["averages"])
-    figures["rates"] = known["rates"]
-    if figures["rates"] is None:
-        first = EncodedData(arguments.data, arguments.work, encoders[0])
-        figures["rates"] = measure_rates(first.corpus(next(iter(CORPORA))), budgets)
-    for row in figures["rates"]:
-        print(row["budget"], {name: f"{rate:,.0f}" for name, rate in row["per_second"].items()})
+    budgets = BUDGETS[1:2] if arguments.quick else BUDGETS
+    stores = {}
+    # All methods that take seconds, then those that take minutes, and those on many sentences.
+    for slow, encoder in product([False] if arguments.quick else [False, True], encoders):
+        for path in encoder.searches[:1] if arguments.quick else encoder.searches:
+            store = Store(arguments.work / f"figures-{encoder.name}-{path.replace('/', '-')}.json")
+            stores[encoder.name, path] = store
+            if not arguments.measured:
+                data = EncodedData(arguments.data, arguments.work, encoder).halve(path)
+                measure_search(data, f"{encoder.name}, {path}", store, budgets, slow)
+
+    cells = [
+        {"encoder": encoder, "search": path} | cell
+        for (encoder, path), store in stores.items()
+        for cell in store.cells()
+    ]
+    judged = [cell for cell in cells if cell["search"] != MANY_KINDS]
+    names = [encoder.name for encoder in encoders]
+    summary = {"all": summarize(judged, names)} | {name: summarize(judged, [name]) for name in names}
+    summary[MANY_KINDS] = summarize([cell for cell in cells if cell["search"] == MANY_KINDS], names)
+    for title, rows in summary.items():
+        print_tables(title, rows)
+    for cell in cells:
+        cell["methods"] = {
+            f"{row['family']}, {row['setting'] or 'one setting'}, {row['bytes']} bytes": [
+                float(np.mean(row[name])) for name in MEASURES if name in row
+            ]
+            for row in cell["methods"]
+        }
+    figures: dict[str, Any] = {"measures": MEASURES, "summary": summary, "cells": cells, "missing": list_missing()}
+    figures["packages"] = {
+        name: version(name)
+        for name in ("faiss-cpu", "rabitqlib", "turbovec", "turboquant-pro", "remex")
+        if name.replace("-", "_") not in figures["missing"]
+    }
+    print("left out, not installed:", figures["missing"])
+    rates = arguments.work / "rates.json"
+    if not rates.exists():
+        first = EncodedData(arguments.data, arguments.work, encoders[0]).halve(SEARCHES[-1])
+        rates.write_bytes(orjson.dumps(measure_rates(first, budgets)))
+    figures["rates"] = orjson.loads(rates.read_bytes())
+    figures = json.loads(json.dumps(figures), parse_float=lambda text: round(float(text), 4))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    print("picture:", write_plot(arguments.out, list_panels(figures["encoders"], next(iter(CORPORA)))), file=sys.stderr)
+    print("picture:", write_plot(arguments.out, {name: summary[name] for name in names}), file=sys.stderr)
     print("raw figures:", write_report(arguments.out, "codes", figures), file=sys.stderr)
 
 
-def measure_encoder(
-    data: EncodedData,
-    corpora: list[str],
-    budgets: list[int],
-    seeds: int,
-    tasks: tuple[str, ...],
-    found: dict[str, Any],
-) -> Iterator[None]:
-    """Add the figures of an encoder that `found` lacks: recall by corpus, and losses by task.
+class Store:
+    """Figures of one search by one encoder in a file.
 
     Args:
-        data: encoded texts.
-        corpora: names of the corpora.
-        budgets: bytes of a vector.
-        seeds: number of seeds.
-        tasks: paths of the search tasks.
-        found: figures of an earlier run; changed.
-
-    Yields:
-        None, after each step, so that the figures can be stored.
+        path: the file, read if it exists.
     """
-    for corpus in corpora:
-        vectors = data.corpus(corpus)
-        corpus_figures = found.setdefault("neighbours", {}).setdefault(corpus, {"methods": []})
-        corpus_figures["texts"] = len(vectors)
-        corpus_figures["mean_norm"] = float(torch.from_numpy(vectors).mean(0).norm())
-        for methods in measure_neighbours(
-            vectors, budgets, 1 if corpus == MANY_KINDS else seeds, corpus_figures["methods"]
-        ):
-            corpus_figures["methods"] = methods
-            yield
-    losses = found.setdefault("tasks", {})
-    for path in tasks if data.encoder.with_tasks else ():
-        if path not in losses:
-            losses[path] = measure_task(data, path, TASK_BUDGETS)
-            yield
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.figures: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {"methods": {}}
+
+    def lacks(self, key: str) -> bool:
+        """Return whether the file has no figures of a method."""
+        return key not in self.figures["methods"]
+
+    def add(self, key: str, rows: list[dict[str, Any]]) -> None:
+        """Add the figures of a method, and write the file."""
+        self.figures["methods"][key] = rows
+        self._path.write_bytes(orjson.dumps(self.figures))
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """Yield an entry for each kind of fit and budget with all its methods."""
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for key, rows in self.figures["methods"].items():
+            fit, budget, _ = key.split(", ", 2)
+            found.setdefault((fit, budget), []).extend(rows)
+        about = {key: value for key, value in self.figures.items() if key != "methods"}
+        for (fit, budget), rows in found.items():
+            yield {"fit": fit, "budget": int(budget)} | about | {"methods": rows}
 
 
-def print_encoder(name: str, found: dict[str, Any]) -> None:
-    """Print an encoder's figures as tables.
-
-    They are the recall of the best member of each family, and the losses on tasks.
-    """
-    for corpus, corpus_figures in found["neighbours"].items():
-        rows = list(select_best_of_families(corpus_figures["methods"]))
-        print(f"\n**{name}, {corpus}** ({corpus_figures['texts']:,} texts, ‖μ‖ {corpus_figures['mean_norm']:.2f})\n")
-        print(format_budget_table(rows, "family", format_cell))
-    for path, task in found["tasks"].items():
-        print(f"\n**{name}, {path}**: {task['documents']:,} documents, nDCG@10 {task['full']:.1f}\n")
-        lines = [
-            [str(row["budget"]), row["method"], f"{row['loss']['mean']:+.2f} ± {row['loss']['ci95']:.2f}"]
-            for row in task["methods"]
-        ]
-        print(markdown_table(["bytes", "method", "nDCG@10 − full"], lines))
-
-
-def average_encoders(encoders: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Average the recall of each family over corpora, and the loss of each method over tasks, by budget.
-
-    The larger corpus does not count, because not all encoders and methods are measured on it.
-    """
-    corpora, tasks = defaultdict(list), defaultdict(list)
-    for encoder_figures in encoders.values():
-        for corpus, corpus_figures in encoder_figures["neighbours"].items():
-            if corpus == MANY_KINDS:
-                continue
-            for row in select_best_of_families(corpus_figures["methods"]):
-                corpora[row["family"], row["budget"]].append((row["recall_at_10"], row["recall_at_10_rescored_4x"]))
-        for task in encoder_figures["tasks"].values():
-            for row in task["methods"]:
-                tasks[row["method"], row["budget"]].append(row["loss"]["mean"])
-    return {
-        "neighbours": [
-            {"family": name, "budget": budget, "corpora": len(encoder_figures)}
-            | dict(
-                zip(
-                    ("recall_at_10", "recall_at_10_rescored_4x"), np.mean(encoder_figures, axis=0).tolist(), strict=True
-                )
-            )
-            for (name, budget), encoder_figures in corpora.items()
-        ],
-        "tasks": [
-            {"method": name, "budget": budget, "tasks": len(encoder_figures), "loss": float(np.mean(encoder_figures))}
-            for (name, budget), encoder_figures in tasks.items()
-        ],
-    }
+def measure_search(data: HalvedSearch, title: str, store: Store, budgets: tuple[int, ...], slow: bool) -> None:
+    """Add the figures of a search that its store lacks."""
+    scores = data.queries @ data.searched.T
+    nearest = rank_best(scores, K)
+    store.figures |= {"fitted": len(data.fitted), "searched": len(data.searched), "queries": len(data.queries)}
+    store.figures["mean_norm"] = float(np.linalg.norm(data.fitted.mean(axis=0)))
+    store.figures["ndcg_of_floats"] = float(compute_ndcg(nearest, data.gains).mean()) if data.gains else 0.0
+    for (fit, fit_on_searched), budget in product(FITS.items(), budgets):
+        # What takes minutes is measured once.
+        if fit_on_searched and slow:
+            continue
+        for recipe in list_all_recipes(data.fitted.shape[1], budget):
+            key = f"{fit}, {budget}, {recipe.name}"
+            takes_minutes = recipe.slow or not data.gains
+            if takes_minutes == slow and (data.gains or not recipe.slow) and store.lacks(key):
+                print_progress(0, f"{title}: {key}")
+                store.add(key, measure_recipe(recipe, data, fit_on_searched, budget, nearest))
 
 
-def print_averages(averages: dict[str, list[dict[str, Any]]]) -> None:
-    """Print the averages as two tables, with a column for each budget."""
-    for title, rows, name, cell_of in (
-        ("recall", averages["neighbours"], "family", "{recall_at_10:.3f} / {recall_at_10_rescored_4x:.3f} ({corpora})"),
-        ("nDCG@10 − full", averages["tasks"], "method", "{loss:+.2f} ({tasks})"),
-    ):
-        print(f"\n**Average, {title}** (number of corpora or tasks)\n")
-        print(format_budget_table(rows, name, cell_of.format_map))
+def list_all_recipes(dimensions: int, budget: int) -> Iterator[Recipe]:
+    """Yield our codes, FAISS's methods, and those of the installed packages."""
+    yield from list_recipes(dimensions, budget)
+    yield from list_package_recipes(dimensions, budget)
 
 
-def format_budget_table(rows: list[dict[str, Any]], name: str, format_cell: Callable[[dict[str, Any]], str]) -> str:
-    """Format a Markdown table with a line for each value of `name` and a column for each budget.
-
-    Args:
-        rows: rows with the keys `budget` and `name`.
-        name: key whose values name the lines.
-        format_cell: formats a row as a cell; missing cells are empty.
-    """
+def print_tables(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print a table for each kind of fit: every family's figures by measure and budget, best recall first."""
     budgets = sorted({row["budget"] for row in rows})
-    cells = {(row[name], row["budget"]): format_cell(row) for row in rows}
-    lines = [
-        [value, *(cells.get((value, budget), "") for budget in budgets)]
-        for value in dict.fromkeys(row[name] for row in rows)
-    ]
-    return markdown_table(["", *(f"{budget} bytes" for budget in budgets)], lines)
+    for fit in dict.fromkeys(row["fit"] for row in rows):
+        cells = {(row["family"], row["measure"], row["budget"]): row for row in rows if row["fit"] == fit}
+        families = dict.fromkeys(family for family, _, _ in cells)
+        lines = [
+            [family, *(format_cell(cells.get((family, measure, budget))) for measure in MEASURES for budget in budgets)]
+            for family in families
+        ]
+        print(f"\n**{title}, fitted on the {fit}**\n")
+        print(markdown_table(["", *(f"{measure} {budget}" for measure in MEASURES for budget in budgets)], lines))
 
 
-def select_best_of_families(methods: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the method of each family with the highest recall at each budget.
-
-    Rivals thus get the number of bits that suits them on the test itself.
-    """
-    best: dict[tuple[int, str], dict[str, Any]] = {}
-    for row in methods:
-        key = (row["budget"], name_family(row["method"]))
-        if key not in best or row["recall_at_10"] > best[key]["recall_at_10"]:
-            best[key] = row | {"family": key[1]}
-    yield from best.values()
-
-
-def list_panels(encoders: dict[str, Any], corpus: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the best methods on a corpus by encoder, under titles that name the norm of the mean vector."""
-    neighbours = {name: encoder["neighbours"][corpus] for name, encoder in encoders.items()}
-    return {
-        f"{name}, ‖μ‖ {figures['mean_norm']:.2f}": list(select_best_of_families(figures["methods"]))
-        for name, figures in neighbours.items()
-    }
-
-
-def format_cell(row: dict[str, Any]) -> str:
-    """Format the recall of a method alone and rescored, and how far ours is ahead of it with its interval."""
-    ahead = "" if row["method"] == OURS else f" ({row['ours_ahead']['mean']:+.3f} ± {row['ours_ahead']['ci95']:.3f})"
-    return f"{row['recall_at_10']:.3f} / {row['recall_at_10_rescored_4x']:.3f}{ahead}"
+def format_cell(row: dict[str, Any] | None) -> str:
+    """Format a family's mean, and how far ours is ahead of it with its interval."""
+    if row is None:
+        return ""
+    ahead = row.get("ours_ahead")
+    value = f"{row['change']:+.2f}" if "change" in row else f"{row['mean']:.1f}"
+    return value + (f" ({ahead['mean']:+.2f} ± {ahead['ci95']:.2f})" if ahead else f" ({row['searches']})")
 
 
 if __name__ == "__main__":

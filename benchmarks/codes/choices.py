@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.codes.__main__ import BUDGETS
 from benchmarks.codes.few import search_neighbours
-from benchmarks.codes.levels import BUDGETS, K, average_differences
+from benchmarks.codes.measure import K, average_differences
 from benchmarks.codes.methods import OPQ_NAMES, rank_best, train_opq
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.fitting.code_search import search_codes

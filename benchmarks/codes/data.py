@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,11 @@ SENTENCE_END = re.compile(r'(?<=[.!?])\s+(?=[A-Z"“(])|\n+')
 TASKS = ("finance/fiqa_qa", "general/cranfield", "general/cacm", "general/cisi", "code/spider_sql")
 """Search tasks with judged documents."""
 
+SEARCHES = ("finance/fiqa_qa", "general/trec_qa", "code/nl2bash")
+"""Search tasks whose documents are cut into halves: one to fit on, the other to search."""
+MAX_QUERIES = 1000
+"""Maximum number of queries of such a search."""
+
 PROMPT_EOL = 'This sentence: "'
 """Prompt of the decoders (arXiv 2307.16645); `PROMPT_END` follows the text."""
 PROMPT_END = '" means in one word: "'
@@ -61,6 +67,23 @@ def make_data_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 @dataclass(frozen=True)
+class HalvedSearch:
+    """A search whose documents are cut into two halves at random.
+
+    Attributes:
+        fitted: vectors of the half to fit on, `(n, d)`.
+        searched: vectors of the half that is searched, `(m, d)`.
+        queries: vectors of queries, `(a, d)`.
+        gains: grades of the relevant rows of `searched` for each query; empty if no document is judged.
+    """
+
+    fitted: Vectors
+    searched: Vectors
+    queries: Vectors
+    gains: list[dict[int, int]]
+
+
+@dataclass(frozen=True)
 class NamedEncoder:
     """An encoder of the benchmark.
 
@@ -69,8 +92,9 @@ class NamedEncoder:
         query, document: prompts put before queries and documents; neighbours are searched among queries.
         suffix: text put after every text.
         rows: maximum number of texts of a corpus.
-        corpora: corpora that it is measured on; all if empty.
         with_tasks: whether it is measured on search tasks.
+        documents: maximum number of documents of a search.
+        searches: searches that it is measured on.
     """
 
     spec: EncoderSpec
@@ -78,8 +102,9 @@ class NamedEncoder:
     document: str = ""
     suffix: str = ""
     rows: int = 1_000_000
-    corpora: tuple[str, ...] = ()
     with_tasks: bool = True
+    documents: int = 4000
+    searches: tuple[str, ...] = SEARCHES
 
     @property
     def name(self) -> str:
@@ -97,23 +122,26 @@ def list_encoders(folder: Path | None, wanted: list[str]) -> list[NamedEncoder]:
     encoders = [NamedEncoder(EncoderSpec("MiniLM", DEFAULT_MODEL))]
     if folder is not None:
         encoders += [
+            NamedEncoder(EncoderSpec("e5-small", str(folder / "e5-small")), "query: ", "passage: ", rows=12_000),
             NamedEncoder(
-                EncoderSpec("e5-small", str(folder / "e5-small")),
-                "query: ",
-                "passage: ",
-                rows=12_000,
-                corpora=tuple(CORPORA),
+                EncoderSpec("WordLlama", str(folder / "wordllama")),
+                documents=1_000_000,
+                searches=(*SEARCHES, MANY_KINDS),
             ),
-            NamedEncoder(EncoderSpec("WordLlama", str(folder / "wordllama"))),
+        ]
+        # Decoders take a second for ten texts, so they have one search of short texts.
+        encoders += [
             NamedEncoder(
-                EncoderSpec("SmolLM2", str(folder / "smollm2-135m"), max_length=128),
+                EncoderSpec(name, str(folder / model), max_length=128, dtype="bfloat16"),
                 PROMPT_EOL,
                 PROMPT_EOL,
                 PROMPT_END,
                 rows=4500,
-                corpora=("wikipedia",),
                 with_tasks=False,
-            ),
+                documents=2000,
+                searches=SEARCHES[1:2],
+            )
+            for name, model in (("SmolLM2", "smollm2-135m"), ("Gemma 3", "gemma3-270m"))
         ]
     present = [
         candidate
@@ -142,8 +170,6 @@ class EncodedData:
 
     def corpus(self, name: str) -> Vectors:
         """Return the vectors of the distinct texts of a corpus, `(n, d)`, as queries of the encoder."""
-        if name == MANY_KINDS:
-            return self.encoded(name, sample_many_kinds(self.data, MANY_KINDS_TEXTS), self.encoder.query)
         every = read_corpus_texts(self.data, name)
         chosen = np.random.default_rng(0).permutation(len(every))[: self.encoder.rows]
         return self.encoded(name, [every[i] for i in np.sort(chosen)], self.encoder.query)
@@ -160,19 +186,36 @@ class EncodedData:
             self.encoded(f"{path} queries", queries, self.encoder.query),
         )
 
-    def other_queries(self, path: str) -> Vectors:
-        """Return the vectors of the queries of a task's training split, to weight by.
+    def halve(self, path: str) -> HalvedSearch:
+        """Return a search task, its documents sampled and cut into halves, with the queries of all its splits.
 
-        They are not the ones that the task is measured on. The array is empty if there is no such split.
+        Codes do not learn from queries. Only queries with a relevant document in the searched half take part. The
+        documents of `MANY_KINDS` are not judged, and its queries are some of its sentences.
         """
+        random_order = np.random.default_rng(0)
+        if path == MANY_KINDS:
+            rows = self.encoded(path, sample_many_kinds(self.data, MANY_KINDS_TEXTS), self.encoder.document)
+            half = (len(rows) - MAX_QUERIES) // 2
+            return HalvedSearch(rows[:half], rows[half:-MAX_QUERIES], rows[-MAX_QUERIES:], [])
+
         contents = FolderDataSet(path, "retrieval", self.data / path)
-        if "train" not in contents.list_splits():
-            return np.zeros((0, 0), np.float32)
-        judged = {judgement[1] for judgement in contents.read_judgements("train")} - {
-            judgement[1] for judgement in contents.read_judgements("test")
+        texts = {
+            str(row["_id"]): f"{row.get('title') or ''} {row['text']}".strip() for row in contents.read_rows("corpus")
         }
-        texts = [str(row["text"]) for row in contents.read_rows("queries") if str(row["_id"]) in judged]
-        return self.encoded(f"{path} other queries", texts, self.encoder.query)
+        chosen = random_order.permutation(sorted(texts))[: self.encoder.documents].tolist()
+        vectors = self.encoded(path, [texts[key] for key in chosen], self.encoder.document)
+        half = len(chosen) // 2
+        places = {key: place for place, key in enumerate(chosen[half:])}
+
+        gains: dict[str, dict[int, int]] = defaultdict(dict)
+        for split in contents.list_splits():
+            for _, query, document, grade in contents.read_judgements(split):
+                if grade > 0 and document in places:
+                    gains[query][places[document]] = grade
+        asking = random_order.permutation(sorted(gains))[:MAX_QUERIES].tolist()
+        questions = {str(row["_id"]): str(row["text"]) for row in contents.read_rows("queries")}
+        queries = self.encoded(f"{path} queries", [questions[key] for key in asking], self.encoder.query)
+        return HalvedSearch(vectors[:half], vectors[half:], queries, [gains[key] for key in asking])
 
     def encoded(self, name: str, texts: list[str], prompt: str) -> Vectors:
         """Return the unit vectors of texts `(n, d)`, read from the work folder or encoded."""

@@ -1,11 +1,12 @@
-"""Lathe's codes and their rivals, each trained on vectors to search others by codes of a number of bytes.
+"""Lathe's codes and FAISS's quantizers, each fitted on vectors to search others by codes of a number of bytes.
 
-Every stored byte counts, factors and norms included. Queries are floats (asymmetric search) for all methods.
+Every stored byte counts, factors and norms included; ids do not. Queries are floats for all methods.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -15,205 +16,207 @@ from lathe.transforms import ProductCoding, TransformCoding
 
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
-
-OPQ_ITERATIONS = 4
-"""Iterations of OPQ's rotation, which take most of the benchmark's time."""
-
-
-RABITQ_BITS, SCALAR_BITS = (1, 2, 3, 4), (4, 6, 8)
-"""Bits of a dimension that are tried of RaBitQ and of the scalar quantizer."""
+Search = Callable[[Vectors, int], Ids]
+"""Function of queries `(a, d)` and a number k that returns the ids of the k best rows, best first, `(a, k)`."""
+Projection = Callable[[Vectors], Vectors]
+"""Function that maps queries `(a, d)` to the dimensions of the rows that they search, `(a, k)`."""
 
 
-@dataclass(frozen=True)
-class Method:
-    """A method that searches by codes.
+class Built(NamedTuple):
+    """A fitted method: its family (a line of the tables), its setting, the bytes of a vector, and its search."""
 
-    Attributes:
-        name: name in tables.
-        budget: bytes allowed for a vector.
-        size: bytes it takes.
-        search: function of queries `(a, d)` and a number k that returns the ids of the k best vectors, `(a, k)`.
-    """
-
-    name: str
-    budget: int
+    family: str
+    setting: str
     size: int
-    search: Callable[[Vectors, int], Ids]
+    search: Search
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Methods that are trained together, when they are built.
+    """Methods that are fitted together.
 
     Attributes:
-        names: names of the methods.
-        build: function that trains them and returns them.
+        name: name that no other recipe of a budget has.
+        build: function of the rows to fit on and those to search that yields the fitted methods.
+        slow: whether fitting takes a minute.
     """
 
-    names: tuple[str, ...]
-    build: Callable[[], Iterable[Method]]
+    name: str
+    build: Callable[[Vectors, Vectors], Iterable[Built]]
+    slow: bool = False
+
+
+OURS, WEIGHTED, PRODUCT = "`codes`, λ = 0", "`codes`, λ = 0.5", "`product_codes`, λ = 0"
+ONE_BIT, TWO_BITS = "`codes`, one bit for each rotated axis", "`codes`, two bits for each rotated axis"
+"""Families of our codes."""
+NOT_ADJUSTED = ", levels not adjusted"
+"""End of the name of a family that is encoded without the adjustment of levels."""
+
+OPQ_NAMES = ("FAISS OPQ", "FAISS OPQ, decoded vectors normalized")
+"""Families that `train_opq` trains together."""
+OPQ_ITERATIONS = 4
+"""Iterations of OPQ's rotation. 50, which is FAISS's default, take ten times as long and find no more."""
+MAX_ADDITIVE_BYTES = 24
+"""Largest budget of the additive quantizers: beyond it, one of them trains for more than a minute."""
+
+
+def list_recipes(dimensions: int, budget: int) -> Iterator[Recipe]:
+    """Yield our codes and FAISS's methods at a budget of bytes for vectors of some dimensions."""
+    for name, kind, weighting in (
+        (OURS, TransformCoding, 0),
+        (WEIGHTED, TransformCoding, 0.5),
+        (PRODUCT, ProductCoding, 0),
+    ):
+        for end, adjusted in (("", True), (NOT_ADJUSTED, False)):
+            parameters = {"kind": kind, "weighting": weighting, "adjust_levels": adjusted}
+            yield Recipe(name + end, partial(_fit_ours, name + end, budget, parameters))
+    for bits, name in ((1, ONE_BIT), (2, TWO_BITS)):
+        size = min(budget, dimensions * bits // 8)
+        yield Recipe(name, partial(_fit_ours, name, size, {"bits": bits, "rotation": "random"}))
+    yield Recipe("OPQ", lambda train, corpus: train_opq(train, corpus, budget, 0))
+    for bits in (1, 2, 3, 4):
+        yield Recipe(f"FAISS RaBitQ {bits}", partial(_train_rabitq, budget, bits))
+        yield Recipe(f"FAISS TurboQuant {bits}", partial(_train_turboquant, budget, bits))
+    yield Recipe("truncation", partial(_truncate, budget))
+    if budget <= MAX_ADDITIVE_BYTES:
+        # Eight parts divide the dimensions of all encoders.
+        additive: dict[str, Callable[[], Any]] = {
+            "FAISS residual quantizer": partial(faiss.ResidualQuantizer, dimensions, budget, 8),
+            "FAISS product residual quantizer": partial(faiss.ProductResidualQuantizer, dimensions, 8, budget // 8, 8),
+            "FAISS local-search quantizer": partial(faiss.ProductLocalSearchQuantizer, dimensions, 8, budget // 8, 8),
+        }
+        for name, create in additive.items():
+            yield Recipe(name, partial(_train_additive, name, budget, create), slow=True)
 
 
 def fit_lathe_codes(
-    train: Vectors, corpus: Vectors, budget: int, name: str, queries: Vectors | None = None, **parameters: object
-) -> Method:
-    """Fit Lathe's codes on `train` and encode `corpus`.
-
-    Args:
-        train: rows to fit on.
-        corpus: rows to encode.
-        budget: bytes of a code.
-        name: name of the method.
-        queries: queries that weight the codes; None for none.
-        **parameters: parameters of `TransformCoding`.
-    """
-    step = TransformCoding(budget, **parameters).fit(train, queries=queries)  # type: ignore[arg-type]
+    train: Vectors, corpus: Vectors, budget: int, kind: Any = TransformCoding, **parameters: object
+) -> Built:
+    """Fit Lathe's codes on `train` and encode `corpus`."""
+    step = kind(budget, **parameters).fit(train)
     codes = step.transform(corpus)
-    return Method(name, budget, codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
+    return Built(step.kind, "", codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
 
 
-def fit_product_codes(train: Vectors, corpus: Vectors, budget: int, name: str, weighting: float = 0.5) -> Method:
-    """Fit Lathe's codes with learned codebooks on `train` and encode `corpus`."""
-    step = ProductCoding(budget, weighting).fit(train)
-    codes = step.transform(corpus)
-    return Method(name, budget, codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
+def _fit_ours(name: str, size: int, parameters: dict[str, Any], train: Vectors, corpus: Vectors) -> Iterator[Built]:
+    yield fit_lathe_codes(train, corpus, size, **parameters)._replace(family=name)
 
 
-def fit_code_prefix(train: Vectors, corpus: Vectors, budget: int, name: str) -> Method:
-    """Fit Lathe's codes for twice the budget, and search by the first half of their bytes."""
-    whole = TransformCoding(2 * budget, weighting=0.5).fit(train)
-    step, codes = whole.shorten(budget), np.ascontiguousarray(whole.transform(corpus)[:, :budget])
-    return Method(name, budget, codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
+def _search_rows(rows: Vectors, project: Projection) -> Search:
+    """Return the search of rows by inner products with projected queries."""
+    return lambda asked, k: rank_best(project(asked) @ rows.T, k)
 
 
-OPQ_NAMES = ("OPQ+PQ", "OPQ+PQ, decoded vectors normalized")
-"""Names of the methods that `opq` trains together."""
+def _search_decoded(families: tuple[str, str], size: int, decoded: Vectors) -> Iterator[Built]:
+    """Yield the search of decoded vectors as they are, and normalized."""
+    for name, rows in zip(families, (decoded, normalize_rows(decoded)), strict=True):
+        yield Built(name, "", size, _search_rows(rows, np.asarray))
 
 
-def count_opq_dimensions(dimensions: int, budget: int) -> int:
-    """Return the dimensions of OPQ's rotation, a multiple of `budget`.
-
-    They are rounded down, which finds more, unless that would drop more than a tenth of the dimensions.
-    """
-    fewer = dimensions // budget * budget
-    return fewer if fewer >= 0.9 * dimensions else fewer + budget
-
-
-def train_opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
+def train_opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Built]:
     """Train FAISS's OPQ and PQ with a byte for each subquantizer.
 
-    Yields:
-        The method as it is, and the method with its decoded vectors normalized.
+    The dimensions of the rotation must be a multiple of the bytes. They are rounded down, which finds more, unless that
+    would drop more than a tenth.
     """
-    width = count_opq_dimensions(train.shape[1], budget)
-    rotation = faiss.OPQMatrix(train.shape[1], budget, width)
+    dimensions = train.shape[1]
+    fewer = dimensions // budget * budget
+    width = fewer if fewer >= 0.9 * dimensions else fewer + budget
+    rotation = faiss.OPQMatrix(dimensions, budget, width)
     rotation.niter = OPQ_ITERATIONS
     quantizer = faiss.IndexPQ(width, budget, 8, faiss.METRIC_INNER_PRODUCT)
-    # 1234 is FAISS's own default.
-    quantizer.pq.cp.seed = 1234 + seed
+    quantizer.pq.cp.seed = 1234 + seed  # FAISS's own default is 1234
     index = faiss.IndexPreTransform(rotation, quantizer)
     index.train(train)
-    decoded = index.sa_decode(index.sa_encode(corpus))
-    for name, vectors in zip(OPQ_NAMES, (decoded, normalize_rows(decoded)), strict=True):
-        yield Method(name, budget, quantizer.code_size, _search_decoded(vectors))
+    yield from _search_decoded(OPQ_NAMES, budget, index.sa_decode(index.sa_encode(corpus)))
 
 
-def _search_decoded(decoded: Vectors) -> Callable[[Vectors, int], Ids]:
-    """Return a search by inner products with decoded vectors."""
-    return lambda asked, k: rank_best(asked @ decoded.T, k)
-
-
-RESIDUAL = "residual quantizer"
-
-
-def train_residual(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Method:
-    """Train FAISS's residual quantizer with a byte for each stage, and search the decoded vectors."""
-    quantizer = faiss.ResidualQuantizer(train.shape[1], budget, 8)
-    quantizer.cp.seed = 1234 + seed
+def _train_additive(
+    name: str, budget: int, create: Callable[[], Any], train: Vectors, corpus: Vectors
+) -> Iterator[Built]:
+    """Train one of FAISS's additive quantizers with 8 bits a stage, and search the decoded vectors."""
+    quantizer = create()
     quantizer.train(train)
-    decoded = quantizer.decode(quantizer.compute_codes(corpus))
-    return Method(RESIDUAL, budget, budget, _search_decoded(decoded))
+    yield from _search_decoded((name, f"{name}, normalized"), budget, quantizer.decode(quantizer.compute_codes(corpus)))
 
 
-def name_rabitq(bits: int) -> str:
-    """Return the name of RaBitQ of so many bits for each dimension."""
-    return f"PCA, RaBitQ of {bits} bits"
+def prepare(train: Vectors, corpus: Vectors, dimensions: int) -> tuple[Vectors, Vectors, Projection, Vectors]:
+    """Subtract the mean of `train` and project on its leading principal axes.
 
+    Inner products of projected queries with projected rows order as those of the vectors, as far as the axes reach.
 
-def name_scalar(bits: int) -> str:
-    """Return the name of FAISS's scalar quantizer of so many bits for each dimension."""
-    return f"PCA, {bits}-bit integers"
-
-
-def count_rabitq_dimensions(dimensions: int, budget: int, bits: int) -> int:
-    """Return the largest number of dimensions, a multiple of 8, whose RaBitQ codes fit a budget.
-
-    The result is 0 if none does.
+    Returns:
+        Both arrays projected, `(n, k)` and `(m, k)`, the projection of queries, and the mean along the axes `(k,)`.
     """
-    sizes = (k for k in range(8, dimensions + 1, 8) if _rabitq_size(k, bits) <= budget)
-    return max(sizes, default=0)
+    mean = train.mean(axis=0)
+    axes = np.linalg.eigh(np.cov(train.T))[1][:, ::-1][:, :dimensions].astype(np.float32)
+    rows, others = (np.ascontiguousarray((vectors - mean) @ axes) for vectors in (train, corpus))
+    return rows, others, lambda asked: np.ascontiguousarray(asked @ axes), mean @ axes
 
 
-def train_rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method:
-    """Train FAISS's PCA, a random rotation and RaBitQ of `bits` bits on as many dimensions as the budget allows."""
-    k = count_rabitq_dimensions(train.shape[1], budget, bits)
-    quantizer = faiss.IndexRaBitQ(k, faiss.METRIC_L2, bits)
-    quantizer.qb = 0  # queries stay floats
-    # L2 distances of centred unit vectors order as their inner products; FAISS's PCA subtracts the mean.
-    index = faiss.IndexPreTransform(faiss.PCAMatrix(train.shape[1], k, 0, True), quantizer)
-    return _faiss_method(name_rabitq(bits), index, train, corpus, budget, _rabitq_size(k, bits))
+def find_dimensions(dimensions: int, budget: int, multiple: int, size_of: Callable[[int], int]) -> int:
+    """Return the largest number of dimensions, a multiple of `multiple`, whose codes fit a budget; 0 if none does."""
+    return max((k for k in range(multiple, dimensions + 1, multiple) if size_of(k) <= budget), default=0)
 
 
-def count_scalar_dimensions(budget: int, bits: int) -> int:
-    """Return the number of dimensions of `bits` bits that fill a budget."""
-    return 8 * budget // bits
+def _train_rabitq(budget: int, bits: int, train: Vectors, corpus: Vectors) -> Iterator[Built]:
+    """Train a random rotation and RaBitQ on as many principal axes as the budget allows, for both of its metrics."""
+
+    def size_of(dimensions: int) -> int:
+        return int(faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2, bits).sa_code_size())
+
+    if k := find_dimensions(train.shape[1], budget, 8, size_of):
+        rows, others, project, mean = prepare(train, corpus, k)
+        for name, metric, origin in (
+            ("L2", faiss.METRIC_L2, mean),  # distances of unit vectors order as their inner products
+            ("inner product", faiss.METRIC_INNER_PRODUCT, np.zeros(k, np.float32)),
+        ):
+            quantizer = faiss.IndexRaBitQ(k, metric, bits)
+            quantizer.qb = 0  # queries stay floats
+            index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(k, k), quantizer)
+            index.train(rows)
+            index.add(others)
+            search = partial(_search_index, index, project, origin)
+            yield Built("FAISS RaBitQ", f"{bits} bits, {k} axes, {name}", size_of(k), search)
 
 
-def train_scalar(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method:
-    """Train FAISS's PCA and its scalar quantizer of 4, 6 or 8 bits on as many dimensions as the budget allows."""
-    k = count_scalar_dimensions(budget, bits)
-    kind = {4: faiss.ScalarQuantizer.QT_4bit, 6: faiss.ScalarQuantizer.QT_6bit, 8: faiss.ScalarQuantizer.QT_8bit}[bits]
-    index = faiss.IndexPreTransform(
-        faiss.PCAMatrix(train.shape[1], k, 0, False), faiss.IndexScalarQuantizer(k, kind, faiss.METRIC_L2)
-    )
-    return _faiss_method(name_scalar(bits), index, train, corpus, budget, budget)
+def _search_index(index: Any, project: Projection, origin: Vectors, asked: Vectors, k: int) -> Ids:
+    """Search an index by projected queries, from which an origin is subtracted."""
+    return np.asarray(index.search(project(asked) - origin, k)[1])
 
 
-TRUNCATION = "truncation, int8"
+def _train_turboquant(budget: int, bits: int, train: Vectors, corpus: Vectors) -> Iterator[Built]:
+    """Train a random rotation and TurboQuant on as many principal axes as the budget allows.
+
+    FAISS stores no norm with these codes, and its levels suit unit vectors, so one factor for all rows gives them such
+    norms. Nobody ships the second method, which restores the norm of each vector as our codes do: by the factor f > 0
+    that makes |μ + f·r| = 1.
+    """
+    kind = getattr(faiss.ScalarQuantizer, f"QT_{bits}bit_tqmse")
+    k = find_dimensions(train.shape[1], budget, 8, lambda k: k * bits // 8)
+    rows, others, project, mean = prepare(train, corpus, k)
+    quantizer = faiss.IndexScalarQuantizer(k, kind, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(k, k), quantizer)
+    scale = np.sqrt((rows**2).sum(axis=1).mean())
+    index.train(rows / scale)
+    decoded = index.sa_decode(index.sa_encode(others / scale))
+
+    squares, along = (decoded**2).sum(axis=1), decoded @ mean
+    rest = 1 - float((train.mean(axis=0) ** 2).sum())
+    factors = (np.sqrt(along**2 + squares * rest) - along) / squares
+    for name, rows in (
+        ("FAISS TurboQuant", decoded),
+        ("FAISS TurboQuant, norms restored (nobody ships it)", decoded * factors[:, None]),
+    ):
+        yield Built(name, f"{bits} bits, {k} axes", quantizer.sa_code_size(), _search_rows(rows, project))
 
 
-def train_truncation(train: Vectors, corpus: Vectors, budget: int) -> Method:
+def _truncate(budget: int, train: Vectors, corpus: Vectors) -> Iterator[Built]:
     """Keep the first dimensions in int8, one byte for each, and compare by cosine."""
     quantizer = faiss.IndexScalarQuantizer(budget, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     quantizer.train(normalize_rows(train[:, :budget]))
     decoded = quantizer.sa_decode(quantizer.sa_encode(normalize_rows(corpus[:, :budget])))
-    return Method(
-        TRUNCATION, budget, budget, lambda asked, k: rank_best(normalize_rows(asked[:, :budget]) @ decoded.T, k)
-    )
-
-
-def fit_pca_floats(train: Vectors, corpus: Vectors, dimensions: int) -> Method:
-    """Project on uncentred principal axes and keep floats, as `lathe fit --steps pca:K,center=none` does."""
-    axes = np.linalg.svd(train[:20_000], full_matrices=False)[2][:dimensions].T
-    small = normalize_rows(corpus @ axes)
-    return Method(
-        f"{dimensions} PCA floats",
-        4 * dimensions,
-        4 * dimensions,
-        lambda asked, k: rank_best(asked @ axes @ small.T, k),
-    )
-
-
-def _faiss_method(name: str, index: "faiss.Index", train: Vectors, corpus: Vectors, budget: int, size: int) -> Method:
-    """Train a FAISS index, add the corpus, and return its search."""
-    index.train(train)
-    index.add(corpus)
-    return Method(name, budget, size, lambda asked, k: index.search(asked, k)[1])
-
-
-def _rabitq_size(dimensions: int, bits: int) -> int:
-    """Return the bytes of a RaBitQ code, factors included."""
-    return int(faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2, bits).sa_code_size())
+    yield Built("first dimensions as int8", "", budget, _search_rows(decoded, lambda asked: asked[:, :budget]))
 
 
 def normalize_rows(rows: Vectors) -> Vectors:
@@ -227,11 +230,3 @@ def rank_best(scores: NDArray[np.floating], k: int) -> Ids:
     top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
     order = np.argsort(-np.take_along_axis(scores, top, 1), axis=1, kind="stable")
     return np.take_along_axis(top, order, 1)
-
-
-def name_family(name: str) -> str:
-    """Return a method's name without its number of bits.
-
-    Of a family only the best member counts.
-    """
-    return re.sub(r" of \d bits|\d-bit ", "", name)

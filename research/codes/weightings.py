@@ -79,7 +79,7 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
         recalls = [_measure_recall(documents[fitted], documents[held_out], budget, w) for w in WEIGHTINGS]
         losses = []
         for weighting in WEIGHTINGS:
-            method = fit_lathe_codes(documents, documents, budget, "codes", weighting=weighting)
+            method = fit_lathe_codes(documents, documents, budget, weighting=weighting)
             losses.append(100 * float((compute_ndcg(method.search(queries, K), gains) - full).mean()))
         found.append(
             {
