@@ -223,6 +223,29 @@ def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, 
 
 
 @pytest.mark.release
+def test_migrate_page_starts_a_job_that_shows_its_decision_first(open_page, server, texts, give_key):
+    pairs = [{"query": " ".join(text.split()[:3]), "document": text} for text in texts[:60]]
+    files = {
+        "#migrate-file": ("rows.txt", "\n".join(texts[:160])),
+        "#migrate-pairs-file": ("judged.jsonl", "\n".join(map(json.dumps, pairs))),
+    }
+    with open_page("#/migrate", allowed=ASKED) as page:
+        for field, (name, content) in files.items():
+            page.set_input_files(field, {"name": name, "mimeType": "", "buffer": content.encode()})
+        page.select_option("#migrate-encoder", "tiny")
+        page.select_option("#migrate-to", "all-MiniLM-L6-v2")
+        page.click("#migrate-submit")
+        give_key(page, server.key)
+        expect(page).to_have_url(re.compile("#/jobs/"))
+        expect(page.locator("#recommendation")).to_contain_text("nDCG@10", timeout=90_000)
+        job = server.call("GET", page.url.split("#")[1])
+        expect(page.locator("#recommendation")).to_have_text(job["result"]["sentence"])
+        rows = page.get_by_role("table", name="Choices, cheapest first").locator("tbody tr")
+        expect(rows).to_have_count(len(job["result"]["choices"]))
+        expect(rows.filter(has_text="recommended")).to_have_count(1)
+
+
+@pytest.mark.release
 def test_train_page_sends_the_job_and_its_page_charts_loss_and_held_out_quality_while_it_runs(open_page):
     job = {"id": "t1", "kind": "train", "state": "running", "progress": 0.5, "message": "step 4 of 8", "error": None}
     job |= {"result": None, "created_at": "2026-01-01T00:00:00+00:00", "finished_at": None}
