@@ -66,6 +66,8 @@ def migrate(
     table, _, column = (apply or "").partition("#")
     if apply is not None:
         _require_target(request, column)
+        if as_json:
+            raise BadValueError("--json prints the decision alone: leave --apply out")
         if request.place == "pgvector":
             require_table(table, column, old_column, postgres_url)
     from lathe.training.migration.decision import decide_migration

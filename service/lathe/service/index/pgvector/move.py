@@ -32,7 +32,7 @@ from lathe.transforms.quality.metrics import normalized_rows
 
 BATCH_ROWS = 256
 """Number of rows that are encoded at once and written in one transaction: what a kill costs."""
-LOCK_SECONDS = 10
+LOCK_SECONDS = 4
 """Seconds that a change of the table waits for other sessions, because all searches wait behind it."""
 CHECK_SECONDS = 2
 """Seconds after which PostgreSQL notices that the command was killed, and ends its statement."""
@@ -148,6 +148,7 @@ def move_table(
 
     ensure_column(connection, table, into, agrees)
     _watch_texts(connection, table, text, into)
+    connection.execute("SET lock_timeout = 0")  # from here on, others do not wait behind this session
     on_ready()
 
     def convert(keys: Sequence[Key], texts: Sequence[str]) -> tuple[Mask, Vectors]:
@@ -251,8 +252,6 @@ def _build_index(connection: Connection, table: PgvectorTable, old: OldColumn, i
     """Build the index over the new vectors, with the metric and parameters of the old one, unless it is there. An index
     whose building was interrupted is dropped first.
     """
-    # It waits for transactions that began before it, however long these take: others do not wait for it.
-    connection.execute("SET lock_timeout = 0")
     for index in find_indexes(connection, table, into.name):
         if not index.valid:
             connection.execute(sql.SQL("DROP INDEX CONCURRENTLY {}").format(sql.SQL(index.name)))
