@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.resolve import encode_output
+from lathe.service.errors import BadValueError
 from lathe.transforms import Chain, parse_steps
 
 
@@ -33,6 +34,14 @@ def test_encode_output_to_int8_is_row_wise_and_preserves_inner_products(rows):
     assert encode_output(np.array([[1.0, 0], [-1, 0]], np.float32), "int8", None).max() <= 127
     far = np.eye(1, 400, dtype=np.float32)
     assert encode_output(np.concatenate([far, -far]), "int8", None)[:, 0].tolist() == [127, -127]
+
+
+def test_encode_output_to_float16_rounds_and_refuses_what_it_cannot_hold(rows):
+    halves = encode_output(rows, "float16", None)
+    assert halves.dtype == np.float16
+    np.testing.assert_allclose(halves, rows, atol=5e-4)
+    with pytest.raises(BadValueError, match="above 65,504"):
+        encode_output(70_000 * rows / np.abs(rows).max(), "float16", None)
 
 
 def test_encode_output_to_bytes_uses_the_codes_of_a_chain_that_ends_in_int8(int8_chain, rows):

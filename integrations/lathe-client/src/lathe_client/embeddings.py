@@ -19,7 +19,8 @@ class Embeddings:
         space_id: id of the vector space. Only vectors with equal ids may be compared.
         chain: `NAME@VERSION` of the chain that produced the vectors, or `none`.
         input_type: side of a search: `query` or `document`.
-        output_dtype: encoding of the values: `float`, `int8`, `uint8`, `binary`, `ubinary` or `codes`.
+        output_dtype: encoding of the values: `float`, `float16`, `int8`, `uint8`, `binary`, `ubinary` or
+            `codes`.
         tokens: number of tokens that the encoder read; None for reduced vectors.
         tokens_cut: number of tokens that the encoder did not read, because texts were too long; None as above.
     """

@@ -8,7 +8,7 @@ from typing import Any, Literal, Required, TypedDict
 
 InputType = Literal["query", "document"]
 LongText = Literal["truncate", "error", "mean"]
-OutputDtype = Literal["float", "int8", "uint8", "binary", "ubinary", "codes"]
+OutputDtype = Literal["float", "float16", "int8", "uint8", "binary", "ubinary", "codes"]
 Metric = Literal["cosine", "ip", "l2"]
 
 

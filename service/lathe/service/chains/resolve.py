@@ -23,7 +23,7 @@ from lathe.transforms.base import Side
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import Int8, Quantizer
 
-OutputDtype = Literal["float", "int8", "uint8", "binary", "ubinary", "codes"]
+OutputDtype = Literal["float", "float16", "int8", "uint8", "binary", "ubinary", "codes"]
 
 INT8_RANGE = 12.0
 """Half-width of the range of int8, in units of 1/√k, the root mean square of a unit vector's k values.
@@ -38,7 +38,7 @@ Encoding = Callable[[NDArray[np.float32], Quantizer | None], NDArray[Any]]
 def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Quantizer | None) -> NDArray[Any]:
     """Encode vectors `(n, k)` as a request's output dtype and return the array.
 
-    The array is `(n, k)` for float, int8 and uint8, `(n, ⌈k/8⌉)` for binary and ubinary, and `(n, bytes)` for codes.
+    The array is `(n, k)` for float, float16, int8 and uint8, `(n, ⌈k/8⌉)` for binary and ubinary, and `(n, bytes)` for codes.
 
     Args:
         floats: what the chain answers, decoded if it has a quantizer.
@@ -68,6 +68,15 @@ def _find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_quer
     return None
 
 
+def _as_float16(floats: NDArray[np.float32]) -> NDArray[np.float16]:
+    """Round floats `(n, k)` to half precision. Raise `BadValueError` if one is too large, as no unit vector has it."""
+    with np.errstate(over="ignore"):
+        halves = floats.astype(np.float16)
+    if not np.isfinite(halves).all():
+        raise BadValueError("a number is above 65,504, the largest of float16: ask for float", param="output_dtype")
+    return halves
+
+
 def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[np.int8]:
     """Encode floats `(n, k)` as signed bytes `(n, k)`, by the ranges of a chain that ends in int8, else by a factor
     that only k decides.
@@ -94,6 +103,7 @@ def _as_codes(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArr
 
 ENCODINGS: dict[OutputDtype, Encoding] = {
     "float": lambda floats, _: floats,
+    "float16": lambda floats, _: _as_float16(floats),
     "int8": _as_int8,
     "uint8": lambda floats, quantizer: _flip_sign_bit(_as_int8(floats, quantizer)),
     # A bit for each dimension, 1 where it is above 0: the first dimension is the highest bit of a byte.

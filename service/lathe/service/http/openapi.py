@@ -18,7 +18,7 @@ VECTOR_HEADERS = {
         "x-chain": "name@version, or none",
         "x-dimensions": "of each vector, as floats",
         "x-input-type": "whether the vectors are of queries or documents: query or document",
-        "x-output-dtype": "float, int8, uint8, binary, ubinary or codes",
+        "x-output-dtype": "float, float16, int8, uint8, binary, ubinary or codes",
         "x-tokens": "of the texts that were read, as in `usage`",
         "x-tokens-cut": "of the texts that were not read; estimated for very long texts",
         "x-ignored-fields": "names of the request that were ignored; /embed and /v1/embeddings alone ignore any",
