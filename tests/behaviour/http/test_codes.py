@@ -262,7 +262,7 @@ def test_every_vector_route_answers_each_output_dtype_with_its_header(app, name,
         assert (answer.headers["x-output-dtype"], answer.headers["x-input-type"]) == (dtype, "document")
         assert answer.headers["x-dimensions"] == str(WIDTHS[name])
         listed = app.client.post("/embed", json=body).json()
-        np.testing.assert_allclose(listed, found, rtol=1e-6)
+        np.testing.assert_allclose(listed, np.float64(found), rtol=1e-6)
         if not dtype.startswith("float"):
             assert all(type(number) is int for row in listed for number in row)
         rows = app.client.post("/embed", json=body | {"encoding_format": "base64"}).json()
@@ -273,7 +273,7 @@ def test_every_vector_route_answers_each_output_dtype_with_its_header(app, name,
         reduced = app.client.post("/reduce", json=body)
         assert reduced.headers["x-output-dtype"] == dtype
         same = npy_of(app.client.post("/reduce", json=body, headers={"accept": NPY}))
-        np.testing.assert_allclose(reduced.json()["vectors"], same, rtol=1e-6)
+        np.testing.assert_allclose(reduced.json()["vectors"], np.float64(same), rtol=1e-6)
         if dtype.startswith("float"):
             np.testing.assert_allclose(same, found, atol=1e-2)
         else:

@@ -38,7 +38,7 @@ Encoding = Callable[[NDArray[np.float32], Quantizer | None], NDArray[Any]]
 def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Quantizer | None) -> NDArray[Any]:
     """Encode vectors `(n, k)` as a request's output dtype and return the array.
 
-    The array is `(n, k)` for float, float16, int8 and uint8, `(n, ⌈k/8⌉)` for binary and ubinary, and `(n, bytes)` for codes.
+    The array is `(n, k)` for floats, int8 and uint8, `(n, ⌈k/8⌉)` for binary and ubinary, and `(n, bytes)` for codes.
 
     Args:
         floats: what the chain answers, decoded if it has a quantizer.
