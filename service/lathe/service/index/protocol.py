@@ -63,6 +63,11 @@ class Capabilities:
 class Serving(Protocol):
     """Protocol of an index as it is at one moment: its settings, and a search of its items."""
 
+    def is_quick(self, query: Query) -> bool:
+        """Return whether a search takes less than a change of threads and waits for nobody, so that it may run on the
+        event loop.
+        """
+
     @property
     def spec(self) -> IndexSpec:
         """Settings of the index at that moment."""
@@ -161,6 +166,9 @@ class SearchIndexes(Protocol):
 
     ready: Event
     capabilities: Capabilities
+
+    def is_open(self, name: str) -> bool:
+        """Return whether `get` returns the index of that name without reading a file or asking a server."""
 
     def warnings(self) -> list[str]:
         """Return sentences about indexes that cannot be used or are damaged, as far as is known without a new check."""

@@ -7,12 +7,16 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
+from threading import get_native_id
 
 import numpy as np
 import pytest
 
 from lathe.service.index.embedded.backup import back_up_index
 from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.serving import GenerationServing
+from lathe.service.index.query import Query
+from tests.helpers import eventually
 
 numbers = count()
 METADATA = [
@@ -203,6 +207,26 @@ def test_cosine_scores_are_at_most_1(app, create):
         found = ok(app, f"{path}/search", vectors=vectors, k=1, **options)["results"]
         assert [items[0]["id"] for items in found] == [str(n) for n in range(300)]
         assert all(0.99999 < items[0]["score"] <= 1 for items in found), options
+
+
+@embedded_only
+def test_a_quick_search_runs_on_the_event_loop_and_any_other_in_a_thread(app, create, monkeypatch):
+    path = create(chain="none", width=4)
+    ok(app, f"{path}/upsert", ids=ids(range(30)), vectors=np.random.default_rng(0).normal(size=(30, 4)).tolist())
+    eventually(lambda: app.client.get(path).json()["in_graph"] == 30)
+    threads, search = [], GenerationServing.search
+    monkeypatch.setattr(
+        GenerationServing, "search", lambda self, query: (threads.append(get_native_id()), search(self, query))[1]
+    )
+    query = {"vectors": [[1, 2, 3, 4]]}
+    first = ok(app, f"{path}/search", **query)
+    for other in ({"filter": {"a": 1}}, {"rescore": 2}, {"ef": 500}, {"vectors": [[1, 2, 3, 4]] * 2}):
+        ok(app, f"{path}/search", **query | other)
+    assert ok(app, f"{path}/search", **query) == first
+    loop = threads[0]
+    assert threads[-1] == loop and loop not in threads[1:-1]
+    with app.services.indexes.get(path.rpartition("/")[2]).generation.graph.lock.acquire_shared(7):
+        assert not app.services.indexes.get(path.rpartition("/")[2]).get_serving().is_quick(Query(np.ones((1, 4)), 1))
 
 
 @embedded_only

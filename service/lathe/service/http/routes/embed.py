@@ -20,7 +20,7 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
-from lathe.service.http.encoding import list_texts, wait_for_encoding
+from lathe.service.http.encoding import MAX_INLINE_BYTES, MAX_INLINE_TEXTS, list_texts, wait_for_encoding
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, ModelName, describe_body, describe_vectors_response
 from lathe.service.http.schemas import EmbedBody, OpenAIBody, SimilarityBody, TextsBody
@@ -57,13 +57,6 @@ class DirectRoute(APIRoute):
 
 router = APIRouter(route_class=DirectRoute, tags=["vectors"])
 models_router = APIRouter(route_class=StrictRoute, dependencies=USE, tags=["vectors"])
-
-MAX_INLINE_TEXTS = 4
-"""Maximum texts of a request that is handled on the event loop, body and response: a change of threads costs 0.1 ms, a
-vector 0.02."""
-
-MAX_INLINE_BYTES = 16_384
-"""Maximum bytes of a body that is parsed and looked up on the event loop."""
 
 MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
 QUERY_PARAMETERS = [

@@ -1,6 +1,7 @@
 """Route that searches in an index.
 
-Checks and the search run off the event loop: in one step for vectors, and before and after the encoding for texts.
+The checks of a small request, and a quick search, run on the event loop, because a change of threads takes longer.
+Others run in a thread.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ from starlette.responses import Response
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError
 from lathe.service.http.answers import build_json_response
-from lathe.service.http.encoding import encode_body_texts, parse_body_vectors, read_space_id, require_space
+from lathe.service.http.encoding import (
+    MAX_INLINE_BYTES,
+    encode_body_texts,
+    parse_body_vectors,
+    read_space_id,
+    require_space,
+)
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, IndexName, describe_body
 from lathe.service.http.schemas import SearchBody
@@ -58,6 +65,10 @@ class _SearchRequest:
         """
         return self.serving.spec if self.bridge is None else self.bridge.spec
 
+    def build_query(self, vectors: Vectors) -> Query:
+        """Return the query that searches for vectors of the index's embedding space, `(q, d)` or `(q, k)`."""
+        return Query(vectors, self.body.k, self.body.ef, self.body.rescore, self.filter, self.reduced)
+
 
 @router.post(
     "/{name}/search",
@@ -68,29 +79,22 @@ class _SearchRequest:
 async def search(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Return the nearest items of the index to each query, best first."""
     json_body = await read_json(request, services.settings, any_content_type=True)
-    answer = await run_in_threadpool(_check_and_search_vectors, name, request, services, json_body)
-    if isinstance(answer, Response):
-        return answer
-    queries = await encode_body_texts(request, answer.body, answer.query_spec, services, "query")
-    return await run_in_threadpool(_search_and_respond, answer, queries)
+    if len(json_body) <= MAX_INLINE_BYTES and services.indexes.is_open(name):
+        checked, queries = _check_search(name, request, services, json_body)
+    else:
+        checked, queries = await run_in_threadpool(_check_search, name, request, services, json_body)
+    if queries is None:
+        queries = await encode_body_texts(request, checked.body, checked.query_spec, services, "query")
+    if checked.serving.is_quick(checked.build_query(queries)):
+        return _search_and_respond(checked, queries)
+    return await run_in_threadpool(_search_and_respond, checked, queries)
 
 
-def _check_and_search_vectors(
+def _check_search(
     name: str, request: Request, services: Services, json_body: bytes
-) -> _SearchRequest | Response:
-    """Check a search. If its queries are vectors, search and return the response. If they are texts, return the checked
-    request.
-    """
-    checked = _check_search(name, request, services, json_body)
-    if checked.body.texts is not None:
-        return checked
-    # Nothing is left to wait for, so the search follows in the same thread.
-    queries = parse_body_vectors(checked.body, checked.query_spec, services, checked.reduced)
-    return _search_and_respond(checked, queries)
-
-
-def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> _SearchRequest:
-    """Parse and check the JSON body of a search, and return it with the state of the index to search.
+) -> tuple[_SearchRequest, Vectors | None]:
+    """Parse and check the JSON body of a search. Return it with the state of the index to search, and its queries if
+    they are vectors, else None.
 
     Its queries must belong to the vectors of the index. Queries may be texts, vectors of the index's encoder, vectors
     reduced by its chain or, while the index moves to another encoder, vectors of that one. Reduced ones cannot be
@@ -114,7 +118,9 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
     reduced = body.texts is None and space_id == spec.space_id != spec.raw_space_id
     if reduced and body.rescore is not None:
         raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
-    return _SearchRequest(body, serving, bridge, item_filter, reduced)
+    checked = _SearchRequest(body, serving, bridge, item_filter, reduced)
+    queries = None if body.texts is not None else parse_body_vectors(body, checked.query_spec, services, reduced)
+    return checked, queries
 
 
 def _search_and_respond(checked: _SearchRequest, queries: Vectors) -> Response:
@@ -126,7 +132,7 @@ def _search_and_respond(checked: _SearchRequest, queries: Vectors) -> Response:
     if len(queries) * body.k * (body.rescore or 1) > MAX_RESULTS:
         raise TooLargeError(f"queries × k × rescore may be at most {MAX_RESULTS:,}", param="k")
     vectors = queries if bridge is None else bridge(queries)
-    results = checked.serving.search(Query(vectors, body.k, body.ef, body.rescore, checked.filter, checked.reduced))
+    results = checked.serving.search(checked.build_query(vectors))
     require_small_response(item for items in results for item in items)
     content: dict[str, Any] = {"results": results, "space_id": spec.space_id, "chain": spec.chain}
     if bridge is not None:

@@ -22,6 +22,7 @@ from lathe.service.index.embedded.exact import (
 )
 from lathe.service.index.embedded.filter_masks import FilterMasks
 from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
+from lathe.service.index.embedded.graphs.graph import HnswGraph
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.rows import GenerationRows, Labels, RowsView
 from lathe.service.index.embedded.vector_formats import choose_format
@@ -81,6 +82,14 @@ class Generation:
     def covered(self) -> int:
         """Number of rows in the graph."""
         return self.graph.covered if self.graph else 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the graph has all rows, and nobody searches or changes it. It is False for a graph of codes, whose
+        searches set the threads of FAISS.
+        """
+        graph = self.graph
+        return isinstance(graph, HnswGraph) and graph.covered == self.rows.count and graph.lock.is_free
 
     @property
     def last_label(self) -> int:

@@ -104,6 +104,10 @@ class EmbeddedIndexes:
         """Return the names of all indexes."""
         return [folder.name for folder in list_index_folders(self.root)]
 
+    def is_open(self, name: str) -> bool:
+        """Return whether the index of that name is open."""
+        return name in self.opened
+
     def get(self, name: str) -> EmbeddedIndex:
         """Return the open index of that name, opening it first if necessary.
 

@@ -73,6 +73,10 @@ class MilvusIndex:
         """Return the index itself, because its settings never change."""
         return self
 
+    def is_quick(self, query: Query) -> bool:
+        """Return False: every search asks the server of Milvus."""
+        return False
+
     # ── writes, one after another ────────────────────────────────────────────────────────────
 
     def upsert(

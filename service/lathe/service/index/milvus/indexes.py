@@ -51,6 +51,10 @@ class MilvusIndexes:
         """Return the indexes in the Milvus of the settings. Milvus is connected to when it is first called."""
         return cls(settings.index_url, settings.index_token)
 
+    def is_open(self, name: str) -> bool:
+        """Return False: every request asks the server of Milvus."""
+        return False
+
     def warnings(self) -> list[str]:
         """Return a list with the reason why Milvus last could not be reached, or [] if it answered."""
         problem = self.connection.problem

@@ -106,6 +106,11 @@ class GraphLock:
         self.holders = 0
         self.ef: int | None = None
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds the lock or waits for it."""
+        return not self.holders and not self.waiting
+
     def acquire_shared(self, ef: int) -> AbstractContextManager[None]:
         """Return a context manager that holds the lock for a search, together with other searches of the same `ef`."""
         return self._hold(ef)
