@@ -161,18 +161,19 @@ def test_cached_vectors_and_all_keys_expire(open_cache, redis_server):
         assert all(-2 == left or 0 < left <= 2000 for left in ttls.values()), ttls
         return set(ttls)
 
-    begun = time.monotonic()
-    put(cache, keys_of("first"), vectors)
-    assert lives() == {YOUNG.encode(), STATE.encode()}
-    numbers, seen = iter(range(1000)), set()
-
-    def gone():
-        put(cache, keys_of(f"another {next(numbers)}"), vectors)
-        seen.update(lives())
-        time.sleep(0.1)
-        return cache.get(keys_of("first"), True, WIDTH) == [None]
-
-    eventually(gone)
+    for attempt in range(5):
+        eventually(lambda: not client.keys("lathe:cache:*"))
+        begun, pauses, seen = time.monotonic(), [], set()
+        put(cache, keys_of(f"first {attempt}"), vectors)
+        assert lives() == {YOUNG.encode(), STATE.encode()}
+        while cache.get(keys_of(f"first {attempt}"), True, WIDTH) != [None]:
+            last = time.monotonic()
+            put(cache, keys_of(f"another {attempt} {len(pauses)}"), vectors)
+            seen.update(lives())
+            time.sleep(0.1)
+            pauses.append(time.monotonic() - last)
+        if max(pauses) < 0.5:  # a busy machine can pause for longer than a half of the cache lives
+            break
     assert 0.9 < time.monotonic() - begun < 3.5 and OLD.encode() in seen
     eventually(lambda: not client.keys("lathe:cache:*"))
 
