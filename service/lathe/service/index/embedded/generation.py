@@ -40,6 +40,9 @@ REPLAY_ROWS = 4096
 WORTH_COMPACTING = 0.3
 """Share of dead rows above which `list_hints` suggests compaction."""
 
+MAX_READ_NUMBERS = 2**19
+"""Largest number of floats that an exact search reads in a time that the event loop can spare, some .2 ms."""
+
 
 class Generation:
     """Rows, graph and chain of transforms of one generation of an index. Searches run on one generation.
@@ -85,11 +88,12 @@ class Generation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the graph has all rows, and nobody searches or changes it. It is False for a graph of codes, whose
-        searches set the threads of FAISS.
+        """Whether the graph has all rows, nobody searches or changes it, and a search does not read many rows instead.
+        It is False for a graph of codes, whose searches set the threads of FAISS.
         """
-        graph = self.graph
-        return isinstance(graph, HnswGraph) and graph.covered == self.rows.count and graph.lock.is_free
+        graph, count = self.graph, self.rows.count
+        reads_many = MAX_READ_NUMBERS // self.spec.dimensions < count <= self.exact_rows
+        return isinstance(graph, HnswGraph) and graph.covered == count and graph.lock.is_free and not reads_many
 
     @property
     def last_label(self) -> int:
