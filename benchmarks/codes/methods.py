@@ -155,7 +155,10 @@ def prepare(train: Vectors, corpus: Vectors, dimensions: int) -> tuple[Vectors, 
 
 
 def find_dimensions(dimensions: int, budget: int, multiple: int, size_of: Callable[[int], int]) -> int:
-    """Return the largest number of dimensions, a multiple of `multiple`, whose codes fit a budget; 0 if none does."""
+    """Return the largest number of dimensions, a multiple of `multiple`, whose codes fit a budget.
+
+    Return 0 if none does.
+    """
     return max((k for k in range(multiple, dimensions + 1, multiple) if size_of(k) <= budget), default=0)
 
 

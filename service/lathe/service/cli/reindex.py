@@ -1,9 +1,9 @@
 """`lathe index reindex`: the move of a running server's index to another encoder or chain."""
 
 import time
+from http import HTTPStatus
 from typing import Annotated, Any
 
-import httpx2
 import typer
 
 from lathe.service.cli.options import ProgressBar, build_request, flag, load_state, take_fields
@@ -24,6 +24,8 @@ class ServerClient:
     """
 
     def __init__(self, url: str) -> None:
+        import httpx2  # which other commands do not need
+
         settings, home = load_state()
         key = next(iter(settings.admin_keys), None) or home.admin_key.read_text().strip()
         self.url = url
@@ -36,9 +38,11 @@ class ServerClient:
             UnavailableError: if no server answers.
             ServiceError: if the server answers with an error.
         """
+        from httpx2 import TransportError
+
         try:
             answer = self.client.request(method, path, json=json)
-        except httpx2.TransportError as error:
+        except TransportError as error:
             raise UnavailableError(
                 f"no server answers at {self.url} ({error}): start it with lathe serve, or name it with --server"
             ) from None
@@ -96,7 +100,7 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
     client = ServerClient(server)
     with ProgressBar() as progress:
         _, before = client.request("GET", f"/indexes/{name}")
-        while request.encoder and client.request("PUT", f"/encoders/{request.encoder}")[0] == httpx2.codes.ACCEPTED:
+        while request.encoder and client.request("PUT", f"/encoders/{request.encoder}")[0] == HTTPStatus.ACCEPTED:
             progress(0.0, f"the server loads {request.encoder}")
             time.sleep(POLL_SECONDS)
         _, job = client.request("POST", f"/indexes/{name}/reindex", request.model_dump(exclude_none=True))

@@ -147,17 +147,16 @@ class Migration:
         new: dict[str, Any] = {"source": request.source.location, "encoder": request.to}
         name = "-".join(re.findall("[a-z0-9]+", self.new.lower()))
         present = request.encoder or self.present
-        match self.recommended:
-            case "map queries":
-                return "adapt", new | {"encoder": present, "pairs": str(request.pairs), "name": "adapted"}
-            case "bridge":
-                steps = {"steps": "contrastive_alignment", "target_encoder": present}
-                return "fit", new | {"name": f"{name}-bridge"} | steps
-            case "encode again, as small":
-                dimensions = self.vector_bytes[SMALL] // FLOAT_BYTES
-                return "fit", new | {"name": f"{name}-{dimensions}", "steps": SMALLER.format(dimensions=dimensions)}
-            case "encode again" if request.bytes is not None:
-                return "fit", new | {"name": f"{name}-{request.bytes}-bytes", "bytes": request.bytes}
+        if self.recommended == ADAPT:
+            return "adapt", new | {"encoder": present, "pairs": str(request.pairs), "name": "adapted"}
+        if self.recommended == BRIDGE:
+            steps = {"steps": "contrastive_alignment", "target_encoder": present}
+            return "fit", new | {"name": f"{name}-bridge"} | steps
+        if self.recommended == SMALL:
+            dimensions = self.vector_bytes[SMALL] // FLOAT_BYTES
+            return "fit", new | {"name": f"{name}-{dimensions}", "steps": SMALLER.format(dimensions=dimensions)}
+        if self.recommended == AGAIN and request.bytes is not None:
+            return "fit", new | {"name": f"{name}-{request.bytes}-bytes", "bytes": request.bytes}
         return None
 
     def compare(self, choice: str, other: str = STAY) -> Interval:

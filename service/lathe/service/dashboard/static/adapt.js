@@ -1,8 +1,7 @@
 // The form that adapts vectors to judged searches.
 
 import { empty, h, labelled, select } from "./dom.js";
-import { dataFields, group, jobChoice, jobForm, loadServer, row, sourceOf } from "./forms.js";
-import { readPairs, withinLimit } from "./upload.js";
+import { dataFields, group, jobChoice, jobForm, loadServer, pairFields, pairsOf, row, sourceOf } from "./forms.js";
 
 /** The page of the form that adapts to judged searches. */
 export const adaptView = {
@@ -24,12 +23,7 @@ function adaptForm(encoders, most) {
       pathHint: "In the server's data folder.",
       placeholder: "documents.jsonl",
     }),
-    pairs: dataFields("adapt-pairs", "Judged searches", {
-      accept: ".jsonl",
-      fileHint: "A .jsonl file with the fields query and document: a relevant document for each query.",
-      pathHint: "In the server's data folder.",
-      placeholder: "judged.jsonl",
-    }),
+    pairs: pairFields("adapt", "A .jsonl file with the fields query and document: a relevant document for each query."),
     encoder: select(
       "adapt-encoder",
       encoders.map((one) => [one.name, one.name]),
@@ -71,10 +65,9 @@ function adaptForm(encoders, most) {
 async function bodyOf(fields, most) {
   const source = await sourceOf(fields.documents, most);
   fields.pairs.require();
-  const file = fields.pairs.file();
   return {
     source,
-    pairs: file ? withinLimit(await readPairs(file), most, null) : fields.pairs.path(),
+    pairs: await pairsOf(fields.pairs, most),
     encoder: fields.encoder.value,
     bytes: fields.bytes.value === "" ? null : Number(fields.bytes.value),
     train: fields.train.value === "yes",

@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { fill, h, labelled, select } from "./dom.js";
 import { InputError, sentenceOf } from "./notices.js";
-import { readSource, withinLimit } from "./upload.js";
+import { readPairs, readSource, withinLimit } from "./upload.js";
 
 const JOBS = [
   ["#/fit", "Fit a chain", "from texts or vectors, to smaller or better vectors"],
@@ -49,6 +49,22 @@ export function group(legend, ...fields) {
 /** Create fields that stand side by side. */
 export function row(...fields) {
   return h("div", { class: "row" }, fields);
+}
+
+/** Create the fields of judged searches, with a hint on the file. */
+export function pairFields(prefix, fileHint) {
+  return dataFields(`${prefix}-pairs`, "Judged searches", {
+    accept: ".jsonl",
+    fileHint,
+    pathHint: "In the server's data folder.",
+    placeholder: "judged.jsonl",
+  });
+}
+
+/** Return judged searches as a request takes them: those of the file, or the path on the server. */
+export async function pairsOf(fields, most) {
+  const file = fields.file();
+  return file ? withinLimit(await readPairs(file), most, null) : fields.path();
 }
 
 /** Create the choice of when a new version becomes live. */

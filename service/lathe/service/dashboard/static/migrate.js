@@ -1,8 +1,7 @@
 // The form that decides whether another encoder is worth it.
 
 import { empty, h, labelled, select } from "./dom.js";
-import { dataFields, group, jobChoice, jobForm, loadServer, row, sourceOf } from "./forms.js";
-import { readPairs, withinLimit } from "./upload.js";
+import { dataFields, group, jobChoice, jobForm, loadServer, pairFields, pairsOf, row, sourceOf } from "./forms.js";
 
 /** The page of the form that compares two encoders. */
 export const migrateView = {
@@ -27,12 +26,7 @@ function migrateForm(encoders, most) {
       pathHint: "In the server's data folder.",
       placeholder: "documents.jsonl",
     }),
-    pairs: dataFields("migrate-pairs", "Judged searches", {
-      accept: ".jsonl",
-      fileHint: "A .jsonl file with the fields query and document. Without one, nothing is decided.",
-      pathHint: "In the server's data folder.",
-      placeholder: "judged.jsonl",
-    }),
+    pairs: pairFields("migrate", "A .jsonl file with the fields query and document. Without one, nothing is decided."),
     encoder: select("migrate-encoder", names),
     to: select("migrate-to", [...names].reverse()),
     bytes: h("input", { id: "migrate-bytes", type: "number", min: "1", step: "1", placeholder: "floats" }),
@@ -62,10 +56,9 @@ function migrateForm(encoders, most) {
 /** Build the request of `POST /migrate`. Throws `InputError` if something is missing. */
 async function bodyOf(fields, most) {
   const source = await sourceOf(fields.rows, most);
-  const file = fields.pairs.file();
   return {
     source,
-    pairs: file ? withinLimit(await readPairs(file), most, null) : fields.pairs.path() || null,
+    pairs: (await pairsOf(fields.pairs, most)) || null,
     encoder: fields.encoder.value,
     to: fields.to.value,
     bytes: fields.bytes.value === "" ? null : Number(fields.bytes.value),

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import sql
 
-from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
-from lathe.service.index.pgvector.column_types import VectorType
+from lathe.service.errors import BadValueError, ConflictError
+from lathe.service.index.pgvector.column_types import FLOAT_TYPES, VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.table import (
     Column,
@@ -23,6 +23,7 @@ from lathe.service.index.pgvector.table import (
     encode_vectors,
     ensure_column,
     format_type,
+    get_column,
 )
 from lathe.service.index.reducer import Vectors
 from lathe.transforms.progress import Progress
@@ -73,14 +74,7 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
         UnknownNameError: if the table has no such column.
         BadValueError: if it is not of `vector` or `halfvec`, or declares no dimensions and holds no vector.
     """
-    if name not in table.columns:
-        raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
-    column = table.columns[name]
-    if column.kind not in ("vector", "halfvec"):
-        raise BadValueError(
-            f"the column {name} of {table.name} is of type {column.written}; it must be vector or halfvec",
-            param="column",
-        )
+    column = get_column(table, name, FLOAT_TYPES, "the full vectors", "column")
     dimensions = column.dimensions
     if dimensions is None:
         query = sql.SQL("SELECT vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
@@ -119,7 +113,9 @@ def reduce_column(
     on_progress: Progress,
 ) -> FillCounts:
     """Reduce the vectors in one column of a table into another, for rows that lack them there. Return the numbers of
-    rows written and left out; zero vectors have no direction and are left out.
+    rows written and left out.
+
+    Zero vectors have no direction and are left out.
 
     Args:
         connection: open connection.
@@ -188,7 +184,7 @@ class ColumnFilling:
         staged = [sql.Identifier(f"key{position}") for position in range(len(self.keys))]
         value: sql.Composable = sql.Identifier("t", source.name)
         given = sql.SQL("{} IS NOT NULL").format(value)
-        if source.kind not in ("vector", "halfvec"):
+        if source.kind not in FLOAT_TYPES:
             value = sql.SQL("CAST({} AS text)").format(value)
             given = sql.SQL("btrim({}, E' \\t\\r\\n') <> ''").format(value)  # NULL is neither
         self.parts: dict[str, sql.Composable] = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from psycopg import errors, sql
 
-from lathe.service.errors import BadValueError, UnknownNameError
-from lathe.service.index.pgvector.column_types import MAX_INDEXED, VectorType
+from lathe.service.errors import BadValueError
+from lathe.service.index.pgvector.column_types import FLOAT_TYPES, MAX_INDEXED, VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.filling import ColumnFilling, FillCounts, Key, Mask, name_row
 from lathe.service.index.pgvector.table import (
@@ -23,6 +23,7 @@ from lathe.service.index.pgvector.table import (
     ensure_column,
     find_indexes,
     format_index_statement,
+    get_column,
 )
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import Metric
@@ -44,6 +45,8 @@ MIN_AGREEING = 0.75
 """Share of these rows that must agree."""
 OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
 """Operator of a search, by metric."""
+TEXT_TYPES = ("text", "varchar", "bpchar", "citext")
+"""Types of a column of texts."""
 FORGET = "lathe_forget_"
 """Begin of the names of the trigger that empties the new vector of a row whose text changes, and of its function."""
 
@@ -70,36 +73,19 @@ def find_text_column(table: PgvectorTable, name: str) -> Column:
     """Return a table's column of texts. Raise `UnknownNameError` if there is none of that name, and `BadValueError` if
     it is of another type.
     """
-    column = _get_column(table, name)
-    if column.kind not in ("text", "varchar", "bpchar", "citext"):
-        raise BadValueError(f"the column {name} of {table.name} is of type {column.written}; it must be text", "text")
-    return column
+    return get_column(table, name, TEXT_TYPES, "the texts", "text")
 
 
 def find_old_column(connection: Connection, table: PgvectorTable, name: str) -> OldColumn:
     """Return a table's column of present vectors, with metric and parameters of its index. Without an index, they are
-    cosine and the defaults.
+    cosine and the defaults. Raises as `find_text_column`.
     """
-    column = _get_column(table, name)
-    if column.kind not in ("vector", "halfvec"):
-        raise BadValueError(
-            f"the column {name} of {table.name} is of type {column.written}; it must be vector or halfvec", "column"
-        )
+    column = get_column(table, name, FLOAT_TYPES, "the present vectors", "column")
     metrics = {f"{column.kind}_{operators}": metric for metric, operators in OPERATOR_CLASSES.items()}
     for index in find_indexes(connection, table, name):
         if index.valid and index.operators in metrics:
             return OldColumn(column, metrics[index.operators], index.parameters if index.method == "hnsw" else ())
     return OldColumn(column, "cosine", ())
-
-
-def _get_column(table: PgvectorTable, name: str) -> Column:
-    """Return a column of a table by its name. Raise `UnknownNameError` if there is none."""
-    if name not in table.columns:
-        raise UnknownNameError(
-            f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}: name that of the texts "
-            "with --text, and that of the present vectors with --column"
-        )
-    return table.columns[name]
 
 
 def move_table(

@@ -163,6 +163,34 @@ def get_table(connection: Connection, name: TableName) -> PgvectorTable:
     return table
 
 
+def get_column(table: PgvectorTable, name: str, kinds: Sequence[str], what: str, option: str) -> Column:
+    """Return a table's column by its name.
+
+    Args:
+        table: the table.
+        name: name of the column.
+        kinds: types that it may have.
+        what: what the column holds, for messages.
+        option: name of the option that names it, without dashes.
+
+    Raises:
+        UnknownNameError: if the table has no such column.
+        BadValueError: if it is of another type.
+    """
+    if name not in table.columns:
+        raise UnknownNameError(
+            f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}: name that of {what} with "
+            f"--{option}"
+        )
+    column = table.columns[name]
+    if column.kind not in kinds:
+        raise BadValueError(
+            f"the column {name} of {table.name} is of type {column.written}; it must be {' or '.join(kinds)}",
+            param=option,
+        )
+    return column
+
+
 def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
     """Return the comment for a column of vectors, which names their space id and the chain of transforms that made
     them.
@@ -266,14 +294,14 @@ def format_index_statement(
         if index.valid and index.method == "hnsw" and index.operators == operators:
             return f"-- the column {column.name} has the index {index.name}"
     options = f" WITH ({', '.join(parameters)})" if parameters else ""
-    statement = sql.SQL("CREATE INDEX {} ON {} USING hnsw ({} {}){};").format(
-        sql.SQL("CONCURRENTLY" if concurrently else ""),
+    statement = sql.SQL("CREATE INDEX {}ON {} USING hnsw ({} {}){};").format(
+        sql.SQL("CONCURRENTLY " if concurrently else ""),
         table.name.identifier,
         sql.Identifier(column.name),
         sql.SQL(operators),
         sql.SQL(options),
     )
-    return statement.as_string(connection).replace("INDEX  ON", "INDEX ON")
+    return statement.as_string(connection)
 
 
 @dataclass(frozen=True)
