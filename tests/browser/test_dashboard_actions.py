@@ -195,8 +195,30 @@ def test_index_page_without_an_encoder_finds_the_neighbours_of_a_document(open_p
         expect(page.locator("#search-results")).to_contain_text("There is no document with the id nobody")
 
 
+@pytest.fixture
+def submit(server, give_key):
+    """Return a function that submits a form with files and chosen options, waits for a word of the job's sentence, and
+    returns the job.
+    """
+
+    def run(page, form, files, chosen, word):
+        for field, (name, content) in files.items():
+            page.set_input_files(field, {"name": name, "mimeType": "", "buffer": content.encode()})
+        for field, option in chosen.items():
+            page.select_option(field, option)
+        page.click(f"#{form}-submit")
+        give_key(page, server.key)
+        expect(page).to_have_url(re.compile("#/jobs/"))
+        expect(page.locator("#recommendation")).to_contain_text(word, timeout=90_000)
+        job = server.call("GET", page.url.split("#")[1])
+        expect(page.locator("#recommendation")).to_have_text(job["result"]["sentence"])
+        return job
+
+    return run
+
+
 @pytest.mark.release
-def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, server, texts, give_key):
+def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, server, texts, submit):
     pairs = [{"query": " ".join(text.split()[:3]), "document": text} for text in texts[:60]]
     files = {
         "#adapt-file": ("documents.txt", "\n".join(texts[:120])),
@@ -205,15 +227,7 @@ def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, 
     with open_page("#/adapt", allowed=[*ASKED, "404"]) as page:
         page.click("#adapt-submit")
         expect(page.locator("#adapt-problem")).to_contain_text("Documents: give a file or a path on the server.")
-        for field, (name, content) in files.items():
-            page.set_input_files(field, {"name": name, "mimeType": "", "buffer": content.encode()})
-        page.select_option("#adapt-encoder", "tiny")
-        page.click("#adapt-submit")
-        give_key(page, server.key)
-        expect(page).to_have_url(re.compile("#/jobs/"))
-        expect(page.locator("#recommendation")).to_contain_text("vectors", timeout=90_000)
-        job = server.call("GET", page.url.split("#")[1])
-        expect(page.locator("#recommendation")).to_have_text(job["result"]["sentence"])
+        job = submit(page, "adapt", files, {"#adapt-encoder": "tiny"}, "vectors")
         rows = page.get_by_role("table", name="Changes that were tried").locator("tbody tr")
         expect(rows).to_have_count(len(job["result"]["trials"]))
         expect(rows.filter(has_text="recommended")).to_have_count(1)
@@ -223,23 +237,15 @@ def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, 
 
 
 @pytest.mark.release
-def test_migrate_page_starts_a_job_that_shows_its_decision_first(open_page, server, texts, give_key):
+def test_migrate_page_starts_a_job_that_shows_its_decision_first(open_page, texts, submit):
     pairs = [{"query": " ".join(text.split()[:3]), "document": text} for text in texts[:60]]
     files = {
         "#migrate-file": ("rows.txt", "\n".join(texts[:160])),
         "#migrate-pairs-file": ("judged.jsonl", "\n".join(map(json.dumps, pairs))),
     }
     with open_page("#/migrate", allowed=ASKED) as page:
-        for field, (name, content) in files.items():
-            page.set_input_files(field, {"name": name, "mimeType": "", "buffer": content.encode()})
-        page.select_option("#migrate-encoder", "tiny")
-        page.select_option("#migrate-to", "all-MiniLM-L6-v2")
-        page.click("#migrate-submit")
-        give_key(page, server.key)
-        expect(page).to_have_url(re.compile("#/jobs/"))
-        expect(page.locator("#recommendation")).to_contain_text("nDCG@10", timeout=90_000)
-        job = server.call("GET", page.url.split("#")[1])
-        expect(page.locator("#recommendation")).to_have_text(job["result"]["sentence"])
+        chosen = {"#migrate-encoder": "tiny", "#migrate-to": "all-MiniLM-L6-v2"}
+        job = submit(page, "migrate", files, chosen, "nDCG@10")
         rows = page.get_by_role("table", name="Choices, cheapest first").locator("tbody tr")
         expect(rows).to_have_count(len(job["result"]["choices"]))
         expect(rows.filter(has_text="recommended")).to_have_count(1)

@@ -21,7 +21,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 import numpy as np
@@ -46,6 +46,32 @@ CREATE TRIGGER audit AFTER UPDATE ON docs FOR EACH ROW EXECUTE FUNCTION record_v
 
 
 class Traffic:
+    """Two threads that call `search` and `write`, which end once `ended` is set, until the block ends."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.threads = [threading.Thread(target=run, daemon=True) for run in (self.search, self.write)]
+
+    def __enter__(self) -> Self:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+    def search(self) -> None:
+        """Search until `ended` is set."""
+        raise NotImplementedError
+
+    def write(self) -> None:
+        """Write until `ended` is set."""
+        raise NotImplementedError
+
+
+class TableTraffic(Traffic):
     """Searches and writes of a table in two threads, until the block ends.
 
     Attributes:
@@ -55,21 +81,11 @@ class Traffic:
     """
 
     def __init__(self, url: str, texts: list[str], encoders: dict[str, Any]) -> None:
+        super().__init__()
         self.url, self.texts, self.encoders = url, texts, encoders
-        self.column, self.ended, self.wrong = "embedding", threading.Event(), []
+        self.column, self.wrong = "embedding", []
         self.searches = self.writes = 0
         self.latencies: list[float] = []
-        self.threads = [threading.Thread(target=run, daemon=True) for run in (self.search, self.write)]
-
-    def __enter__(self) -> "Traffic":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        for thread in self.threads:
-            thread.join()
 
     def search(self) -> None:
         """Search for the text of a random row, which is not written meanwhile."""
@@ -129,7 +145,7 @@ def try_pgvector(texts: list[str], old: str, new: str, kills: int, seed: int) ->
         def count_encoded() -> int:
             return int(connection.execute("SELECT count(*) FROM audit").fetchone()[0])
 
-        with Traffic(server.url, texts, encoders) as traffic:
+        with TableTraffic(server.url, texts, encoders) as traffic:
             begun = time.monotonic()
             for kill in range(kills):
                 goal = count_encoded() + moments.randrange(1, max(2, len(texts) // (kills + 1)))
@@ -155,7 +171,7 @@ def try_pgvector(texts: list[str], old: str, new: str, kills: int, seed: int) ->
     return figures
 
 
-class IndexTraffic:
+class IndexTraffic(Traffic):
     """Searches and writes of an index of a server in two threads, until the block ends; the server may be away.
 
     Attributes:
@@ -166,21 +182,11 @@ class IndexTraffic:
     """
 
     def __init__(self, url: str, headers: dict[str, str], texts: list[str]) -> None:
+        super().__init__()
         self.client, self.texts = httpx2.Client(base_url=url, headers=headers, timeout=60), texts
-        self.ended, self.wrong, self.refused = threading.Event(), [], 0
+        self.wrong, self.refused = [], 0
         self.spaces: dict[str, int] = {}
         self.written: dict[str, str] = {}
-        self.threads = [threading.Thread(target=run, daemon=True) for run in (self.search, self.write)]
-
-    def __enter__(self) -> "IndexTraffic":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        for thread in self.threads:
-            thread.join()
 
     def upsert(self, ids: list[str], texts: list[str]) -> None:
         """Write items with their texts."""

@@ -9,7 +9,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from lathe.service.cli import reindex
 from lathe.service.cli.options import load_encoder, load_state
 from lathe.service.index.pgvector import move
 from lathe.training.sources.readers import extract_paragraphs, read_docstrings
@@ -253,14 +252,16 @@ def test_migrate_applies_a_decision_to_encode_again_and_no_other(run, docs, enco
 def server(lathe, serve_encoder, tiny_model, monkeypatch, home):
     """Serve MiniLM and the tiny model, with commands that reach the server without a socket. Return the server."""
 
+    client = httpx2.Client
+
     def connect(base_url, headers, timeout):
         if base_url != "http://127.0.0.1:8080":
-            return httpx2.Client(base_url=base_url, timeout=timeout)
+            return client(base_url=base_url, timeout=timeout)
         return SimpleNamespace(
             request=lambda method, path, json=None: lathe.client.request(method, path, json=json, headers=headers)
         )
 
-    monkeypatch.setattr(reindex, "httpx2", SimpleNamespace(**vars(httpx2) | {"Client": connect}))
+    monkeypatch.setattr(httpx2, "Client", connect)
     monkeypatch.setenv("LATHE_ADMIN_KEYS", lathe.admin["authorization"].removeprefix("Bearer "))
     with serve_encoder("tiny", model=str(tiny_model)):
         yield lathe
