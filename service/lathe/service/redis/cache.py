@@ -38,7 +38,8 @@ ENTRY_BYTES = 130
 YOUNG, OLD, STATE = "lathe:cache:young", "lathe:cache:old", "lathe:cache:state"
 PUT = """
 local half, seconds = tonumber(ARGV[1]), tonumber(ARGV[2])
-local now = tonumber(redis.call('TIME')[1])
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1e6
 local begun = tonumber(redis.call('HGET', KEYS[3], 'begun') or now)
 local bytes = tonumber(redis.call('HGET', KEYS[3], 'bytes') or 0)
 if redis.call('EXISTS', KEYS[1]) == 0 then bytes, begun = 0, now end
