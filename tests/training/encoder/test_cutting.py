@@ -269,7 +269,7 @@ def test_a_static_encoder_reads_at_most_static_characters_from_either_end(static
 def test_a_static_encoder_whose_tokenizer_truncates_reads_the_same_tokens_of_long_texts(static, side):
     limited = Encoder(static.spec, "cpu")
     limited.model.tokenizer.enable_truncation(READ, direction=side)
-    limited.cutter = limited.make_cutter()
+    limited.cutter, limited.words = limited.make_cutter(), None  # as if it had been loaded so
     texts = ["short", *LONG.values()]
     encoded = limited.encode(texts, normalize=False)
     expected = limited.model(limited.model.preprocess(texts))["sentence_embedding"].detach().numpy()
