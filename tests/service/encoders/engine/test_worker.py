@@ -1,4 +1,5 @@
 import socket
+import threading
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 
@@ -8,7 +9,7 @@ import torch
 
 from lathe.service.chains.folded_forms import ChainRef
 from lathe.service.encoder_settings import WorkerOptions
-from lathe.service.encoders.engine import framing
+from lathe.service.encoders.engine import framing, worker
 from lathe.service.encoders.engine.dispatcher import WorkerProcess, build_message
 from lathe.service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
 from lathe.training.encoder.batching import Batch
@@ -160,6 +161,28 @@ class TestWorkerInThisProcess:
         groups = worker.tokenize([build_message(whole(work_of([text]))) for text in ("a", "untokenizable")])
         head, arrays = worker.encode_message(groups)
         assert ["error" in result for result in head["results"]] == [False, True] and arrays
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_messages_are_answered_in_order_also_while_the_next_is_computed(monkeypatch, device):
+    encoder = Double()
+    encoder.device = device
+    monkeypatch.setattr(worker, "_load_encoder", lambda request: (encoder, {}))
+    ended = threading.Event()
+    monkeypatch.setattr(worker.os, "_exit", lambda status: ended.set())  # of the thread that reads messages
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    texts = [["a"], ["bb", "contagious"], ["crash"], ["dddd"] * 3]
+    framing.send(ours, {})
+    for part in texts:
+        framing.send(ours, {"parts": [build_message(whole(work_of(part)))]})
+    threading.Thread(target=serve, args=(theirs,), daemon=True).start()
+    assert framing.receive(ours)[0]["state"] == "ready"
+    replies = [framing.receive(ours) for _ in texts]
+    assert [head["results"][0].get("error") for head, _ in replies] == [None, "NotFiniteError", "RuntimeError", None]
+    assert replies[0][1][0].tolist() == [[1, 1]] and replies[3][1][0].tolist() == [[4, 1]] * 3
+    assert all(head["seconds"] >= 0 for head, _ in replies)
+    ours.close()
+    assert ended.wait(10)
 
 
 class TestLoading:

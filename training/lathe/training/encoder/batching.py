@@ -131,6 +131,50 @@ def split_features(features: Features, budget: int, slack: int, padding_side: st
         yield Batch(rows, inputs, lengths[rows], width * len(rows))
 
 
+def move_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on a device, or itself if it is there. From the memory of a CPU, a GPU copies it while this
+    thread goes on.
+
+    A GPU copies what is not pinned only once all work that was given to it is done.
+    """
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+@dataclass(frozen=True)
+class HostCopy:
+    """Copy of a tensor in the CPU's memory, which a GPU writes while this thread goes on.
+
+    Attributes:
+        copied: the copy; it may be read after `wait`.
+        written: event after which it is complete; None if it is already.
+    """
+
+    copied: torch.Tensor
+    written: Any = None
+
+    @classmethod
+    def begin(cls, tensor: torch.Tensor) -> "HostCopy":
+        """Begin to copy a tensor, and return the copy. A tensor of the CPU is its own copy."""
+        if not tensor.is_cuda:
+            return cls(tensor.cpu())
+        copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copied.copy_(tensor, non_blocking=True)
+        written = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        written.record(torch.cuda.current_stream(tensor.device))
+        return cls(copied, written)
+
+    def split(self, lengths: list[int]) -> "list[HostCopy]":
+        """Return copies of so many rows each, one after the other."""
+        parts: Sequence[torch.Tensor] = self.copied.split(lengths)  # type: ignore[no-untyped-call]
+        return [HostCopy(part, self.written) for part in parts]
+
+    def wait(self) -> NDArray[Any]:
+        """Wait until the copy is complete, and return it as an array."""
+        if self.written is not None:
+            self.written.synchronize()
+        return self.copied.numpy()
+
+
 T = TypeVar("T")
 R = TypeVar("R")
 

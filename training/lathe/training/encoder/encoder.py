@@ -1,6 +1,7 @@
 """Encoding of texts by a loaded sentence-transformers model, in batches of similar length."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from lathe.training.encoder.batching import (
     Batch,
     Features,
+    HostCopy,
     estimate_tokens,
     map_in_threads,
+    move_to_device,
     prefetch,
     sort_longest_first,
     split_features,
@@ -390,7 +393,7 @@ class Encoder(PromptedEncoder):
 
         with closing(self._run_batches(batches, normalize)) as results:
             for rows, batch, embeddings in results:
-                vectors[rows], tokens[rows] = embeddings.cpu().numpy(), batch.tokens
+                vectors[rows], tokens[rows] = embeddings.wait(), batch.tokens
                 cut[rows] = 0 if batch.cut is None else batch.cut
                 padded += batch.padded
                 done += len(rows)
@@ -466,20 +469,24 @@ class Encoder(PromptedEncoder):
 
     def _run_batches(
         self, batches: Iterable[tuple[NDArray[np.int64], Batch]], normalize: bool
-    ) -> Generator[tuple[NDArray[np.int64], Batch, torch.Tensor], None, None]:
+    ) -> Generator[tuple[NDArray[np.int64], Batch, HostCopy], None, None]:
         """Run batches through the model, in order, and yield for each the positions `(b,)` of its texts, the batch, and
         its vectors `(b, d)`.
 
         On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
-        may not bear several threads. On another device, the next batch is tokenized meanwhile.
+        may not bear several threads. On another device, the next batch is tokenized and the last one's vectors are
+        copied meanwhile.
         """
-        if self.device != "cpu":
-            batches = prefetch(batches)
         if self.device != "cpu" or self.static or self.spec.compile or self.spec.trust_remote_code:
-            yield from ((rows, batch, self.forward(batch, normalize)) for rows, batch in batches)
+            launched: deque[tuple[NDArray[np.int64], Batch, HostCopy]] = deque()
+            for rows, batch in prefetch(batches) if self.device != "cpu" else batches:
+                launched.append((rows, batch, HostCopy.begin(self.forward(batch, normalize))))
+                if len(launched) > 1 or self.device == "cpu":
+                    yield launched.popleft()
+            yield from launched
             return
         with closing(map_in_threads(lambda item: self.forward(item[1], normalize), batches)) as results:
-            yield from ((rows, batch, vectors) for (rows, batch), vectors in results)
+            yield from ((rows, batch, HostCopy(vectors)) for (rows, batch), vectors in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
         """Tokenize texts behind a prompt, truncated to what the model reads, and return them in batches. Each batch
@@ -645,8 +652,8 @@ class Encoder(PromptedEncoder):
         """Run one batch through the transformer alone, and return its output tensors by name, before pooling. Token and
         sentence embeddings in the output are float32.
         """
-        device = self.model.device
-        on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
+        device, inputs = self.model.device, batch.features.items()
+        on_device = {k: move_to_device(v, device) if isinstance(v, torch.Tensor) else v for k, v in inputs}
         features: dict[str, Any] = self.transformer(on_device)
         for name in ("token_embeddings", "sentence_embedding"):
             if name in features:  # pooling in bfloat16 would leave norms off by 1e-3

@@ -3,21 +3,21 @@
         receiving thread                      main thread
   FD ──► read ──► tokenize ──► queue of two ──► model ──► chain ──► FD
 
-Tokenization thus overlaps with the model's computation. Parts with equal options share batches.
+Tokenization thus overlaps with the model's computation, and on a GPU so does the sending of vectors. Parts with equal
+options share batches.
 """
 
 import logging
-import operator
 import os
 import queue
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import compress
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from lathe.service import logs
 from lathe.service.chains.folded_forms import FoldedForms
 from lathe.service.encoders.engine import framing
-from lathe.training.encoder.batching import Batch
+from lathe.training.encoder.batching import Batch, HostCopy, move_to_device
 from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.long_texts import MAX_LONG_TOKENS, Pieces
@@ -44,6 +44,9 @@ EXPECTED_ERRORS = (TooLongError, NotFiniteError, EncoderError, ArtifactError)
 """Exceptions whose messages are sent to the caller; of others, only the type is."""
 MAX_CHAINS = 64
 """Maximum number of folded chains kept on the device."""
+
+Answer = tuple[dict[str, Any], list[framing.Array]]
+"""A part's header entry and arrays, or the header of a reply and the arrays of all parts."""
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class Worker:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.tokenizing = threading.Lock()
+        self.finished = 0.0  # when the last message was
         self.chains: LRUCache[tuple[str, str], FoldedForms] = LRUCache(MAX_CHAINS)
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
@@ -108,108 +112,138 @@ class Worker:
         except Exception as error:
             return Tokenized(parts, positions, Pieces.whole([]), [], error)
 
-    @torch.inference_mode()
-    def encode_message(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[framing.Array]]:
+    def encode_message(self, groups: list[Tokenized]) -> Answer:
         """Encode the tokenized groups of a message. Return the header and the arrays of the reply, both in the order of
         the parts.
         """
-        begun = time.perf_counter()
-        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
-        batches: list[tuple[int, int, int]] = []
-        for group in groups:
-            answers |= self._encode_group(group)
-            batches += [(len(b.rows), int(b.tokens.sum()), b.padded) for b in group.batches]
-        results = [answers[position] for position in sorted(answers)]
-        head = {
-            "results": [result for result, _ in results],
-            "batches": batches,
-            "seconds": time.perf_counter() - begun,
-        }
-        return head, [array for _, arrays in results for array in arrays]
+        return self.begin_message(groups)()
 
-    def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group of parts and apply their chains of transforms. Return each part's header entry and arrays, by
-        its position in the message.
+    @torch.inference_mode()
+    def begin_message(self, groups: list[Tokenized]) -> Callable[[], Answer]:
+        """Begin to encode the tokenized groups of a message. Return a function that waits for the vectors and returns
+        what `encode_message` does.
+
+        A GPU computes and copies while this thread does something else; a CPU is done before this returns.
+        """
+        begun = time.perf_counter()
+        finishing = [self._begin_group(group) for group in groups]
+
+        def finish() -> Answer:
+            answers: dict[int, Answer] = {}
+            for finish_group in finishing:
+                answers |= finish_group()
+            now = time.perf_counter()
+            seconds, self.finished = now - max(begun, self.finished), now
+            results = [answers[position] for position in sorted(answers)]
+            batches = [(len(b.rows), int(b.tokens.sum()), b.padded) for group in groups for b in group.batches]
+            head = {"results": [result for result, _ in results], "batches": batches, "seconds": seconds}
+            return head, [array for _, arrays in results for array in arrays]
+
+        return finish
+
+    def _begin_group(self, group: Tokenized) -> Callable[[], dict[int, Answer]]:
+        """Begin to encode a group of parts and apply their chains of transforms. Return a function that waits for the
+        vectors and returns each part's header entry and arrays, by its position in the message.
 
         Parts are tried one by one if the group fails. Failures are returned as entries: no text and no chain may end
         the process, which answers other requests too.
         """
-        try:
-            return self._encode_together(group)
-        except Exception as error:
+
+        def answer_apart(error: Exception) -> dict[int, Answer]:
             if len(group.parts) == 1:
                 return {group.positions[0]: (_describe_error(error), [])}
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
 
-    def _encode_together(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group of parts in one go and apply their chains of transforms. Return each part's header entry and
-        arrays, by its position in the message.
+        try:
+            finish_together = self._begin_together(group)
+        except Exception as error:
+            failure = error
+            return lambda: answer_apart(failure)
 
-        What fails for the whole group is raised. A part of several for which the model gives NaN or inf is encoded
-        again on its own.
+        def finish() -> dict[int, Answer]:
+            try:
+                return finish_together()
+            except Exception as error:
+                return answer_apart(error)
+
+        return finish
+
+    def _begin_together(self, group: Tokenized) -> Callable[[], dict[int, Answer]]:
+        """Begin to encode a group of parts in one go and apply their chains of transforms. Return a function that waits
+        for the vectors and returns each part's header entry and arrays, by its position in the message.
+
+        What fails for the whole group is raised by either. A part of several for which the model gives NaN or inf is
+        encoded again on its own.
         """
         if group.error is not None:
             raise group.error
 
         vectors, tokens, cut = self._compute_vectors(group)
-        finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
-        if not finite and len(group.parts) == 1:
-            check_finite(vectors.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
-
-        # The rows of all parts are split again: `raws` holds the `(n, d)` of each part, `counts` its two `(n,)`.
+        raw = HostCopy.begin(vectors)
         lengths = [len(part["texts"]) for part in group.parts]
-        raws = vectors.split(lengths)  # type: ignore[no-untyped-call]
-        counts = zip(*(np.split(array, np.cumsum(lengths)[:-1]) for array in (tokens, cut)), strict=True)
+        parts: Sequence[torch.Tensor] = vectors.split(lengths)  # type: ignore[no-untyped-call]
+        transformed = self._apply_chains([part["chain"] for part in group.parts], parts)
 
-        usable = [finite or bool(torch.isfinite(raw).all()) for raw in raws]
-        failed = compress(zip(group.parts, group.positions, strict=True), map(operator.not_, usable))
-        answers = self._encode_each_alone(failed)  # their NaN may come from another's text
-        parts = list(compress(zip(group.parts, group.positions, raws, counts, strict=True), usable))
-        transformed = self._apply_chains([part["chain"] for part, *_ in parts], [raw for _, _, raw, _ in parts])
-        for (part, position, raw, pair), result in zip(parts, transformed, strict=True):
-            answers[position] = _build_reply(part, result, raw, pair)
-        return answers
+        def finish() -> dict[int, Answer]:
+            raws = raw.wait()
+            finite = bool(np.isfinite(raws).all())  # once: for single texts, a call for each would add up
+            if not finite and len(group.parts) == 1:
+                check_finite(raws, self.encoder.spec, group.parts[0]["positions"])
 
-    def _encode_each_alone(
-        self, parts: Iterable[tuple[dict[str, Any], int]]
-    ) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
+            answers: dict[int, Answer] = {}
+            failed: list[tuple[dict[str, Any], int]] = []  # their NaN may come from another's text
+            rows = [slice(end - length, end) for length, end in zip(lengths, accumulate(lengths), strict=True)]
+            for part, position, own, result in zip(group.parts, group.positions, rows, transformed, strict=True):
+                if finite or np.isfinite(raws[own]).all():
+                    answers[position] = _build_answer(part, result, raws[own], [tokens[own], cut[own]])
+                else:
+                    failed.append((part, position))
+            return answers | self._encode_each_alone(failed)
+
+        return finish
+
+    def _encode_each_alone(self, parts: Iterable[tuple[dict[str, Any], int]]) -> dict[int, Answer]:
         """Tokenize and encode each part on its own. Return each part's header entry and arrays, by its position in the
         message.
         """
-        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
-        for part, position in parts:
-            answers |= self._encode_group(self._tokenize_group([part], [position]))
+        answers: dict[int, Answer] = {}
+        with torch.inference_mode():
+            for part, position in parts:
+                answers |= self._begin_group(self._tokenize_group([part], [position]))()
         return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
         """Run the model on a group's texts. Return their vectors `(n, d)` on the device, and the numbers of tokens read
         and cut of each text, both `(n,)`.
         """
-        count, normalize = len(group.pieces.texts), group.parts[0]["options"]["normalize"]
-        vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
-        tokens, cut = (np.zeros(count, dtype=np.int64) for _ in range(2))
-        for batch in group.batches:
-            vectors[torch.from_numpy(batch.rows).to(vectors.device)] = self.encoder.forward(batch, normalize)
-            tokens[batch.rows] = batch.tokens
-            cut[batch.rows] = 0 if batch.cut is None else batch.cut
+        batches, normalize = group.batches, group.parts[0]["options"]["normalize"]
+        vectors = torch.cat([self.encoder.forward(batch, normalize) for batch in batches])
+        rows = np.concatenate([batch.rows for batch in batches])
+        tokens = np.concatenate([batch.tokens for batch in batches])
+        cut = np.concatenate([np.zeros(len(b.rows), np.int64) if b.cut is None else b.cut for b in batches])
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows)
+            tokens, cut = tokens[order], cut[order]
+            vectors = vectors[move_to_device(torch.from_numpy(order), vectors.device)]
         return *group.pieces.join(vectors, tokens, normalize), group.pieces.join_cut(cut)
 
     def _apply_chains(
         self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor | Exception]:
-        """Map each part's vectors `(n, d)` by its chain of transforms. Return for each part the vectors `(n, k)`, or
-        the chain's error.
+    ) -> list[HostCopy | Exception | None]:
+        """Map each part's vectors `(n, d)` by its chain of transforms. Return for each part a copy of the vectors
+        `(n, k)`, the chain's error, or None for a part without a chain.
 
-        A part without a chain keeps its vectors. Vectors for the same chain are mapped together: one row takes as long
-        as twenty. The results are in the order of the parts.
+        Vectors for the same chain are mapped together: one row takes as long as twenty. The results are in the order of
+        the parts.
         """
-        results: list[torch.Tensor | Exception] = list(raws)
+        results: list[HostCopy | Exception | None] = [None] * len(raws)
         distinct_refs = {tuple(ref.values()): ref for ref in refs if ref is not None}
         for ref in distinct_refs.values():
             indices = [index for index, part_ref in enumerate(refs) if part_ref == ref]
+            outputs: Sequence[HostCopy | Exception | None]
             try:
                 stacked = self.load_chain(ref).floats(torch.cat([raws[index] for index in indices]))
-                outputs: Sequence[torch.Tensor | Exception] = stacked.split([len(raws[index]) for index in indices])
+                outputs = HostCopy.begin(stacked).split([len(raws[index]) for index in indices])
             except Exception as error:
                 outputs = [error]
                 if len(indices) > 1:  # perhaps one part's fault
@@ -240,19 +274,21 @@ class Worker:
         return forms.get(ref["dimensions"], ref["normalize"], ref["side"])
 
 
-def _build_reply(
-    part: dict[str, Any], result: torch.Tensor | Exception, raw: torch.Tensor, counts: Sequence[framing.Array]
-) -> tuple[dict[str, Any], list[framing.Array]]:
-    """Return a part's header entry and arrays for the reply: vectors and token counts on the CPU, or its error and no
-    arrays.
+def _build_answer(
+    part: dict[str, Any],
+    result: HostCopy | Exception | None,
+    raw: framing.Array,
+    counts: list[framing.Array],
+) -> Answer:
+    """Return a part's header entry and arrays for the reply: vectors and token counts, or its error and no arrays.
 
     The vectors before the chain are added if the part asks for them.
     """
     if isinstance(result, Exception):
         return _describe_error(result), []
-    keep_raw = part["keep_raw"] and part["chain"] is not None
-    arrays: list[framing.Array] = [result.cpu().numpy(), *counts]
-    return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
+    if result is None:
+        return {"raw": False}, [raw, *counts]
+    return {"raw": part["keep_raw"]}, [result.wait(), *counts, *([raw] if part["keep_raw"] else [])]
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:
@@ -343,8 +379,14 @@ def serve(connection: Connection) -> None:
     with suppress(OSError):  # the server has ended
         framing.send(connection, {"state": "ready", "encoder": description})
         threading.Thread(target=_receive_messages, args=(connection, worker, ready), daemon=True).start()
+        finish: Callable[[], Answer] | None = None
         while True:
-            framing.send(connection, *worker.encode_message(ready.get()))
+            # While a GPU computes, the reply to the message before is built and sent.
+            begins = finish is None or (encoder.device.startswith("cuda") and not ready.empty())
+            begun = worker.begin_message(ready.get()) if begins else None
+            if finish is not None:
+                framing.send(connection, *finish())
+            finish = begun
 
 
 if __name__ == "__main__":
