@@ -1,7 +1,7 @@
 """Measures what the host alone can serve: a worker whose forward passes cost nothing, behind the real server.
 
 `python -m benchmarks.free_device` starts the server with such a worker, one as on a GPU, and sends texts over HTTP. It
-then times the stages of a request of 64 texts one by one, in microseconds of a core a text.
+then times the stages of requests of 64 texts and of single texts one by one, in microseconds of a core a text.
 """
 
 import socket
@@ -27,7 +27,7 @@ from lathe.service.settings import Settings
 from lathe.training.encoder.batching import Batch
 from lathe.training.encoder.encoder import DEVICE_BATCH_TOKENS, Encoder
 
-BATCH = 64
+SIZES = (64, 1)
 DIMENSIONS = 384
 
 
@@ -80,7 +80,7 @@ def serve() -> None:
 def measure() -> None:
     """Measure the server and the stages, write the raw JSON and print the tables."""
     options = parser(__doc__).parse_args()
-    figures: Figures = {"stages": measure_stages(), "rates": {}}
+    figures: Figures = {"stages": {size: measure_stages(size) for size in SIZES}, "rates": {}}
     with tempfile.TemporaryDirectory() as folder:
         server = FreeServer(
             Path(folder),
@@ -95,16 +95,21 @@ def measure() -> None:
         finally:
             server.stop()
     path = write_report(options.out, "free-device", figures)
-    print(markdown_table(["stage", "µs a text"], [[name, str(cost)] for name, cost in figures["stages"].items()]))
-    rates = figures["rates"].items()
-    print(
-        "\n" + markdown_table(["requests", "texts a second"], [[name, str(r["texts_per_second"])] for name, r in rates])
-    )
+    stages = figures["stages"]
+    rows = [[name, *(str(stages[size][name]) for size in SIZES)] for name in stages[SIZES[0]]]
+    print(markdown_table(["stage, µs a text", "64 texts", "single texts"], rows) + "\n")
+    rows = []
+    for name, rate in figures["rates"].items():
+        spent = [round(1e6 * cores / rate["texts_per_second"], 1) for cores in rate["busy_cores"].values()]
+        rows.append([name, str(rate["texts_per_second"]), *map(str, spent)])
+    print(markdown_table(["requests", "texts a second", "server, µs a text", "worker, µs a text"], rows))
     print(f"\n{path}", file=sys.stderr)
 
 
-def measure_stages() -> dict[str, float]:
-    """Return the microseconds a text of each stage of a request of 64 texts of 32 tokens, each alone on one core."""
+def measure_stages(size: int) -> dict[str, float]:
+    """Return the microseconds a text of each stage of a request of so many texts of 32 tokens, each stage alone on one
+    core.
+    """
     from lathe.service.codec import dump_json, dump_npy, encode_rows
     from lathe.service.http.encoding import list_texts
     from lathe.service.http.json_body import validate_json
@@ -114,16 +119,16 @@ def measure_stages() -> dict[str, float]:
 
     torch.set_num_threads(1)
     encoder = FreeEncoder(EncoderSpec("encoder", dtype="float32"), "cpu", DEVICE_BATCH_TOKENS)
-    texts = make_passages(32, BATCH)
+    texts = make_passages(32, size)
     body, rows = orjson.dumps({"inputs": texts}), np.random.default_rng(0).normal(size=(4096, DIMENSIONS))
     chain = Chain(parse_steps("r2,pca:128")).fit(rows.astype(np.float32)).fold()
-    vectors = torch.from_numpy(rows[:BATCH]).float()
+    vectors = torch.from_numpy(rows[:size]).float()
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
 
     def make_part() -> Part:
         return Work(texts, EncodeOptions(), None, False, 256).take(1 << 20)
 
-    part, counts = make_part(), np.ones(BATCH, np.int64)
+    part, counts = make_part(), np.ones(size, np.int64)
     parts = [dispatcher.build_message(part)]
     working = worker.Worker(encoder)
     groups = working.tokenize(parts)
@@ -137,7 +142,7 @@ def measure_stages() -> dict[str, float]:
         framing.receive(ours)
 
     stages: dict[str, Callable[[], Any]] = {
-        "parsing JSON": lambda: list_texts(validate_json(body, EmbedBody).inputs, BATCH, "inputs"),
+        "parsing JSON": lambda: list_texts(validate_json(body, EmbedBody).inputs, size, "inputs"),
         "queue": make_part,
         "framing of texts": send_texts,
         "tokenizing": lambda: working.tokenize(parts),
@@ -147,17 +152,19 @@ def measure_stages() -> dict[str, float]:
         "answer, npy": lambda: dump_npy(vectors.numpy()),
         "answer, JSON": lambda: dump_json(encode_rows(vectors.numpy(), "float")),
     }
-    return {name: time_call(stage) for name, stage in stages.items()}
+    return {name: time_call(stage, size) for name, stage in stages.items()}
 
 
-def time_call(call: Callable[[], Any]) -> float:
-    """Return the fewest microseconds of a core a text that a call for 64 texts took, as others use the cores too."""
+def time_call(call: Callable[[], Any], texts: int) -> float:
+    """Return the fewest microseconds of a core a text that a call for so many texts took, as others use the cores
+    too.
+    """
     seconds = []
     for _ in range(300):
         begun = time.process_time()
         call()
         seconds.append(time.process_time() - begun)
-    return round(1e6 * min(seconds) / BATCH, 1)
+    return round(1e6 * min(seconds) / texts, 1)
 
 
 if __name__ == "__main__":
