@@ -278,22 +278,9 @@ def decide_migration(
     old = _encode(present, documents, part_of(on_progress, 0.0, 0.5)).vectors
     encoding = _encode(new, documents, part_of(on_progress, 0.5, 0.9))
 
-    fitted = held_out = np.arange(len(others))
-    if judged is not None:
-        queries = list(judged.documents)
-    elif request.queries is not None:
-        searches = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
-        if searches.vectors is not None:
-            raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
-        queries = searches.texts
-    else:
-        held_out, fitted = fitted[::HELDOUT_SHARE], fitted[fitted % HELDOUT_SHARE > 0]
-        queries = [others[row] for row in held_out]
-    if len(fitted) < len(others):
-        old_queries, new_queries = old[held_out], encoding.vectors[held_out]
-    else:
-        old_queries, new_queries = _encode_queries(present, queries), _encode_queries(new, queries)
-
+    queries, old_queries, new_queries, fitted = _encode_searches(
+        request, judged, (present, old), (new, encoding.vectors), others
+    )
     own = find_own_texts(queries, documents)
     positions = {text: position for position, text in enumerate(documents)}
     answers = (
@@ -328,6 +315,42 @@ def decide_migration(
         cost,
         tuple(notes),
     )
+
+
+def _encode_searches(
+    request: MigrateRequest,
+    judged: PairTexts | None,
+    present: tuple[TextEncoder, FloatArray],
+    new: tuple[TextEncoder, FloatArray],
+    others: Sequence[str],
+) -> tuple[list[str], FloatArray, FloatArray, NDArray[np.int64]]:
+    """Return the queries by which the choices are compared, their vectors `(n, d)` by both encoders, and the rows to
+    fit on.
+
+    They are the judged queries, else those of the request, else every few of the rows, which are then not fitted on.
+
+    Args:
+        request: the request.
+        judged: pairs of the judged queries; None for none.
+        present: encoder of the stored vectors, and its vectors of the documents.
+        new: the other encoder, and its vectors of the documents.
+        others: documents that are relevant to no query, which come first.
+
+    Raises:
+        FitError: if the request's queries are vectors.
+    """
+    rows = np.arange(len(others))
+    if judged is not None:
+        queries = list(judged.documents)
+    elif request.queries is not None:
+        searches = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
+        if searches.vectors is not None:
+            raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
+        queries = searches.texts
+    else:
+        held_out, fitted = rows[::HELDOUT_SHARE], rows[rows % HELDOUT_SHARE > 0]
+        return [others[row] for row in held_out], present[1][held_out], new[1][held_out], fitted
+    return queries, _encode_queries(present[0], queries), _encode_queries(new[0], queries), rows
 
 
 def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
