@@ -32,8 +32,7 @@ class StrictRoute(APIRoute):
         allowed |= {parameter["name"] for parameter in described if parameter["in"] == "query"}
 
         async def handle(request: Request) -> Response:
-
-            for name in request.query_params:
+            for name in request.query_params if request.scope["query_string"] else ():
                 if name not in allowed:
                     similar = find_field(name, allowed)
                     takes = f"there are {', '.join(sorted(allowed))}" if allowed else "there are none"

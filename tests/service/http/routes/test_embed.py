@@ -1,8 +1,5 @@
 import numpy as np
-import pytest
-from fastapi import APIRouter, Depends
 
-from lathe.service.http.routes.embed import DirectRoute
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 
@@ -99,16 +96,6 @@ def test_embed_takes_model_and_chain_from_the_query_unless_the_body_has_them(cli
     assert answer.headers["x-chain"] == "debias@1"
     assert client.post("/embed?chain=debias", json={"inputs": "x", "chain": "none"}).headers["x-chain"] == "none"
     assert client.post("/embed?model=nobody", json={"inputs": "x"}).status_code == 404
-
-
-def test_a_direct_route_refuses_dependencies_which_it_would_not_call():
-    router = APIRouter(route_class=DirectRoute)
-
-    async def answer(request, services):
-        """Answer nothing."""
-
-    with pytest.raises(ValueError, match="/any is a DirectRoute: it calls no dependencies"):
-        router.post("/any", dependencies=[Depends(answer)])(answer)
 
 
 def test_similarity_is_the_cosine_of_the_vectors_that_embed_answers(lathe):

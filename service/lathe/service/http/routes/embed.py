@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from lathe.service.chains.resolve import NotAtOnceError
 from lathe.service.codec import NPY, EncodingFormat
@@ -20,40 +18,13 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
+from lathe.service.http.direct_route import DirectRoute
 from lathe.service.http.encoding import MAX_INLINE_BYTES, MAX_INLINE_TEXTS, list_texts, wait_for_encoding
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, ModelName, describe_body, describe_vectors_response
 from lathe.service.http.schemas import EmbedBody, OpenAIBody, SimilarityBody, TextsBody
 from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.services import USE, Services, ServicesDep
-
-
-class DirectRoute(APIRoute):
-    """Route whose endpoint is called with the request and the services, once the request's key was checked for use.
-
-    FastAPI's solving of the same two dependencies, and the stacks that it enters for them, take a third of the time of
-    a request whose text is cached.
-
-    Raises:
-        ValueError: if the route has dependencies, which would not be called.
-    """
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        if self.dependencies:
-            raise ValueError(f"{self.path} is a DirectRoute: it calls no dependencies")
-        self.app = self._answer
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the request's key, call the endpoint with the request and the services, and send the response that it
-        returns.
-        """
-        request = Request(scope, receive, send)
-        services: Services = request.app.state.services
-        services.keys.require_use(request)
-        response: Response = await self.endpoint(request, services)
-        await response(scope, receive, send)
-
 
 router = APIRouter(route_class=DirectRoute, tags=["vectors"])
 models_router = APIRouter(route_class=StrictRoute, dependencies=USE, tags=["vectors"])

@@ -4,7 +4,7 @@ The checks of a small request, and a quick search, run on the event loop, becaus
 Others run in a thread.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError
 from lathe.service.http.answers import build_json_response
+from lathe.service.http.direct_route import StrictDirectRoute
 from lathe.service.http.encoding import (
     MAX_INLINE_BYTES,
     encode_body_texts,
@@ -24,16 +25,15 @@ from lathe.service.http.encoding import (
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, IndexName, describe_body
 from lathe.service.http.schemas import SearchBody
-from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.bridge import Bridge
 from lathe.service.index.items import require_small_response
 from lathe.service.index.protocol import SearchIndex, Serving
 from lathe.service.index.query import Filter, Query, parse_filter
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
-from lathe.service.services import USE, Services, ServicesDep
+from lathe.service.services import Services, ServicesDep
 
-router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
+router = APIRouter(route_class=StrictDirectRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
 MAX_RESULTS = 1_000_000
 """Maximum queries times candidates of one request."""
@@ -65,14 +65,9 @@ class _SearchRequest:
         """
         return self.serving.spec if self.bridge is None else self.bridge.spec
 
-    def build_query(self, vectors: Vectors) -> Query:
-        """Return the query that searches for vectors of the index's embedding space, `(q, d)` or `(q, k)`."""
-        return Query(vectors, self.body.k, self.body.ef, self.body.rescore, self.filter, self.reduced)
-
 
 @router.post(
     "/{name}/search",
-    dependencies=USE,
     openapi_extra=describe_body(SearchBody),
     responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
 )
@@ -85,9 +80,11 @@ async def search(name: IndexName, request: Request, services: ServicesDep) -> Re
         checked, queries = await run_in_threadpool(_check_search, name, request, services, json_body)
     if queries is None:
         queries = await encode_body_texts(request, checked.body, checked.query_spec, services, "query")
-    if checked.serving.is_quick(checked.build_query(queries)):
-        return _search_and_respond(checked, queries)
-    return await run_in_threadpool(_search_and_respond, checked, queries)
+    body = checked.body
+    query = Query(queries, body.k, body.ef, body.rescore, checked.filter, checked.reduced)
+    if checked.serving.is_quick(query):
+        return _search_and_respond(checked, query)
+    return await run_in_threadpool(_search_and_respond, checked, query)
 
 
 def _check_search(
@@ -123,16 +120,17 @@ def _check_search(
     return checked, queries
 
 
-def _search_and_respond(checked: _SearchRequest, queries: Vectors) -> Response:
-    """Search the index for the queries `(q, d)` of a checked request, and return the response.
+def _search_and_respond(checked: _SearchRequest, query: Query) -> Response:
+    """Search the index for the query of a checked request, and return the response.
 
-    Queries of another encoder are first mapped to the index's embedding space by the bridge (a linear map).
+    Vectors of another encoder are first mapped to the index's embedding space by the bridge (a linear map).
     """
-    body, bridge, spec = checked.body, checked.bridge, checked.serving.spec
-    if len(queries) * body.k * (body.rescore or 1) > MAX_RESULTS:
+    bridge, spec = checked.bridge, checked.serving.spec
+    if len(query.vectors) * query.k * (query.rescoring or 1) > MAX_RESULTS:
         raise TooLargeError(f"queries × k × rescore may be at most {MAX_RESULTS:,}", param="k")
-    vectors = queries if bridge is None else bridge(queries)
-    results = checked.serving.search(checked.build_query(vectors))
+    if bridge is not None:
+        query = replace(query, vectors=bridge(query.vectors))
+    results = checked.serving.search(query)
     require_small_response(item for items in results for item in items)
     content: dict[str, Any] = {"results": results, "space_id": spec.space_id, "chain": spec.chain}
     if bridge is not None:
