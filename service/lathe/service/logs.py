@@ -9,8 +9,9 @@ import logging
 import os
 import select
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -58,6 +59,19 @@ def log_context(**fields: Any) -> Iterator[None]:
         CONTEXT.reset(token)
 
 
+def log_event(logger: logging.Logger, level: int, event: str, fields: dict[str, Any]) -> None:
+    """Log an event of an enabled level, with fields as its `extra`.
+
+    Where `configure` set up the logging, no record is made: that takes several times as long as the line.
+    """
+    handler = logging.root.handlers[0] if len(logging.root.handlers) == 1 and not logger.handlers else None
+    if isinstance(handler, LineHandler):
+        with suppress(Exception), handler.lock:  # type: ignore[union-attr]  # every handler has one
+            handler.write_line(_format_line(time.time(), logging.getLevelName(level), logger.name, event, fields))
+            return
+    logger.log(level, event, extra=fields)  # this also reports what went wrong above
+
+
 class LineHandler(logging.Handler):
     """Handler that writes lines to a stream only while that takes them at once.
 
@@ -85,15 +99,18 @@ class LineHandler(logging.Handler):
         If lines were dropped before, a line with their number is written first.
         """
         try:
-            line = self.format(record)
-            if self.dropped:
-                line = f"{self._build_notice()}\n{line}"
-            if self._write(f"{line}\n"):
-                self.dropped = 0
-            else:
-                self.dropped += 1
+            self.write_line(self.format(record))
         except Exception:
             self.handleError(record)
+
+    def write_line(self, line: str) -> None:
+        """Write a line as `emit` does. The handler's lock must be held."""
+        if self.dropped:
+            line = f"{self._build_notice()}\n{line}"
+        if self._write(f"{line}\n"):
+            self.dropped = 0
+        else:
+            self.dropped += 1
 
     def _build_notice(self) -> str:
         """Return a log line that says how many lines were dropped."""
@@ -130,17 +147,17 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a log record as one line of JSON. A traceback is in the field `exception`."""
-        time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
-        event = {"timestamp": time, "level": record.levelname.lower(), "logger": record.name}
-        event |= {"event": record.getMessage()} | CONTEXT.get()
-        event |= {name: value for name, value in vars(record).items() if name not in RECORD_FIELDS}
+        fields = {name: value for name, value in vars(record).items() if name not in RECORD_FIELDS}
         if record.exc_info:
-            event["exception"] = self.formatException(record.exc_info)
-        return _dump_line(event)
+            fields["exception"] = self.formatException(record.exc_info)
+        return _format_line(record.created, record.levelname, record.name, record.getMessage(), fields)
 
 
-def _dump_line(event: dict[str, Any]) -> str:
+def _format_line(seconds: float, level: str, logger: str, message: str, fields: dict[str, Any]) -> str:
     """Return a log event as one line of JSON. What JSON lacks is written as Python's `repr`."""
+    timestamp = datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    event = {"timestamp": timestamp, "level": level.lower(), "logger": logger, "event": message}
+    event |= CONTEXT.get() | fields
     try:
         return orjson.dumps(event, default=repr).decode()
     except TypeError:  # a path that is not UTF-8, or a number over 64 bits: `json` escapes and writes them

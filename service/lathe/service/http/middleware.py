@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lathe.service.codec import dump_json
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.errors import OverloadedError, ServiceError, convert_error, error_body
-from lathe.service.logs import log_context
+from lathe.service.logs import log_context, log_event
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 """HTTP methods that metrics distinguish; the parser knows thirty more, and callers choose them."""
@@ -155,7 +155,7 @@ class _Exchange:
         level = logging.DEBUG if is_probe(route) else logging.INFO
         if log.isEnabledFor(level):
             fields = {"method": method, "route": route, "status": self.status, "milliseconds": round(seconds * 1000, 3)}
-            log.log(level, "request", extra=fields | self._collect_sizes())
+            log_event(log, level, "request", fields | self._collect_sizes())
 
     def _collect_sizes(self) -> dict[str, Any]:
         """Return log fields on the request's body bytes and the chain and dimensions of its response.
