@@ -112,9 +112,9 @@ def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services
     """
     dimensions = spec.dimensions if reduced else spec.width
     vectors = as_vectors(body.vectors or [], services.settings.max_vectors, dimensions)
-    require_finite_norms(vectors)
+    squares = require_finite_norms(vectors)
     if spec.metric == "cosine":
-        require_directions(vectors)
+        require_directions(vectors, squares)
     return vectors
 
 

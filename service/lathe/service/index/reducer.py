@@ -211,18 +211,26 @@ def normalize_rows(vectors: Vectors) -> Vectors:
     return rows
 
 
-def require_finite_norms(vectors: Vectors) -> None:
-    """Raise `BadValueError` if a vector is so long that its squared norm overflows float32. The message says which."""
+def require_finite_norms(vectors: Vectors) -> NDArray[np.float32]:
+    """Return the squared norm of each vector. Raise `BadValueError` if one is so long that it overflows float32. The
+    message says which.
+    """
     with np.errstate(over="ignore"):
-        invalid = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
-    if invalid.any():
+        squares: NDArray[np.float32] = np.einsum("ij,ij->i", vectors, vectors)
+    if not squares.max(initial=0) < np.inf:
         raise BadValueError(
-            f"vector {int(invalid.argmax())} is longer than float32 can compare (1.8e19)", param="vectors"
+            f"vector {int((~np.isfinite(squares)).argmax())} is longer than float32 can compare (1.8e19)",
+            param="vectors",
         )
+    return squares
 
 
-def require_directions(vectors: Vectors) -> None:
-    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero."""
+def require_directions(vectors: Vectors, squares: NDArray[np.float32]) -> None:
+    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero. `squares` are their
+    squared norms.
+    """
+    if squares.min(initial=np.inf) > MIN_ORDINARY_NORM**2:  # torch would begin later than NumPy has ended
+        return
     empty = is_near_zero(row_norms(torch.from_numpy(np.require(vectors, np.float32, ["W"]))), torch.float32)
     if empty.any():
         raise BadValueError(

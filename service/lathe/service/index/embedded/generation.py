@@ -249,16 +249,16 @@ class Generation:
         query may get too few rows, padded with −1. The result has no rows and covers 0 if the graph is missing, if so
         many candidates take longer than exact search, or if the graph reaches too few rows.
         """
-        nothing, covered = (*empty_results(len(queries), count), 0), self.covered
+        covered = self.covered
         share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
         # Barred rows take places in the graph's result. Their share near a query varies, hence a fifth and 16 more.
         requested = count if share == 1 else math.ceil(1.2 * count / max(share, 1e-9)) + 16
-        if self.graph is None or requested > min(MAX_CANDIDATES, covered):
-            return nothing
-        # The candidate list is longer by the same share, so that it has about as many allowed rows as without a filter.
-        result = self.graph.search(queries, requested, max(math.ceil(ef / share), requested))
+        result = None
+        if self.graph is not None and requested <= min(MAX_CANDIDATES, covered):
+            # The list is longer by the same share, so that it has about as many allowed rows as without a filter.
+            result = self.graph.search(queries, requested, max(math.ceil(ef / share), requested))
         if result is None:
-            return nothing
+            return *empty_results(len(queries), count), 0
 
         rows, scores, covered = result
         barred = rows >= view.count  # added after the view was taken

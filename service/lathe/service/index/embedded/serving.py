@@ -1,13 +1,12 @@
 """What one search of an embedded index uses from beginning to end: a generation, and the cache of items' payloads."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import orjson
 
 from lathe.service.index.embedded.generation import Generation
@@ -44,7 +43,7 @@ class PayloadCache:
         self.bytes = 0
         self.guard = threading.Lock()
 
-    def get(self, labels: Sequence[int]) -> dict[int, ResponsePayload]:
+    def get(self, labels: Collection[int]) -> dict[int, ResponsePayload]:
         """Return `{label: (id, metadata)}` for labels (integer ids in the record), from the cache or else from the
         record. The metadata is ready for a response.
 
@@ -141,9 +140,10 @@ class GenerationServing:
         for _ in range(TRIES):
             with self.translate_closing_errors():
                 labels, scores = self.generation.search(query)
-                distinct_labels = np.unique(labels[labels >= 0]).tolist()
-                payloads = self.payloads.get(distinct_labels)
-            if len(payloads) == len(distinct_labels):
+                found = labels.tolist()
+                distinct = {label for query_labels in found for label in query_labels if label >= 0}
+                payloads = self.payloads.get(distinct)
+            if len(payloads) == len(distinct):
                 break
             with self.changing:  # waits for the write that replaced or deleted these items just now
                 pass
@@ -154,5 +154,5 @@ class GenerationServing:
                 for label, score in zip(query_labels, query_scores, strict=True)
                 if label in payloads
             ]
-            for query_labels, query_scores in zip(labels.tolist(), scores.tolist(), strict=True)
+            for query_labels, query_scores in zip(found, scores.tolist(), strict=True)
         ]
