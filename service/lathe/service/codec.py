@@ -6,6 +6,7 @@ Call it off the event loop, except for small responses.
 import base64
 import binascii
 import io
+import math
 from array import array
 from typing import Any, Literal, assert_never
 
@@ -195,11 +196,12 @@ def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
     There is no copy if it is float32 already.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        vectors = numbers.astype(np.float32, copy=False)
-        # A sum takes a third of the time, and is finite only if every number is; it may also overflow.
-        if np.isfinite(vectors.sum()):
-            return vectors
+    with np.errstate(over="ignore"):
+        vectors = numbers if numbers.dtype == np.float32 else numbers.astype(np.float32)
+    # The sum of squares takes a third of the time, and is finite only if every number is; it may also overflow.
+    flat = vectors.ravel("K")
+    if math.isfinite(np.vdot(flat, flat)):  # `vdot` warns of nothing
+        return vectors
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int((~finite).argmax())
