@@ -41,7 +41,7 @@ from lathe.training.locks import lock_file
 from lathe.transforms.files import read_json_file, replace_synced
 
 CHUNK_ROWS = 128
-"""Number of rows added to the graph at once, while searches wait: about 20 ms."""
+"""Number of rows added to the graph between two checks. While thousands are missing, searches wait for all of them."""
 
 SNAPSHOT_SECONDS = 60.0
 """Minimum number of seconds between snapshots."""

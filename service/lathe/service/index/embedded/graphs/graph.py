@@ -160,7 +160,9 @@ SEED = 100
 LINK_BYTES = 4
 """Size of one link of the graph, in bytes."""
 DECODED_ROWS = 4096
-"""Number of rows that are decoded and added at once."""
+"""Number of rows that are decoded at once."""
+LINKED_ROWS = 8
+"""Number of rows that each thread links while searches wait: in a graph of 100,000 rows, some 5 ms."""
 
 
 def estimate_float_graph(rows: int, dimensions: int, m: int) -> int:
@@ -199,11 +201,15 @@ class HnswGraph:
         return hnswlib.Index("l2" if self.spec.metric == "l2" else "ip", self.spec.dimensions)
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows after those in the graph, in blocks of 4,096, and enlarge the graph if needed. Searches wait for a
-        block.
+        """Add rows after those in the graph, and enlarge the graph if needed. Searches wait for a block.
+
+        A block has a few rows, or thousands while the graph lacks more than that: small blocks take a twentieth longer.
         """
+        step = LINKED_ROWS * threads if lacking <= DECODED_ROWS else DECODED_ROWS
         for start in range(0, len(rows), DECODED_ROWS):
-            self._add(self.decode(rows[start : start + DECODED_ROWS]), threads)
+            vectors = self.decode(rows[start : start + DECODED_ROWS])
+            for first in range(0, len(vectors), step):
+                self._add(vectors[first : first + step], threads)
 
     def _add(self, vectors: Vectors, threads: int) -> None:
         """Add vectors to the hnswlib index, enlarging it if needed. Searches wait meanwhile."""
