@@ -45,11 +45,13 @@ Prepare = Callable[[int], Search]
 
 
 @contextmanager
-def open_lathe(base: Vectors, queries: Vectors, chain: str) -> Iterator[Prepare]:
-    """Fill an index of a server, wait until all rows are linked, and search it over one connection."""
+def open_lathe(base: Vectors, queries: Vectors, chain: str, checkout: str | None = None) -> Iterator[Prepare]:
+    """Fill an index of a server, of another checkout if one is given, wait until all rows are linked, and search it
+    over one connection.
+    """
     sent = encode_base64(queries)
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
+        server = Server(Path(folder), checkout=checkout)
         try:
             server.call("PUT", "/indexes/bench", chain=chain, encoder="all-MiniLM-L6-v2", originals="float16")
             for start in range(0, len(base), UPSERTED):
@@ -199,7 +201,14 @@ def main() -> None:
     options.add_argument("--recall", type=float, default=0.95)
     options.add_argument("--rounds", type=int, default=16)
     options.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    options.add_argument(
+        "--before", type=Path, help="folder of another checkout, whose server is measured in turns too"
+    )
     arguments = options.parse_args()
+    targets = {name: TARGETS[name] for name in arguments.targets}
+    if arguments.before:
+        before = str(arguments.before.resolve())
+        targets |= {"Lathe before, full vectors": lambda base, queries: open_lathe(base, queries, "none", before)}
     vectors = np.load(arguments.vectors)
     base, queries = vectors[: 3000 if arguments.quick else arguments.rows], vectors[-QUERIES:]
     truth = find_nearest(queries, base, K)
@@ -207,8 +216,8 @@ def main() -> None:
     with ExitStack() as opened:
         searches: dict[str, Search] = {}
         sides: dict[str, dict[str, Any]] = {}
-        for name in arguments.targets:
-            prepare = opened.enter_context(TARGETS[name](base, queries))
+        for name, target in targets.items():
+            prepare = opened.enter_context(target(base, queries))
             effort, searches[name] = choose_effort(prepare, truth, arguments.recall)
             recall = compute_recall(searches[name], truth, range(QUERIES // 2, QUERIES))
             sides[name] = {"effort": effort, "recall": round(recall, 4)}

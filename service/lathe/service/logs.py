@@ -62,10 +62,12 @@ def log_context(**fields: Any) -> Iterator[None]:
 def log_event(logger: logging.Logger, level: int, event: str, fields: dict[str, Any]) -> None:
     """Log an event of an enabled level, with fields as its `extra`.
 
-    Where `configure` set up the logging, no record is made: that takes several times as long as the line.
+    Where the handler of `configure` alone would get it, no record is made: that takes as long as the line.
     """
-    handler = logging.root.handlers[0] if len(logging.root.handlers) == 1 and not logger.handlers else None
-    if isinstance(handler, LineHandler):
+    holder: logging.Logger | None = logger
+    while holder is not None and holder.propagate and not holder.handlers:
+        holder = holder.parent
+    if holder is logging.root and len(holder.handlers) == 1 and isinstance(handler := holder.handlers[0], LineHandler):
         with suppress(Exception), handler.lock:  # type: ignore[union-attr]  # every handler has one
             handler.write_line(_format_line(time.time(), logging.getLevelName(level), logger.name, event, fields))
             return

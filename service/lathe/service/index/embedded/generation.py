@@ -203,7 +203,8 @@ class Generation:
             if view.count:
                 labels[batch, : rows.shape[1]] = np.where(rows < 0, -1, view.labels[rows])
         if self.spec.metric == "cosine":
-            np.clip(scores, -1, 1, out=scores, where=labels >= 0)  # rounding may give a little more
+            np.minimum(scores, 1, out=scores)  # rounding may give a little more
+            np.maximum(scores, -1, out=scores, where=labels >= 0)
         return labels, -scores if self.spec.metric == "l2" else scores
 
     def find_candidates(
@@ -231,11 +232,12 @@ class Generation:
             return search_exactly(queries, view.compact, among, None, count, score)
 
         rows, scores, covered = self._search_graph(queries, view, allowed, count, ef)
-        short = (rows < 0).any(axis=1) & (covered > 0)  # queries for which the graph reached too few allowed rows
+        # Queries for which the graph reached too few allowed rows.
+        short = np.flatnonzero(rows.min(axis=1) < 0) if covered else ()
         if covered < view.count:
             behind = search_exactly(queries, view.compact, slice(covered, view.count), allowed, count, score)
             rows, scores = merge_results((rows, scores), behind, count)
-        if short.any():
+        if len(short):
             everywhere = slice(0, view.count)
             rows[short], scores[short] = search_exactly(queries[short], view.compact, everywhere, allowed, count, score)
         return rows, scores
@@ -261,10 +263,10 @@ class Generation:
             return *empty_results(len(queries), count), 0
 
         rows, scores, covered = result
-        barred = rows >= view.count  # added after the view was taken
-        if allowed is not None:
-            barred |= ~allowed[np.minimum(rows, view.count - 1)]
-        if barred.any():
+        if allowed is not None or covered > view.count:
+            barred = rows >= view.count  # added after the view was taken
+            if allowed is not None:
+                barred |= ~allowed[np.minimum(rows, view.count - 1)]
             rows, scores = np.where(barred, -1, rows), np.where(barred, np.float32(-np.inf), scores)
         return *rank_rows(rows, scores, count), min(covered, view.count)
 

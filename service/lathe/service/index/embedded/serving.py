@@ -150,9 +150,9 @@ class GenerationServing:
 
         return [
             [
-                {"id": payloads[label][0], "score": score, "metadata": payloads[label][1]}
+                {"id": payload[0], "score": score, "metadata": payload[1]}
                 for label, score in zip(query_labels, query_scores, strict=True)
-                if label in payloads
+                if (payload := payloads.get(label)) is not None
             ]
             for query_labels, query_scores in zip(found, scores.tolist(), strict=True)
         ]

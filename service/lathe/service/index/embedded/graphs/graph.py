@@ -239,8 +239,8 @@ class HnswGraph:
                 return None
 
         if self.spec.metric == "l2":
-            return rows.astype(np.int64), -np.sqrt(np.maximum(distances, 0)), covered
-        return rows.astype(np.int64), 1 - distances, covered
+            return rows.view(np.int64), -np.sqrt(np.maximum(distances, 0)), covered
+        return rows.view(np.int64), 1 - distances, covered
 
     def save(self, file: IO[bytes]) -> None:
         """Write the graph to an open, empty file. Raise `OSError` if the disk is full."""
