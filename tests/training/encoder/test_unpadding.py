@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from lathe.training.encoder import encoder as encoder_module
+from lathe.training.encoder import unpadding
 from lathe.training.encoder.devices import PROBES, measure_agreement
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.model_checks import find_first_position
@@ -116,6 +117,27 @@ def test_attend_within_texts_keeps_nan_in_its_text():
     states[:, :, 3:5] = torch.nan
     found, _ = attend_within_texts(torch.nn.Module(), states, states, states, None, cu_seq_lens_q=bounds)
     assert found[:, 3:5].isnan().all() and not found[:, :3].isnan().any() and not found[:, 5:].isnan().any()
+
+
+@pytest.mark.parametrize("largest", [1, 1e4])  # scores whose exponential is infinite too
+def test_attention_by_products_equals_attention_of_each_text_alone(largest, monkeypatch):
+    monkeypatch.setattr(unpadding, "_prefers_products", lambda: True)
+    torch.manual_seed(0)
+    lengths = [100, 100, 40, 48, 5, 7, 300, 65, 66]
+    states = torch.randn(3, 1, 4, sum(lengths), 8).bfloat16()
+    states[0, :, :, :1] *= largest
+    states[:, :, :, -66:] = torch.nan
+    bounds = torch.tensor([0, *lengths]).cumsum(0).int()
+    found, _ = attend_within_texts(torch.nn.Module(), *states, None, cu_seq_lens_q=bounds)
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        query, key, value = states[:, :, :, start:stop].float()
+        expected = scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        torch.testing.assert_close(found[:, start:stop].float(), expected, rtol=0, atol=0.03, equal_nan=True)
+        alone, _ = attend_within_texts(
+            torch.nn.Module(), *states[:, :, :, start:stop], None, cu_seq_lens_q=torch.tensor([0, stop - start]).int()
+        )
+        if largest == 1:
+            torch.testing.assert_close(alone, found[:, start:stop], rtol=0, atol=0.01, equal_nan=True)
 
 
 def test_attend_within_texts_refuses_a_sliding_window():
