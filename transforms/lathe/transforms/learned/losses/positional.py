@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lathe.transforms.learned.losses.loss import LossAndGradient
+from lathe.transforms.products import multiply_rows
 
 TILE = {"cpu": 512, "cuda": 4096}
 """Default rows and columns of a tile of the distance matrix, by device: small enough for a CPU's caches, large enough
@@ -53,8 +54,9 @@ def positional_loss(
     original = _AugmentedRows(x)
     augmented_outputs = [_AugmentedRows(z) for z in outputs]
     floors = [MIN_DISTANCE**2 * torch.finfo(x.dtype).eps * output.mean_square + TINY for output in augmented_outputs]
-    ones = [torch.cat([output.rows, output.rows.new_ones(m, 1)], 1) for output in augmented_outputs]
-    pulls = [torch.zeros_like(augmented) for augmented in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
+    # (p+1, m) each: this way round, both products with a tile are xWᵀ, which oneDNN multiplies fastest.
+    ones = [torch.cat([output.rows.T, output.rows.new_ones(1, m)]) for output in augmented_outputs]
+    pulls = [torch.zeros_like(augmented) for augmented in ones]  # (R Z)ᵀ and (R·1)ᵀ for R_ij = δ_ij/d_ij
     products = [x.new_zeros((), dtype=torch.float64) for _ in augmented_outputs]  # Σ δ d
 
     for rows, columns in _upper_tiles(m, tile or TILE.get(x.device.type, TILE["cuda"])):
@@ -69,9 +71,9 @@ def positional_loss(
             if rows == columns:
                 ratio.fill_diagonal_(0)
             else:
-                pulls[index][columns].addmm_(ratio.T, ones[index][rows])
+                pulls[index][:, columns].add_(multiply_rows(ones[index][:, rows].contiguous(), ratio.T))
 
-            pulls[index][rows].addmm_(ratio, ones[index][columns])
+            pulls[index][:, rows].add_(multiply_rows(ones[index][:, columns].contiguous(), ratio))
 
     results = []
     # Over all ordered pairs, Σ‖a_i − a_j‖² = 2m Σ‖a_i‖² for centred rows, so no tile is needed.
@@ -82,7 +84,7 @@ def positional_loss(
         # Σ(δ − cd)² expanded: the parts nearly cancel for a good map, and rounding may leave less than 0.
         loss = max(0.0, sum_x - 2 * scale * cross_sum + scale**2 * sum_z) / pairs
         # ΛZ = c m Z − (diag(R·1) − R) Z, because the centred rows sum to 0.
-        towards = pull[:, -1:] * output.rows - pull[:, :-1]
+        towards = pull[-1:].T * output.rows - pull[:-1].T
         results.append((loss, (4 * scale / pairs) * (scale * m * output.rows - towards)))
 
     return results
@@ -109,7 +111,7 @@ class _AugmentedRows:
 
     def squared_distances(self, rows: slice, columns: slice) -> Tensor:
         """Return the squared distances `(a, b)` between two slices of the rows. Rounding can make entries negative."""
-        return self.left[rows] @ self.right[columns].T
+        return multiply_rows(self.left[rows], self.right[columns])
 
 
 def _upper_tiles(m: int, size: int) -> Iterator[tuple[slice, slice]]:
