@@ -56,6 +56,7 @@ def main() -> None:
     options.add_argument("--device", default="cpu", help="of the steps: cpu or cuda")
     options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of every side")
     options.add_argument("--only", choices=PARTS, action="append", help="leave the other parts out")
+    options.add_argument("--rows", type=int, nargs="+", default=[5000, 20_000], help="of a step's batch")
     options.add_argument("--stream-rows", type=int, default=10_000_000)
     arguments = options.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -69,7 +70,7 @@ def main() -> None:
         figures["stream"] = measure_stream(100_000 if arguments.quick else arguments.stream_rows)
         print_stream(figures["stream"])
     if "step" in parts:
-        shapes = [(1000, 384, 128)] if arguments.quick else [(5000, 384, 128), (20_000, 384, 128)]
+        shapes = [(rows, 384, 128) for rows in ([1000] if arguments.quick else arguments.rows)]
         shapes += [(20_000, 1024, 256)] if arguments.device != "cpu" else []
         repeats = 2 if arguments.quick else 5
         figures["step"] = [

@@ -152,9 +152,9 @@ class Rival(EngineProcess):
         super().__init__([str(python), rivals.__file__, engine, str(graph)], texts)
 
 
-def export_graph(python: Path, graph: Path) -> None:
-    """Write the ONNX graph of the default encoder, which the engines load."""
-    command = [str(python), rivals.__file__, "export", locate_model(DEFAULT_MODEL), str(graph)]
+def export_graph(python: Path, graph: Path, model: str | None = None) -> None:
+    """Write the ONNX graph of a model, by default of the default encoder, which the engines load."""
+    command = [str(python), rivals.__file__, "export", model or locate_model(DEFAULT_MODEL), str(graph)]
     subprocess.run(command, check=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}, stdout=sys.stderr)
 
 
