@@ -5,8 +5,9 @@ space.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,25 @@ vector 0.02."""
 
 MAX_INLINE_BYTES = 16_384
 """Maximum bytes of a body that is parsed and looked up on the event loop."""
+
+T = TypeVar("T")
+
+
+async def call_inline_if(inline: bool, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function on the event loop if it takes less than a change of threads, else in a thread. Return its
+    result.
+    """
+    return function(*arguments) if inline else await run_in_threadpool(function, *arguments)
+
+
+async def call_at_once_if(inline: bool, function: Callable[..., T], argument: Any) -> T:
+    """Call a function with `at_once` on the event loop if wanted. In a thread, call it without if it is not wanted, or
+    the function raises `NotAtOnceError`. Return its result.
+    """
+    if inline:
+        with suppress(NotAtOnceError):
+            return function(argument, at_once=True)
+    return await run_in_threadpool(function, argument)
 
 
 def read_space_id(body: TextsOrVectors, request: Request) -> str | None:
@@ -85,16 +105,10 @@ async def encode_body_texts(
     engine = _find_index_engine(services.embedder, spec)
     prompt_name = engine.get_ready_info().choose_prompt(body.prompt_name or None, side)
     embed_request = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
-    pending = None
-    if len(texts) <= MAX_INLINE_TEXTS:
-        with suppress(NotAtOnceError):
-            pending = services.embedder.begin(embed_request, at_once=True)
-    if pending is None:
-        pending = await run_in_threadpool(services.embedder.begin, embed_request)
+    is_small = len(texts) <= MAX_INLINE_TEXTS
+    pending = await call_at_once_if(is_small, services.embedder.begin, embed_request)
     await wait_for_encoding(request, pending.work)
-    if len(texts) <= MAX_INLINE_TEXTS:
-        return pending.wait_for_answer().vectors
-    return (await run_in_threadpool(pending.wait_for_answer)).vectors
+    return (await call_inline_if(is_small, pending.wait_for_answer)).vectors
 
 
 def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:

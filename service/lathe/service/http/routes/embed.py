@@ -1,7 +1,6 @@
 """Embedding of texts: text-embeddings-inference's `/embed` and OpenAI's `/v1/embeddings`."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,14 @@ from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
 from lathe.service.http.direct_route import DirectRoute
-from lathe.service.http.encoding import MAX_INLINE_BYTES, MAX_INLINE_TEXTS, list_texts, wait_for_encoding
+from lathe.service.http.encoding import (
+    MAX_INLINE_BYTES,
+    MAX_INLINE_TEXTS,
+    call_at_once_if,
+    call_inline_if,
+    list_texts,
+    wait_for_encoding,
+)
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, ModelName, describe_body, describe_vectors_response
 from lathe.service.http.schemas import EmbedBody, OpenAIBody, SimilarityBody, TextsBody
@@ -100,21 +106,13 @@ async def _answer(
             raise NotAtOnceError
         return services.embedder.begin(embed_request, at_once), shape
 
-    begun: tuple[Pending, _AnswerShape] | None = None
-    if len(json_body) <= MAX_INLINE_BYTES:
-        with suppress(NotAtOnceError):
-            begun = begin(json_body, at_once=True)
-    if begun is None:
-        begun = await run_in_threadpool(begin, json_body)
-    pending, shape = begun
+    pending, shape = await call_at_once_if(len(json_body) <= MAX_INLINE_BYTES, begin, json_body)
     del json_body
     request.scope["memory"].end_parsing()
     await wait_for_encoding(request, pending.work)
 
-    if len(pending.entries) <= MAX_INLINE_TEXTS:
-        response = build(pending.wait_for_answer(), shape)
-    else:
-        response = await run_in_threadpool(lambda: build(pending.wait_for_answer(), shape))
+    is_small = len(pending.entries) <= MAX_INLINE_TEXTS
+    response = await call_inline_if(is_small, lambda: build(pending.wait_for_answer(), shape))
     return name_ignored(response, shape.ignored)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,6 +16,7 @@ from lathe.service.http.answers import build_json_response
 from lathe.service.http.direct_route import StrictDirectRoute
 from lathe.service.http.encoding import (
     MAX_INLINE_BYTES,
+    call_inline_if,
     encode_body_texts,
     parse_body_vectors,
     read_space_id,
@@ -74,17 +74,13 @@ class _SearchRequest:
 async def search(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Return the nearest items of the index to each query, best first."""
     json_body = await read_json(request, services.settings, any_content_type=True)
-    if len(json_body) <= MAX_INLINE_BYTES and services.indexes.is_open(name):
-        checked, queries = _check_search(name, request, services, json_body)
-    else:
-        checked, queries = await run_in_threadpool(_check_search, name, request, services, json_body)
+    is_small = len(json_body) <= MAX_INLINE_BYTES and services.indexes.is_open(name)
+    checked, queries = await call_inline_if(is_small, _check_search, name, request, services, json_body)
     if queries is None:
         queries = await encode_body_texts(request, checked.body, checked.query_spec, services, "query")
     body = checked.body
     query = Query(queries, body.k, body.ef, body.rescore, checked.filter, checked.reduced)
-    if checked.serving.is_quick(query):
-        return _search_and_respond(checked, query)
-    return await run_in_threadpool(_search_and_respond, checked, query)
+    return await call_inline_if(checked.serving.is_quick(query), _search_and_respond, checked, query)
 
 
 def _check_search(
