@@ -1,7 +1,6 @@
 """Encoding of texts by a loaded sentence-transformers model, in batches of similar length."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -477,13 +476,18 @@ class Encoder(PromptedEncoder):
         may not bear several threads. On another device, the next batch is tokenized and the last one's vectors are
         copied meanwhile.
         """
-        if self.device != "cpu" or self.static or self.spec.compile or self.spec.trust_remote_code:
-            launched: deque[tuple[NDArray[np.int64], Batch, HostCopy]] = deque()
-            for rows, batch in prefetch(batches) if self.device != "cpu" else batches:
-                launched.append((rows, batch, HostCopy.begin(self.forward(batch, normalize))))
-                if len(launched) > 1 or self.device == "cpu":
-                    yield launched.popleft()
-            yield from launched
+        if self.device != "cpu":
+            last: tuple[NDArray[np.int64], Batch, HostCopy] | None = None
+            for rows, batch in prefetch(batches):
+                launched = rows, batch, HostCopy.begin(self.forward(batch, normalize))
+                if last is not None:
+                    yield last
+                last = launched
+            if last is not None:
+                yield last
+            return
+        if self.static or self.spec.compile or self.spec.trust_remote_code:
+            yield from ((rows, batch, HostCopy(self.forward(batch, normalize))) for rows, batch in batches)
             return
         with closing(map_in_threads(lambda item: self.forward(item[1], normalize), batches)) as results:
             yield from ((rows, batch, HostCopy(vectors)) for (rows, batch), vectors in results)
