@@ -4,7 +4,6 @@ A real server in a process of its own answers; the graph that bare hnswlib searc
 Queries are rows of the source that are not in the index.
 """
 
-import base64
 import json
 import os
 import statistics
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.ann.data import find_nearest
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.server import Server
+from benchmarks.server import Server, encode_base64
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source
@@ -285,11 +284,6 @@ def compute_recalls(found: list[list[int]], truth: NDArray[np.int64]) -> NDArray
 def compute_half_interval(values: NDArray[np.float64]) -> float:
     """Return half the width of the 95 % interval of a mean over queries."""
     return float(1.96 * values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def encode_base64(rows: Vectors) -> list[str]:
-    """Encode rows as base64, which the routes parse faster than lists of floats."""
-    return [base64.b64encode(row.tobytes()).decode() for row in rows]
 
 
 def wait_for_snapshot(home: Path, rows: int) -> Path:

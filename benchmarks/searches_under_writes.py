@@ -19,9 +19,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.index import encode_base64
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.server import Server
+from benchmarks.server import Server, encode_base64, fill_index
 
 ROOT = Path(__file__).parent.parent
 QUERIES, K, EFFORT = 1024, 10, 40
@@ -29,7 +28,6 @@ INTERVAL = 0.02
 """Seconds between two searches."""
 WRITTEN, WRITE_SECONDS = 64, 0.1
 """Rows of a request to write, and seconds between two of them."""
-UPSERTED = 4096
 SHARES = {"p50": 50, "p95": 95, "p99": 99}
 
 
@@ -39,27 +37,20 @@ class Side:
     def __init__(self, checkout: Path, home: Path, base: NDArray[np.float32]) -> None:
         self.base, self.written = base, 0
         self.server = Server(home, checkout=str(checkout.resolve()))
-        self.server.call("PUT", "/indexes/bench", chain="none", encoder="all-MiniLM-L6-v2", originals="float16")
-        for start in range(0, len(base), UPSERTED):
-            self.write(self.connect(), str, start, min(UPSERTED, len(base) - start))
-        while self.server.call("GET", "/indexes/bench")["in_graph"] < len(base):
-            time.sleep(0.5)
+        fill_index(self.server, base, chain="none", encoder="all-MiniLM-L6-v2", originals="float16")
 
     def connect(self) -> HTTPConnection:
         """Return a connection to the server."""
         return HTTPConnection(self.server.client.base_url.host, self.server.client.base_url.port)
 
-    def write(self, connection: HTTPConnection, name: Any, start: int, count: int) -> None:
-        """Write rows of the base, with ids that `name` makes of their numbers."""
-        numbers = range(start, start + count)
-        vectors = self.base[[number % len(self.base) for number in numbers]]
-        ask(connection, "upsert", {"ids": [name(number) for number in numbers], "vectors": encode_base64(vectors)})
-
     def write_on(self, stop: threading.Event) -> None:
-        """Write new rows until `stop` is set."""
+        """Write new rows, with vectors of the base, until `stop` is set."""
         connection = self.connect()
         while not stop.wait(WRITE_SECONDS):
-            self.write(connection, "w{}".format, self.written, WRITTEN)
+            numbers = range(self.written, self.written + WRITTEN)
+            vectors = self.base[[number % len(self.base) for number in numbers]]
+            ids = [f"w{number}" for number in numbers]
+            ask(connection, "upsert", {"ids": ids, "vectors": encode_base64(vectors)})
             self.written += WRITTEN
 
     def measure(self, queries: list[str], seconds: float) -> list[float]:

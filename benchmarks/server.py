@@ -1,5 +1,6 @@
 """A real server for measurements, in a process of its own."""
 
+import base64
 import os
 import re
 import subprocess
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.search_path import search_path
 
+UPSERTED = 2000
+"""Rows of a request that fills an index."""
 LATHE = [sys.executable, "-P", "-c", "from lathe.service.cli.main import main; main()"]
 
 
@@ -104,3 +109,21 @@ class Server:
         self.client.close()
         self.process.terminate()
         self.process.wait(60)
+
+
+def fill_index(server: Server, vectors: NDArray[np.float32], **settings: Any) -> None:
+    """Create the index `bench` with the settings, upsert vectors whose ids are their numbers, and wait until all rows
+    are linked. Those that are not are searched exactly, which would be timed as well.
+    """
+    server.call("PUT", "/indexes/bench", **settings)
+    for start in range(0, len(vectors), UPSERTED):
+        part = vectors[start : start + UPSERTED]
+        ids = [str(number) for number in range(start, start + len(part))]
+        server.call("POST", "/indexes/bench/upsert", ids=ids, vectors=encode_base64(part))
+    while server.call("GET", "/indexes/bench")["in_graph"] < len(vectors):
+        time.sleep(0.05)
+
+
+def encode_base64(rows: NDArray[np.float32]) -> list[str]:
+    """Encode rows as base64, which the routes parse faster than lists of floats."""
+    return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from benchmarks.ann.data import find_nearest
 from benchmarks.databases import format_vector
-from benchmarks.index import compute_recalls, encode_base64
+from benchmarks.index import compute_recalls
 from benchmarks.postgres import run_postgres
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.server import Server
+from benchmarks.server import Server, encode_base64, fill_index
 
 QUERIES, K = 1024, 10
 BLOCK = 64
@@ -35,7 +35,6 @@ WARM_UP = 32
 EFFORTS = (20, 30, 40, 60, 80, 110, 150, 200, 300, 400)
 RESCORE = 4
 """Candidates that Lathe ranks by the originals, for each result."""
-UPSERTED = 4096
 
 Vectors = NDArray[np.float32]
 Search = Callable[[int], list[int]]
@@ -53,13 +52,7 @@ def open_lathe(base: Vectors, queries: Vectors, chain: str, checkout: str | None
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder), checkout=checkout)
         try:
-            server.call("PUT", "/indexes/bench", chain=chain, encoder="all-MiniLM-L6-v2", originals="float16")
-            for start in range(0, len(base), UPSERTED):
-                part = base[start : start + UPSERTED]
-                ids = [str(number) for number in range(start, start + len(part))]
-                server.call("POST", "/indexes/bench/upsert", ids=ids, vectors=encode_base64(part))
-            while server.call("GET", "/indexes/bench")["in_graph"] < len(base):
-                time.sleep(0.5)
+            fill_index(server, base, chain=chain, encoder="all-MiniLM-L6-v2", originals="float16")
             connection = HTTPConnection(server.client.base_url.host, server.client.base_url.port)
 
             def prepare(effort: int) -> Search:

@@ -1,6 +1,5 @@
 """Searches that the benchmark times: by an engine in this process, or by Lathe's index over HTTP."""
 
-import base64
 import shutil
 import threading
 import time
@@ -16,13 +15,10 @@ from benchmarks.ann.data import DataError, Numbers, Vectors
 from benchmarks.ann.engines import Engine
 from benchmarks.ann.job import Job
 from benchmarks.ann.spaces import FULL, Space
-from benchmarks.server import Server
+from benchmarks.server import Server, encode_base64, fill_index
 from lathe.service.home import Home
 from lathe.service.registries import open_registry
 from lathe.service.settings import read_settings
-
-UPSERT_ROWS = 2000
-"""Rows of a request that fills an index."""
 
 
 class Rescorer:
@@ -92,21 +88,14 @@ class ServerSearch:
             shutil.copytree(registry.root / chain, home / "chains" / chain)
         self.server = Server(home)
         self.local = threading.local()
-        self.server.call(
-            "PUT",
-            "/indexes/bench",
+        fill_index(
+            self.server,
+            vectors,
             chain=name,
             m=job.m,
             ef_construction=job.ef_construction,
             **({"dimensions": size} if size else {"width": vectors.shape[1]} if name == FULL else {}),
         )
-        for start in range(0, len(vectors), UPSERT_ROWS):
-            part = vectors[start : start + UPSERT_ROWS]
-            ids = [str(number) for number in range(start, start + len(part))]
-            self.server.call("POST", "/indexes/bench/upsert", ids=ids, vectors=[encode_base64(row) for row in part])
-        # Rows that are not in the graph yet are searched exactly, which would be timed as well.
-        while self.server.call("GET", "/indexes/bench")["in_graph"] < len(vectors):
-            time.sleep(0.05)
 
     def set_parameters(self, effort: int, _oversampling: int) -> None:
         """Set the effort of the searches that follow."""
@@ -114,7 +103,7 @@ class ServerSearch:
 
     def run_query(self, query: Vectors, oversampling: int) -> tuple[Numbers, Numbers, tuple[int, int, int]]:
         """Search for one query, as `LocalSearch.run_query` does."""
-        fields = {"vectors": [encode_base64(query[0])], "k": self.k, "ef": max(self.effort, self.k)}
+        fields = {"vectors": encode_base64(query[:1]), "k": self.k, "ef": max(self.effort, self.k)}
         if oversampling > 1:
             fields["rescore"] = oversampling
         begun = time.perf_counter_ns()
@@ -141,11 +130,6 @@ class ServerSearch:
     def bytes(self) -> int:
         """Bytes of the graph."""
         return int(self.server.call("GET", "/indexes/bench")["bytes"]["graph"])
-
-
-def encode_base64(row: Vectors) -> str:
-    """Encode a vector as base64, the encoding that the index parses fastest."""
-    return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
 Search = LocalSearch | ServerSearch
