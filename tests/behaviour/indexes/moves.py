@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -45,7 +46,7 @@ CREATE TRIGGER audit AFTER UPDATE ON docs FOR EACH ROW EXECUTE FUNCTION record_v
 """
 
 
-class Traffic:
+class Traffic(ABC):
     """Two threads that call `search` and `write`, which end once `ended` is set, until the block ends."""
 
     def __init__(self) -> None:
@@ -62,13 +63,13 @@ class Traffic:
         for thread in self.threads:
             thread.join()
 
+    @abstractmethod
     def search(self) -> None:
         """Search until `ended` is set."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self) -> None:
         """Write until `ended` is set."""
-        raise NotImplementedError
 
 
 class TableTraffic(Traffic):
