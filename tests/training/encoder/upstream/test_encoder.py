@@ -111,7 +111,7 @@ def test_a_call_has_at_most_batch_size_texts_and_no_more_run_at_once_than_concur
         with guard:
             running += 1
             most = max(most, running)
-        time.sleep(0.02)
+        time.sleep(0.1)
         with guard:
             running -= 1
 
