@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.codes.data import NamedEncoder, list_encoders
 from benchmarks.report import markdown_table, write_report
-from lathe.training.adaptation.ladder import AdaptationResult, try_candidates
+from lathe.training.adaptation.candidates import AdaptationResult, try_candidates
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.adaptation.trial import Trial, choose_trial
 from lathe.training.comparison import compare

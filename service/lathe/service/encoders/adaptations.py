@@ -15,7 +15,7 @@ from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.encoders.training import build_manifest, require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
-from lathe.training.adaptation.ladder import AdaptationResult, certify_recommended, try_candidates
+from lathe.training.adaptation.candidates import AdaptationResult, certify_recommended, try_candidates
 from lathe.training.adaptation.report import to_json
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.opening import open_encoder

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.ladder import TIMED_DOCUMENTS
+from lathe.training.adaptation.candidates import TIMED_DOCUMENTS
 from lathe.training.adaptation.training import measure_seconds_per_document
 from lathe.training.comparison import Array, Interval, choose_cheapest, compare, mean_interval
 from lathe.training.encoder.opening import without_store

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lathe.training.adaptation import ladder as ladder_module
-from lathe.training.adaptation.ladder import try_candidates
+from lathe.training.adaptation import candidates
+from lathe.training.adaptation.candidates import try_candidates
 from lathe.training.adaptation.report import format_adaptation, to_json, write_sentence
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.encoder import Encoder
@@ -23,7 +23,7 @@ def little_out_of_domain(monkeypatch, tmp_path):
     texts = tmp_path / "sentences.txt"
     lines = [f"{' '.join(WORDS)} {n} {' '.join(reversed(WORDS))}" for n in range(40)]
     texts.write_text("\n".join(lines))
-    monkeypatch.setattr(ladder_module, "list_built_in_corpora", lambda _: {"sentences": str(texts)})
+    monkeypatch.setattr(candidates, "list_built_in_corpora", lambda _: {"sentences": str(texts)})
 
 
 def request_of(pairs, documents=600, **fields):
