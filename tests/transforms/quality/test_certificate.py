@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from lathe.transforms import (
+    PCA,
     R2,
     Autoencoder,
     Chain,
     GeoPres,
+    InputError,
     Moments,
     certify,
     isoscore,
@@ -61,6 +63,14 @@ def test_certificate_has_exactly_the_documented_keys(chain, heldout, embeddings)
     assert certificate["bytes_per_vector"] == {"before": 96, "after": 32}
     assert certificate["out_of_domain"]["pydoc"]["n"] == 60
     assert certificate["warnings"] == []
+
+
+def test_certificate_takes_the_fitted_rows_from_the_chain_also_after_loading(chain, heldout, embeddings, tmp_path):
+    fitted = Chain([PCA(8)]).fit(embeddings(399, 24))
+    fitted.save(tmp_path / "chain")
+    assert certify(fitted, heldout)["n_fit"] == certify(Chain.load(tmp_path / "chain"), heldout)["n_fit"] == 399
+    with pytest.raises(InputError, match="n_fit"):
+        certify(fitted.fold(), heldout)
 
 
 def test_certificate_survives_a_json_round_trip(nested, heldout):

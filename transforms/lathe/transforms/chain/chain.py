@@ -54,7 +54,8 @@ class Chain(nn.Module):
     Attributes:
         steps: the transforms; a folded chain also holds affine maps.
         normalize: whether outputs are L2-normalized.
-        metadata: further fields of the artifact's manifest: encoder, provenance, certificate.
+        metadata: further fields of the artifact's manifest: `n_fit` (number of rows of the last fit), encoder,
+            provenance, certificate.
 
     Example:
         >>> import numpy as np
@@ -204,6 +205,8 @@ class Chain(nn.Module):
                     checkpoint = replace(checkpoint, path=checkpoint.path / f"{index}-{step.kind}.safetensors")
                 self._fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
 
+        if to_fit:
+            self.metadata = self.metadata | {"n_fit": vectors.shape[0]}
         on_progress(1.0, "fitted")
         return self
 

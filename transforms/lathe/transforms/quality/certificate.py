@@ -8,6 +8,7 @@ import numpy as np
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CLIP_DEVIATIONS, MAX_CLIPPED, TransformCoding
+from lathe.transforms.errors import InputError
 from lathe.transforms.linear import ITQ
 from lathe.transforms.quality.diagnostics import diagnose
 from lathe.transforms.quality.metrics import (
@@ -39,7 +40,7 @@ def certify(
     chain: Chain,
     heldout: FloatArray,
     *,
-    n_fit: int,
+    n_fit: int | None = None,
     seed: int = 0,
     out_of_domain: Mapping[str, FloatArray] | None = None,
     warnings: list[str] | None = None,
@@ -57,7 +58,7 @@ def certify(
     Args:
         chain: fitted chain.
         heldout: vectors of the fitted corpus that were not used in the fit, `(n, d)`, without duplicates.
-        n_fit: number of rows the chain was fitted on.
+        n_fit: number of rows the chain was fitted on; by default, what the chain remembers of its last fit.
         seed: seed of the split into fitted and held-out rows; stored in the certificate only.
         out_of_domain: vectors of other corpora by name, because an in-domain number alone misleads.
         warnings: warnings from the fit; they precede the certificate's own.
@@ -85,16 +86,24 @@ def certify(
         - `relevance`, with pairs: what `compare_searches` returns for searches before and after the chain, and in
           `out_of_domain` the same of `out_of_domain_pairs`.
 
+    Raises:
+        InputError: without `n_fit`, for a chain that remembers no fit, such as a folded one.
+
     Example:
         >>> import numpy as np
         >>> from lathe.transforms import PCA, Chain, certify
         >>> rows = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
-        >>> certificate = certify(Chain([PCA(8)]).fit(rows[:300]), rows[300:], n_fit=300)
-        >>> certificate["n_heldout"], certificate["bytes_per_vector"], certificate["warnings"]
-        (100, {'before': 64, 'after': 32}, [])
+        >>> certificate = certify(Chain([PCA(8)]).fit(rows[:300]), rows[300:])
+        >>> certificate["n_fit"], certificate["n_heldout"], certificate["bytes_per_vector"], certificate["warnings"]
+        (300, 100, {'before': 64, 'after': 32}, [])
         >>> 0 < certificate["recall_at_10"] < certificate["recall_at_10_rescored_4x"] < 1
         True
     """
+    if n_fit is None:
+        n_fit = chain.metadata.get("n_fit", chain.metadata.get("certificate", {}).get("n_fit"))
+    if n_fit is None:
+        raise InputError("the chain does not know how many rows it was fitted on: pass n_fit")
+
     after = chain.floats(heldout)
     queries = _map_as_queries(chain, heldout)
     diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
