@@ -39,8 +39,9 @@ def test_redirects_keep_the_prefix(app, prefix):
     for path in ("/embed/", "/health/", "/chains/compact/"):
         answer = app.client.get(f"{prefix}{path}", follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (307, ROOT + path.rstrip("/"))
-    root = app.client.get(ROOT, follow_redirects=False)
-    assert root.headers["location"] == f"{ROOT}/"  # the dashboard's page loads what lies beside it
+    for path in ("", "/dashboard"):
+        page = app.client.get(f"{ROOT}{path}", follow_redirects=False)
+        assert page.headers["location"] == f"{ROOT}/"  # the dashboard's page loads what lies beside it
 
 
 def test_what_goes_by_the_path_goes_by_the_path_below_the_prefix(app, prefix):

@@ -93,3 +93,8 @@ def test_every_imported_or_referenced_dashboard_file_exists():
         text = asset.content.decode()
         for wanted in re.findall(r'from "\./([^"]+)"', text) + re.findall(r'"dashboard/([^"]+)"', text):
             assert wanted in read_assets(), (name, wanted)
+
+
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/"])
+def test_path_of_the_files_alone_leads_to_the_page(client, path):
+    assert client.get(path, follow_redirects=True).content == read_assets()["index.html"].content

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from lathe.service.errors import UnknownNameError
 
@@ -46,6 +46,13 @@ MEDIA_TYPES = {
 async def show_page(request: Request) -> Response:
     """Return the dashboard's page, which needs no key because it holds no data."""
     return _respond("index.html", request)
+
+
+@router.get("/dashboard")
+@router.get("/dashboard/")
+async def redirect_to_page(request: Request) -> Response:
+    """Redirect to the page, which is at the root because it loads files by relative paths."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/")
 
 
 @router.get("/dashboard/{name:path}")
