@@ -1,9 +1,9 @@
-"""The ladder of `lathe adapt` on judged tasks: what each rung gains on queries set aside, and how good its choices are.
+"""The changes that `lathe adapt` tries on judged tasks: what each gains on queries set aside, how good its choices are.
 
     python -m research.adaptation --data FOLDER --encoders FOLDER --work FOLDER --out research/results
 
 Tasks with a test split report on it, and everything is learned and chosen by queries of the training split. Tasks with
-few queries are divided by the ladder itself. Each result is stored in the work folder, so that a run that was stopped
+few queries are divided by the adaptation itself. Each result is stored in the work folder, so that a stopped run
 goes on where it was.
 """
 
@@ -32,7 +32,7 @@ PROOF = ("code/cosqa", "code/nl2bash", "finance/tatqa", "general/quora_pairs")
 """Tasks that are set aside, with training queries of their own."""
 
 FEW = ("general/covid_faq", "general/trec_qa", "general/cranfield")
-"""Tasks with few queries, of which the ladder sets some aside itself."""
+"""Tasks with few queries, of which an adaptation sets some aside itself."""
 
 FOLDERS = {
     "code": ("code/stackoverflow_titles", "code/stackoverflow_clustering", "code/python_docs_api"),
@@ -45,7 +45,7 @@ BYTES = 48
 """Bytes of a vector with codes."""
 
 BUDGET = 400.0
-"""Seconds for a ladder on one core, after which no further training is begun."""
+"""Seconds for an adaptation on one core, after which no further training is begun."""
 
 
 def build_request(task: Task, data: Path) -> AdaptRequest:
@@ -75,7 +75,7 @@ def _list_pairs(task: Task, queries: list[str], gains: Gains) -> list[QueryPair]
 
 
 def measure_task(name: str, encoder: NamedEncoder, data: Path, work: Path) -> dict[str, Any]:
-    """Climb the ladder on a task, and return its trials and how its choices compare with the best rungs."""
+    """Try the changes on a task, and return its trials and how its choices compare with the best changes."""
     task = read_task(data, name)
     stores = VectorStores(StoreSettings(work / "upstream"), StoreSettings(work / "encoded"))
     with try_candidates(
@@ -85,35 +85,35 @@ def measure_task(name: str, encoder: NamedEncoder, data: Path, work: Path) -> di
         lambda _fraction, message: print(f"{name}, {encoder.name}: {message}", file=sys.stderr),
         "cpu",
         stores,
-    ) as ladder:
-        return describe(ladder)
+    ) as result:
+        return describe(result)
 
 
-def describe(ladder: AdaptationResult) -> dict[str, Any]:
-    """Return a ladder as JSON, with the choice among floats, among codes, and each compared with the best of its kind
+def describe(result: AdaptationResult) -> dict[str, Any]:
+    """Return an adaptation as JSON: the choice among floats, the one among codes, and each compared with the best
     on the set-aside queries.
     """
-    baseline = ladder.baseline.relevance
-    searches = ladder.searches
+    baseline = result.baseline.relevance
+    searches = result.searches
     described: dict[str, Any] = {
         "queries": searches.count_queries(),
         "documents": len(searches.documents),
         "characters": round(sum(map(len, searches.documents)) / len(searches.documents)),
         "shortage": searches.shortage,
-        "seconds_per_document": ladder.seconds_per_document,
+        "seconds_per_document": result.seconds_per_document,
     }
     if baseline is None:
         return described
-    choices = {"floats": choose_trial(ladder.floats), "codes": choose_trial(ladder.coded)}
-    trials = {"floats": ladder.floats, "codes": ladder.coded}
+    choices = {"floats": choose_trial(result.floats), "codes": choose_trial(result.coded)}
+    trials = {"floats": result.floats, "codes": result.coded}
     return described | {
-        "trials": [trial.describe(baseline) for trial in ladder.trials],
+        "trials": [trial.describe(baseline) for trial in result.trials],
         "choices": {form: compare_choice(choices[form], trials[form]) for form in choices},
     }
 
 
 def compare_choice(chosen: Trial, trials: list[Trial]) -> dict[str, Any]:
-    """Compare the chosen rung with the best one on the set-aside queries."""
+    """Compare the chosen change with the best one on the set-aside queries."""
     tried = [trial for trial in trials if trial.relevance is not None]
     best = max(tried, key=lambda trial: float(trial.measured_relevance.report.mean()))
     behind = compare(best.measured_relevance.report, chosen.measured_relevance.report)
@@ -146,13 +146,13 @@ def main() -> None:
     print("raw figures:", write_report(arguments.out, "adaptation", figures), file=sys.stderr)
 
 
-RUNG_COLUMNS = ("debias", "query_adapter", "fine_tuning", "pre_finetuning")
+CHANGE_COLUMNS = ("debias", "query_adapter", "fine_tuning", "pre_finetuning")
 """Rungs with a column of their own."""
 
 
 def format_table(found: dict[str, Any]) -> str:
-    """Format the gains of each rung on the set-aside queries of each task, in points of nDCG@10, as a table."""
-    header = ["task", "queries", "as is", *RUNG_COLUMNS, "chosen", "chosen, 48 bytes"]
+    """Format the gains of each change on the set-aside queries of each task, in points of nDCG@10, as a table."""
+    header = ["task", "queries", "as is", *CHANGE_COLUMNS, "chosen", "chosen, 48 bytes"]
     rows = [[task, *_format_row(figure)] for task, figure in found.items()]
     return markdown_table(header, rows)
 
@@ -160,14 +160,14 @@ def format_table(found: dict[str, Any]) -> str:
 def _format_row(figure: dict[str, Any]) -> list[str]:
     counts = " / ".join(str(figure["queries"][part]) for part in ("learn", "choose", "report"))
     if "trials" not in figure:
-        return [counts, *["–"] * (len(RUNG_COLUMNS) + 1), "as_is", "–"]
-    floats = {trial["rung"]: trial for trial in figure["trials"] if trial["bytes"] is None}
-    codes = {trial["rung"]: trial for trial in figure["trials"] if trial["bytes"] is not None}
+        return [counts, *["–"] * (len(CHANGE_COLUMNS) + 1), "as_is", "–"]
+    floats = {trial["change"]: trial for trial in figure["trials"] if trial["bytes"] is None}
+    codes = {trial["change"]: trial for trial in figure["trials"] if trial["bytes"] is not None}
     chosen = figure["choices"]["codes"]["chosen"]
     return [
         counts,
         f"{100 * floats['as_is']['report']['ndcg_at_10']:.1f}",
-        *(_format_gain(floats[rung]) for rung in RUNG_COLUMNS),
+        *(_format_gain(floats[change]) for change in CHANGE_COLUMNS),
         figure["choices"]["floats"]["chosen"],
         f"{chosen}: {_format_gain(codes[chosen])}",
     ]

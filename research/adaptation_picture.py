@@ -33,7 +33,7 @@ BEFORE, AFTER = "0.6", "C0"
 
 def read_scores(figure: dict[str, Any]) -> tuple[float, float]:
     """Return the nDCG@10 of a task in points: of the encoder's full vectors, and of codes after the chosen change."""
-    reports = {(trial["rung"], trial["bytes"]): trial.get("report") for trial in figure["trials"]}
+    reports = {(trial["change"], trial["bytes"]): trial.get("report") for trial in figure["trials"]}
     chosen = reports[figure["choices"]["codes"]["chosen"], 48]
     return 100 * reports["as_is", None]["ndcg_at_10"], 100 * chosen["ndcg_at_10"]
 

@@ -16,7 +16,7 @@ PAGES = [
 ]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 GAIN = {"ndcg_at_10": 0.5, "gain": 0.01, "ci95": 0.02}
-TRIAL = {"rung": "debias", "bytes": None, "vector_bytes": 64, "problem": None, "report": GAIN, "fit_seconds": 0.1}
+TRIAL = {"change": "debias", "bytes": None, "vector_bytes": 64, "problem": None, "report": GAIN, "fit_seconds": 0.1}
 ADAPTED = {
     **{"id": "adapted", "kind": "adapt", "state": "succeeded", "progress": 1, "message": "done", "error": None},
     **{"created_at": "2026-01-01T00:00:00+00:00", "finished_at": "2026-01-01T00:01:00+00:00"},

@@ -39,7 +39,7 @@ def test_an_adaptation_ends_with_one_recommendation_and_all_that_was_measured(ap
     result = job["result"]
     assert result["queries"] == {"learn": 120, "choose": 80, "report": 80}
     assert result["sentence"]
-    tried = [(trial["rung"], trial["bytes"]) for trial in result["trials"] if not trial["problem"]]
+    tried = [(trial["change"], trial["bytes"]) for trial in result["trials"] if not trial["problem"]]
     assert tried[:2] == [("as_is", None), ("debias", None)]
     assert ("as_is", 8) in tried
     assert result["bytes"] in (None, 8)

@@ -58,17 +58,17 @@ def encoder(tiny_model):
     return Encoder(EncoderSpec("tiny", str(tiny_model)), "cpu")
 
 
-def recommend(monkeypatch, rung, coded):
-    """Let the ladder recommend a rung, whatever was measured."""
-    climb = adaptations.try_candidates
+def recommend(monkeypatch, change, coded):
+    """Let an adaptation recommend a change, whatever was measured."""
+    try_all = adaptations.try_candidates
 
     @contextmanager
-    def climb_to(*arguments, **named):
-        with climb(*arguments, **named) as ladder:
-            trials = ladder.coded if coded else ladder.floats
-            yield replace(ladder, recommended=next(trial for trial in trials if trial.candidate.name == rung))
+    def try_and_recommend(*arguments, **named):
+        with try_all(*arguments, **named) as result:
+            trials = result.coded if coded else result.floats
+            yield replace(result, recommended=next(trial for trial in trials if trial.candidate.name == change))
 
-    monkeypatch.setattr(adaptations, "try_candidates", climb_to)
+    monkeypatch.setattr(adaptations, "try_candidates", try_and_recommend)
 
 
 def test_a_trained_encoder_is_published_with_a_chain_of_codes_on_it(context, request_of, encoder, monkeypatch):

@@ -36,7 +36,7 @@ def test_the_log_of_the_training_that_wrote_last_is_copied_with_each_progress(fo
     write(work, "one\n", 1)
     report(0.2, "a")
     assert (job / LOG).read_text() == "one\n"
-    write(work / "rung" / "pairs", "two\nthree\n", 2)
+    write(work / "change" / "pairs", "two\nthree\n", 2)
     report(0.3, "b")
     assert (job / LOG).read_text() == "two\nthree\n"
     assert [message for _, message in reported] == ["before", "nothing yet", "a", "b"]

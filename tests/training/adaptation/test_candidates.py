@@ -1,4 +1,4 @@
-"""The ladder on encoders that are fast: what is tried, what is not and why, and that a stopped run goes on."""
+"""Candidate changes with fast encoders: which are tried, which are not and why, and that a stopped run goes on."""
 
 import json
 
@@ -31,45 +31,45 @@ def request_of(pairs, documents=600, **fields):
     return AdaptRequest(source=RowSource(texts=texts), pairs=[QueryPair(**pair) for pair in pairs], **fields)
 
 
-def climb(request, encoder, workspace):
-    with try_candidates(request, encoder, workspace, no_progress, "cpu") as ladder:
-        return ladder
+def try_all(request, encoder, workspace):
+    with try_candidates(request, encoder, workspace, no_progress, "cpu") as result:
+        return result
 
 
 def test_an_adapter_that_gains_is_recommended_with_its_gain_on_queries_set_aside(tmp_path, little_out_of_domain):
-    ladder = climb(request_of(pairs_of(range(400)), bytes=8, train=False), NumberEncoder(), tmp_path)
-    assert ladder.recommended.candidate.name == "query_adapter"
-    assert ladder.recommended.bytes == 8
-    sentence = write_sentence(ladder)
+    result = try_all(request_of(pairs_of(range(400)), bytes=8, train=False), NumberEncoder(), tmp_path)
+    assert result.recommended.candidate.name == "query_adapter"
+    assert result.recommended.bytes == 8
+    sentence = write_sentence(result)
     assert sentence.startswith("Map queries and store 8 bytes a vector instead of 64: nDCG@10 of 160 queries")
     assert sentence.endswith("No document is encoded again.")
-    assert "* map queries" in format_adaptation(ladder)
-    assert "These queries chose too, a half at a time, and the halves agree: " in format_adaptation(ladder)
-    described = to_json(ladder)
+    assert "* map queries" in format_adaptation(result)
+    assert "These queries chose too, a half at a time, and the halves agree: " in format_adaptation(result)
+    described = to_json(result)
     assert json.loads(json.dumps(described, allow_nan=False)) == described
     assert described["queries"] == {"learn": 240, "choose": 160, "report": 160}
-    assert {trial["rung"] for trial in described["trials"] if trial["problem"]} == {"fine_tuning", "pre_finetuning"}
+    assert {trial["change"] for trial in described["trials"] if trial["problem"]} == {"fine_tuning", "pre_finetuning"}
 
 
 def test_queries_that_teach_nothing_leave_the_vectors_as_they_are_or_save_bytes(tmp_path, little_out_of_domain):
     """Queries are about other documents than those that are called relevant."""
     rows = [{"query": f"query {n}", "document": f"document {(7 * n + 3) % 600}"} for n in range(200)]
-    ladder = climb(request_of(rows, train=False), NumberEncoder(), tmp_path)
-    assert ladder.recommended is ladder.baseline
-    assert write_sentence(ladder).startswith("Leave the vectors as they are: on the queries to choose by, nothing")
-    ladder = climb(request_of(rows, train=False, bytes=8), NumberEncoder(), tmp_path)
-    assert ladder.recommended.candidate.name == "as_is" and ladder.recommended.bytes == 8
+    result = try_all(request_of(rows, train=False), NumberEncoder(), tmp_path)
+    assert result.recommended is result.baseline
+    assert write_sentence(result).startswith("Leave the vectors as they are: on the queries to choose by, nothing")
+    result = try_all(request_of(rows, train=False, bytes=8), NumberEncoder(), tmp_path)
+    assert result.recommended.candidate.name == "as_is" and result.recommended.bytes == 8
     start = "No change improves search beyond chance; to save bytes, store 8 bytes a vector instead of 64: nDCG@10 of"
-    assert write_sentence(ladder).startswith(start)
+    assert write_sentence(result).startswith(start)
 
 
 def test_too_few_queries_are_an_answer(tmp_path):
-    ladder = climb(request_of(pairs_of(range(100))), NumberEncoder(), tmp_path)
-    assert ladder.recommended.candidate.name == "as_is"
-    assert write_sentence(ladder).startswith("Leave the vectors as they are: 100 different judged queries leave")
-    assert "From 150 queries on, debiasing is tried, and from 334 on, a map of queries" in ladder.searches.shortage
-    assert to_json(ladder)["trials"][0] == {"rung": "as_is", "problem": ladder.searches.shortage}
-    assert format_adaptation(ladder) == write_sentence(ladder)
+    result = try_all(request_of(pairs_of(range(100))), NumberEncoder(), tmp_path)
+    assert result.recommended.candidate.name == "as_is"
+    assert write_sentence(result).startswith("Leave the vectors as they are: 100 different judged queries leave")
+    assert "From 150 queries on, debiasing is tried, and from 334 on, a map of queries" in result.searches.shortage
+    assert to_json(result)["trials"][0] == {"change": "as_is", "problem": result.searches.shortage}
+    assert format_adaptation(result) == write_sentence(result)
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_an_encoder_is_trained_measured_and_there_within_the_block(
     rows = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"{n} {WORDS[n % 7]}"} for n in range(12)]
     write_data_set(tmp_path / "data" / "labelled", {"task": "pairs"}, {"train.jsonl": rows})
     request = worded.model_copy(update={"folders": [str(tmp_path / "data")], "name": "tiny"})
-    with try_candidates(request, tiny_encoder, tmp_path / "work", no_progress, "cpu") as ladder:
-        assert set(ladder.trained) == {"fine_tuning", "pre_finetuning"}
-        for spec in ladder.trained.values():
+    with try_candidates(request, tiny_encoder, tmp_path / "work", no_progress, "cpu") as result:
+        assert set(result.trained) == {"fine_tuning", "pre_finetuning"}
+        for spec in result.trained.values():
             assert Encoder(spec, "cpu").fingerprint != tiny_encoder.fingerprint
-    tried = [trial for trial in ladder.trials if trial.relevance is not None]
+    tried = [trial for trial in result.trials if trial.relevance is not None]
     assert [trial.candidate.name for trial in tried if trial.bytes is None][-2:] == ["fine_tuning", "pre_finetuning"]
     assert all(trial.seconds > 0 for trial in tried if trial.candidate.encodes_again)
     assert not list((tmp_path / "work").glob("adapt-*"))  # what a named run publishes is elsewhere
@@ -134,5 +134,5 @@ def test_a_run_that_was_stopped_in_training_goes_on_and_repeats_nothing(
 
 def test_a_budget_that_is_too_small_leaves_training_out(tmp_path, tiny_encoder, worded, little_out_of_domain):
     request = worded.model_copy(update={"budget": 1e-3})
-    ladder = climb(request, tiny_encoder, tmp_path)
-    assert "of the budget are left" in ladder.floats[3].problem
+    result = try_all(request, tiny_encoder, tmp_path)
+    assert "of the budget are left" in result.floats[3].problem

@@ -1,4 +1,4 @@
-"""The choice among rungs: the cheapest that is not beaten beyond the interval of the difference, paired by query."""
+"""The choice among changes: the cheapest that is not beaten beyond the interval of the difference, paired by query."""
 
 import json
 
@@ -10,23 +10,23 @@ from lathe.training.adaptation.trial import AS_IS, CANDIDATES, Relevance, Trial,
 QUERIES = 200
 
 
-def trial(rung, gains):
-    """Return the trial of a rung that gains these points on every query, with a little noise."""
-    noise = 0.01 * np.random.default_rng(rung).normal(size=QUERIES)
+def trial(change, gains):
+    """Return the trial of a change that gains these points on every query, with a little noise."""
+    noise = 0.01 * np.random.default_rng(change).normal(size=QUERIES)
     ndcg = 0.5 + gains + noise
-    return Trial(CANDIDATES[rung], None, 64, Relevance(ndcg, ndcg, {"pydoc": ndcg}))
+    return Trial(CANDIDATES[change], None, 64, Relevance(ndcg, ndcg, {"pydoc": ndcg}))
 
 
 def test_the_cheapest_of_equals_is_chosen():
     assert choose_trial([trial(0, 0.0), trial(1, 0.0), trial(2, 0.0005), trial(3, 0.0)]).candidate is AS_IS
 
 
-def test_a_dearer_rung_is_chosen_if_it_beats_the_cheaper_ones():
+def test_a_dearer_change_is_chosen_if_it_beats_the_cheaper_ones():
     assert choose_trial([trial(0, 0.0), trial(2, 0.1), trial(3, 0.2)]).candidate.name == "fine_tuning"
     assert choose_trial([trial(0, 0.0), trial(2, 0.2), trial(3, 0.2)]).candidate.name == "query_adapter"
 
 
-def test_rungs_that_were_not_tried_are_passed_over():
+def test_changes_that_were_not_tried_are_passed_over():
     missing = Trial(CANDIDATES[2], None, 64, None, problem="too few queries")
     assert choose_trial([trial(0, 0.0), missing, trial(3, 0.1)]).candidate.name == "fine_tuning"
 
@@ -38,7 +38,7 @@ def test_a_trial_is_described_as_json():
     assert described["choose"]["gain"] == pytest.approx(0.1, abs=0.01)
     assert described["encodes_documents_again"] is True
     refused = Trial(CANDIDATES[4], 48, 48, None, problem="no folders").describe(rows[0].measured_relevance)
-    assert refused == {"rung": "pre_finetuning", "bytes": 48, "vector_bytes": 48, "problem": "no folders"}
+    assert refused == {"change": "pre_finetuning", "bytes": 48, "vector_bytes": 48, "problem": "no folders"}
 
 
 def test_each_half_of_the_queries_chooses_and_is_measured_where_the_other_half_chose():

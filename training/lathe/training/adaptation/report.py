@@ -21,7 +21,7 @@ def to_json(result: AdaptationResult) -> dict[str, Any]:
     """
     searches, baseline = result.searches, result.baseline.relevance
     described = [
-        trial.describe(baseline) if baseline is not None else {"rung": trial.candidate.name, "problem": trial.problem}
+        trial.describe(baseline) if baseline is not None else {"change": trial.candidate.name, "problem": trial.problem}
         for trial in result.trials
     ]
     return {

@@ -148,7 +148,7 @@ class Trial:
             baseline: what the encoder's own floats give.
         """
         described: dict[str, Any] = {
-            "rung": self.candidate.name,
+            "change": self.candidate.name,
             "bytes": self.bytes,
             "vector_bytes": self.vector_bytes,
             "problem": self.problem,

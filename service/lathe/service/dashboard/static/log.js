@@ -51,8 +51,7 @@ function collect(lines, names) {
   const series = new Map();
   for (const line of lines) {
     for (const name of names(line)) {
-      const full = line.rung ? `${line.rung}: ${name}` : name;
-      series.set(full, [...(series.get(full) ?? []), [line.step, line[name]]]);
+      series.set(name, [...(series.get(name) ?? []), [line.step, line[name]]]);
     }
   }
   return [...series].map(([name, points]) => ({ name, points, kind: points.length < 12 ? "marked" : "line" }));

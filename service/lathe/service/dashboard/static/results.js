@@ -6,7 +6,7 @@ import { facts, h, scroller, section, table, warningList } from "./dom.js";
 import { saveButton } from "./download.js";
 import { count, duration, exactBytes, number } from "./format.js";
 
-/** Changes that an adaptation tries, by the name of their rung. */
+/** Changes that an adaptation tries, by name. */
 const CHANGES = {
   as_is: "Leave the vectors as they are",
   debias: "Debias",
@@ -166,7 +166,7 @@ function trialTable(result, corpora) {
   ];
   const rows = result.trials.map((trial) => {
     const mark = isRecommended(trial, result) ? [" ", h("span", { class: "badge good" }, "recommended")] : null;
-    const name = [CHANGES[trial.rung] ?? trial.rung, mark];
+    const name = [CHANGES[trial.change] ?? trial.change, mark];
     if (!trial.report) {
       return [
         name,
@@ -177,7 +177,7 @@ function trialTable(result, corpora) {
         "",
       ];
     }
-    const isBaseline = trial.rung === "as_is" && trial.bytes === null;
+    const isBaseline = trial.change === "as_is" && trial.bytes === null;
     return [
       name,
       { number: exactBytes(trial.vector_bytes) },
@@ -196,7 +196,7 @@ function roughly(seconds) {
 }
 
 function isRecommended(trial, result) {
-  return trial.rung === result.recommended && (trial.bytes ?? null) === (result.bytes ?? null);
+  return trial.change === result.recommended && (trial.bytes ?? null) === (result.bytes ?? null);
 }
 
 /** Format a share of 1 in points of 100. */
