@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md and docs/: where they stand, what they say, how they are run.
+"""The fenced blocks of README.md, docs/ and the packages' READMEs: where they stand, what they say, how they are run.
 
 The language tells how: none and `sh` are commands, `python` and `javascript` are code, `json` and `yaml` are
 configuration, `text` is what the block before printed. Where that is not enough, a comment above the block says the
@@ -40,6 +40,8 @@ class Directive(BaseModel):
         file: the name under which the blocks after it find a configuration.
         reads: what reads a configuration, by its name in `tests.docs.configurations`.
         drawing: a picture made of letters; nothing can be run.
+        tolerance: share by which numbers may differ from what the block shows: what was printed before it, or what the
+            comments behind its calls of `print` say. Without it any number will do, and comments are no output.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +52,7 @@ class Directive(BaseModel):
     file: str | None = None
     reads: str | None = None
     drawing: bool = False
+    tolerance: float | None = None
 
     @model_validator(mode="after")
     def reasons(self) -> "Directive":
@@ -76,8 +79,15 @@ class Block:
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """Return the README and all pages of docs/."""
-    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    """Return the README and what stands beside it, all pages of docs/, and the READMEs of the packages."""
+    beside = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    distributions = [root / name / "README.md" for name in ("transforms", "training", "service")]
+    return [
+        *beside,
+        *sorted((root / "docs").rglob("*.md")),
+        *distributions,
+        *sorted(root.glob("integrations/*/README.md")),
+    ]
 
 
 def all_blocks(root: Path = ROOT) -> list[Block]:

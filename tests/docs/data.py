@@ -4,10 +4,12 @@ They are made when a block names them. All of it is docstrings of the standard l
 always there.
 """
 
+import ast
 import json
 import sysconfig
 from collections.abc import Callable, Iterable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from lathe.training.sources.readers import extract_paragraphs, read_docstrings
@@ -46,6 +48,31 @@ def texts_of(module: str) -> tuple[str, ...]:
 def texts() -> tuple[str, ...]:
     """Return distinct texts of many modules."""
     return tuple(dict.fromkeys(text for module in MODULES for text in texts_of(module)))[:ROWS]
+
+
+@cache
+def named_docstrings() -> list[tuple[str, str]]:
+    """Return pairs of a function's or class's dotted name and the first paragraph of its docstring, as search finds it.
+
+    They are in an order that does not depend on what else is there, so that another Python changes few of them.
+    """
+    library, found = Path(sysconfig.get_paths()["stdlib"]), dict[str, str]()
+    for path in sorted(library.rglob("*.py")):
+        parts = path.relative_to(library).with_suffix("").parts
+        if {"site-packages", "test", "tests", "idle_test"} & set(parts) or any(part.startswith("_") for part in parts):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            continue
+        for outer in tree.body:
+            for node in [outer, *(outer.body if isinstance(outer, ast.ClassDef) else [])]:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                    text = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+                    names = [outer.name] if node is outer else [outer.name, node.name]
+                    if 40 <= len(text) <= 300:
+                        found.setdefault(text, ".".join([*parts, *names]))
+    return sorted(((name, text) for text, name in found.items()), key=lambda pair: sha256(pair[1].encode()).digest())
 
 
 def lines(path: Path, rows: Iterable[object]) -> None:
@@ -142,6 +169,10 @@ SHELF: dict[str, Callable[[Path, Workshop], None]] = {
     "documents.jsonl": lambda path, _: lines(path, ({"text": pair["positive"]} for pair in halves(0, ROWS))),
     "judged.jsonl": lambda path, _: lines(
         path, ({"query": pair["anchor"], "document": pair["positive"]} for pair in halves(0, 60))
+    ),
+    "docstrings.jsonl": lambda path, _: lines(path, ({"text": text} for _, text in named_docstrings()[:1200])),
+    "names.jsonl": lambda path, _: lines(
+        path, ({"query": name, "document": text} for name, text in named_docstrings()[:500])
     ),
     "questions.jsonl": lambda path, _: lines(path, halves(0, 80)),
     "data/tickets": lambda path, _: classification(path, 6),

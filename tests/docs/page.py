@@ -14,7 +14,7 @@ from unittest.mock import patch
 from tests.docs import commands, data
 from tests.docs.blocks import CONFIGURATION, ROOT, Block
 from tests.docs.configurations import READERS
-from tests.docs.shape import missing
+from tests.docs.shape import missing, shown_by_comments
 from tests.docs.workshop import Workshop
 from tests.helpers import find_free_port
 
@@ -136,6 +136,8 @@ class Page:
             warnings.simplefilter("default")  # what libraries say of themselves is no affair of the page
             exec(code, self.namespace)
         self.printed = said.getvalue()
+        if block.directive.tolerance is not None:
+            self.require_printed(block, shown_by_comments(block.text))
 
     def read(self, block: Block) -> None:
         """Read a configuration by the reader its directive names."""
@@ -147,7 +149,11 @@ class Page:
 
     def compare(self, block: Block) -> None:
         """Compare the block with what the block before printed."""
-        if lost := missing(block.text, self.printed):
+        self.require_printed(block, block.text)
+
+    def require_printed(self, block: Block, shown: str) -> None:
+        """Raise `BlockError` unless what a block shows was printed."""
+        if lost := missing(shown, self.printed, block.directive.tolerance):
             raise BlockError(f"{block.page}:{block.line}: not printed: {lost}\nbut:\n{self.printed[-4000:]}")
 
     def check(self, block: Block) -> None:

@@ -5,6 +5,9 @@
 
 import asyncio
 import os
+import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,3 +109,11 @@ def test_wrong_inputs_and_the_servers_errors_are_raised():
     assert LatheDocumentEmbedder(base_url=URL).run([])["documents"] == []
     with pytest.raises(ServerError, match="nothing"):
         LatheTextEmbedder(base_url=URL, chain="nothing").run("x")
+
+
+def test_example_of_the_readme_runs():
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("http://localhost:8080", URL), names)
+    assert len(names["documents"][0].embedding) == len(names["query"]["embedding"]) == 64
