@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: `python -m docs.generate`, or `make reference`.
+"""Writes docs/reference/ from the code, and llms.txt from the pages: `python -m docs.generate`, or `make reference`.
 
 A test fails where a page is not what this makes. Nothing in the pages depends on the machine.
 """
@@ -6,6 +6,7 @@ A test fails where a page is not what this makes. Nothing in the pages depends o
 import ast
 import inspect
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,9 @@ from lathe.service.services import ADMIN
 from lathe.service.settings import Settings
 from lathe.training.json_object import read_field_descriptions
 
-OUT = Path(__file__).parent / "reference"
+HERE = Path(__file__).parent
+OUT = HERE / "reference"
+INDEX = HERE.parent / "llms.txt"
 MADE = "<!-- made by docs/generate.py; write in the code, not here -->"
 CORES = "the cores it may use"
 """How a default is written that is another number on every machine."""
@@ -44,8 +47,8 @@ SETTINGS = """# Settings
 Environment variables, read once at start. One that cannot be used ends the command with a line that names it."""
 
 
-def pages() -> dict[str, str]:
-    """Return the text of every page by its name."""
+def pages() -> dict[Path, str]:
+    """Return the text of every page, by its path."""
     made = {
         "http.md": http,
         "commands.md": command_line,
@@ -53,7 +56,35 @@ def pages() -> dict[str, str]:
         "python.md": transforms_page,
         "training.md": training_page,
     }
-    return {name: f"{MADE}\n\n" + "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
+    texts = {OUT / name: f"{MADE}\n\n" + "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
+    return texts | {INDEX: "\n".join(assistants_index(texts)) + "\n"}
+
+
+def assistants_index(reference: dict[Path, str]) -> Iterator[str]:
+    """Yield the index for coding assistants: every page, command, call and public name, with a sentence each.
+
+    Args:
+        reference: texts of the reference pages, by path.
+    """
+    title, what_it_is = (HERE.parent / "README.md").read_text().split("\n\n")[:2]
+    yield f"{title}\n\n> {' '.join(what_it_is.split())}"
+    for part in (HERE / "README.md").read_text().split("\n\n")[2:]:
+        part = re.sub(r"\]\((?!\.\./)", "](docs/", part).replace("](../", "](")
+        yield "\n" + re.sub(r"^\*\*(.*)\*\*$", r"## \1", part.rstrip())
+    for heading, name, level in (
+        ("Commands", "commands.md", "##"),
+        ("Calls of the server", "http.md", "##"),
+        ("Names of lathe.transforms", "python.md", "###"),
+        ("Names of lathe.training", "training.md", "###"),
+    ):
+        yield f"\n## {heading}: docs/reference/{name}\n"
+        entries = re.findall(rf"^{level} (.+)\n\n(?:`.*\n\n)?(.+(?:\n.+)*)", reference[OUT / name], re.MULTILINE)
+        yield from (f"- `{entry}`: {first_sentence(text)}" for entry, text in entries)
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a paragraph, in one line."""
+    return re.split(r"(?<=\.)\s", " ".join(text.split()))[0]
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
@@ -221,5 +252,5 @@ def default_of(statement: ast.AnnAssign, model: Any) -> str:
 
 if __name__ == "__main__":
     OUT.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (OUT / name).write_text(text)
+    for path, text in pages().items():
+        path.write_text(text)
