@@ -30,6 +30,8 @@ MADE = "<!-- made by docs/generate.py; write in the code, not here -->"
 CORES = "the cores it may use"
 """How a default is written that is another number on every machine."""
 
+ADMIN_ONLY = "Admin. "
+
 HTTP = """# HTTP
 
 Every call of a running server, which shows the same at `/docs` and `/openapi.json`. Fields in italics must be there.
@@ -84,7 +86,8 @@ def assistants_index(reference: dict[Path, str]) -> Iterator[str]:
 
 def first_sentence(text: str) -> str:
     """Return the first sentence of a paragraph, in one line."""
-    return re.split(r"(?<=\.)\s", " ".join(text.split()))[0]
+    sentence = re.split(r"(?<=\.)\s", " ".join(text.removeprefix(ADMIN_ONLY).split()))[0]
+    return f"{sentence} Takes an admin key." if text.startswith(ADMIN_ONLY) else sentence
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
@@ -115,7 +118,7 @@ def http() -> Iterator[str]:
     yield HTTP
     for path, methods in document["paths"].items():
         for method, call in methods.items():
-            whose = "Admin. " if (path, method) in admin else ""
+            whose = ADMIN_ONLY if (path, method) in admin else ""
             yield f"\n## {method.upper()} {path}\n\n{whose}{call.get('description') or call['summary']}"
             rows = [
                 [
