@@ -40,7 +40,8 @@ def missing(shown: str, printed: str, tolerance: float | None = None) -> list[st
     if tolerance is None:
         rest, wanted = masked(printed), masked(shown)
     else:
-        rest, wanted = compact_lines(printed), compact_lines(shown)
+        # A shown line that begins with spaces goes on the one before it, as the page is narrower than the output.
+        rest, wanted = compact_lines(printed), compact_lines(re.sub(r"\n +", " ", shown))
     lost = []
     for line in wanted:
         place = next((at for at, candidate in enumerate(rest) if matches(line, candidate, tolerance)), None)

@@ -46,6 +46,13 @@ def test_page_has_no_wrapped_table_row(page):
     assert broken_rows(page.read_text()) == []
 
 
+def test_readme_has_few_words_and_shows_output_at_once():
+    text = (ROOT / "README.md").read_text()
+    assert text[: text.index("```text")].count("\n") < 25
+    prose = re.sub(r"<!--.*?-->|^\|.*$|\]\([^)]*\)", "", without_code(text), flags=re.MULTILINE)
+    assert len(prose.split()) <= 600
+
+
 def test_long_lines_ignores_code_tables_and_link_targets():
     long = "word " * 30
     text = f"# Page\n\n{long}\n\n```sh\n{long}\n```\n\n| {long} |\n\n[a link](http://{'x' * 200})\n\n- {long}\n"

@@ -97,6 +97,7 @@ def test_missing_compares_printed_lines_in_order_and_ignores_numbers_hashes_and_
 def test_missing_with_a_tolerance_compares_numbers_too():
     printed = '{"a":[[0.2789,-0.0886,-2e-05]],"b":"x"}\n1,274 rows: 0.871 ± 0.02, space fedcba987654'
     assert missing('{"a": [[0.28, -0.09, 0.0]], …\n1,300 rows: 0.9 ± 0.02, space 0a1b2c3d4e5f', printed, 0.1) == []
+    assert missing("1,274 rows:\n  0.9 ± 0.02, …", printed, 0.1) == [], "an indented line goes on the one before it"
     assert missing("1,300 rows: 0.9 ± …", printed, 0.01) == ["1,300 rows: 0.9 ± …"]
     assert missing('{"a": [[0.28, 0.09, 0.0]], …', printed, 0.1), "a sign differs"
     assert missing('{"a": [[0.28, -0.09]], …', printed, 0.1), "a number is missing"
