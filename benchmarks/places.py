@@ -29,11 +29,11 @@ from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec
 from lathe.training.advice.places.databases import PLACES
-from lathe.training.advice.places.decision import Option, PlaceDecision, PlaceGoal, decide
+from lathe.training.advice.places.decision import Option, PlaceDecision, decide
 from lathe.training.advice.places.engines import ENGINES, find_engine, search_in_engine
 from lathe.training.advice.places.forms import MAX_FIT_ROWS, FormSearch, StoredForm
 from lathe.training.advice.places.recall import find_nearest
-from lathe.training.advice.request import PlaceName
+from lathe.training.advice.request import AdviceRequest, PlaceName
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms import Chain, parse_steps
@@ -96,7 +96,7 @@ def decide_from_sample(workload: Workload, place: PlaceName) -> PlaceDecision:
     count = min(SAMPLED, max(len(workload.rows) // 4, MIN_SAMPLED))
     sampled = workload.rows[:count]
     sample = build_vector_sample(RowSample([], sampled, len(workload.rows), 0, 0.0), sampled)
-    return decide(PlaceGoal(PLACES[place], len(workload.rows)), sample, no_progress)
+    return decide(AdviceRequest(source="vectors.npy", place=place, rows=len(workload.rows)), sample, no_progress)
 
 
 def measure_engine(workload: Workload, option: Option, place: PlaceName) -> dict[str, Any]:
@@ -287,7 +287,11 @@ def forecast(vectors: Vectors, rows: int, samples: Sequence[int]) -> list[dict[s
     for count in samples:
         sampled = np.concatenate([queries, base[:count]])
         sample = replace(build_vector_sample(RowSample([], sampled, rows, 0, 0.0), sampled), heldout=queries)
-        decision = decide(PlaceGoal(PLACES["qdrant"], rows), replace(sample, fit=base[:count]), no_progress)
+        decision = decide(
+            AdviceRequest(source="vectors.npy", place="qdrant", rows=rows),
+            replace(sample, fit=base[:count]),
+            no_progress,
+        )
         for option in decision.options:
             if option.candidate.words in FORMS:
                 figures.append({"sampled": count, "words": option.candidate.words, "alone": asdict(option.alone)})

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.databases import PLACES, NamedSource, write_commands
+from lathe.training.advice.places.databases import PLACES, write_commands
+from lathe.training.advice.request import AdviceRequest
 from lathe.transforms import Chain, parse_steps
 from tests.docs.blocks import ROOT, blocks_of
 from tests.exports.environments import run_script
@@ -122,7 +123,9 @@ def test_lines_of_advice_find_the_nearest_rows(folder, candidate, metric):
         name = re.sub(r",center=none|\W", "", candidate.form.steps)
         shutil.rmtree(folder / name, ignore_errors=True)
         Chain(parse_steps(candidate.form.steps), normalize=metric == "cosine").fit(vectors).save(folder / name)
-    lines = "\n".join(write_commands("lancedb", candidate, 4, 384, metric, NamedSource()))
+    lines = "\n".join(
+        write_commands(AdviceRequest(source="vectors.npy", place="lancedb", metric=metric), candidate, 4, 384)
+    )
     script = lines.partition("python - <<'END'\n")[2].removesuffix("END")
     ran = run_script(script, packages=PACKAGES, folder=folder)
     assert ran.returncode == 0, ran.stderr

@@ -9,7 +9,8 @@ from psycopg.conninfo import make_conninfo
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.usage import read_recorded_uses
-from lathe.training.advice.places.databases import PLACES, NamedSource, write_commands
+from lathe.training.advice.places.databases import PLACES, write_commands
+from lathe.training.advice.request import AdviceRequest
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 1100
@@ -235,7 +236,9 @@ def test_what_advice_prints_for_pgvector_runs_on_a_table_with_an_index_and_takes
     monkeypatch.chdir(tmp_path)
     fill()
     database.execute("CREATE INDEX full_index ON items USING hnsw (embedding vector_cosine_ops)")
-    lines = write_commands("pgvector", candidate, multiple, WIDTH, metric, NamedSource())
+    lines = write_commands(
+        AdviceRequest(source="vectors.npy", place="pgvector", metric=metric), candidate, multiple, WIDTH
+    )
     for line in lines:
         if line.startswith("lathe "):
             status, _, err = run(*line.split()[1:])

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.databases import PLACES, NamedSource, write_commands
+from lathe.training.advice.places.databases import PLACES, write_commands
+from lathe.training.advice.request import AdviceRequest
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 400
@@ -24,6 +25,11 @@ LOCAL = {
 }
 """Clients of servers as the lines name them, and those of the engines that run in this process."""
 METRICS = ("cosine", "ip", "l2")
+
+
+def request_of(place, metric):
+    """Return a request of advice for vectors in a file."""
+    return AdviceRequest(source="vectors.npy", place=place, metric=metric)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,7 @@ def test_lines_of_a_place_find_the_nearest_rows(place, metric, folder, vectors):
     near = set(find_nearest(vectors, metric))
     for number, candidate in enumerate(list_forms(place, metric)):
         multiple = 4 if candidate.beside else 1
-        lines = write_commands(place, candidate, multiple, WIDTH, metric, NamedSource())
+        lines = write_commands(request_of(place, metric), candidate, multiple, WIDTH)
         found = run_python(lines, candidate, vectors, metric, f"{number}.db")
         assert len(found) == 10, candidate.words
         least = 0.6 if candidate.form.element in ("bit", "pq") else 0.8 if candidate.form.dimensions > WIDTH / 2 else 0
@@ -102,7 +108,7 @@ def test_lines_of_a_place_find_the_nearest_rows(place, metric, folder, vectors):
 def test_lines_for_elasticsearch_are_json_and_python_whose_fields_and_dimensions_agree(metric):
     """No engine of it can be installed here."""
     for candidate in [*PLACES["elasticsearch"].list_candidates(WIDTH)][1:]:
-        lines = "\n".join(write_commands("elasticsearch", candidate, 4, WIDTH, metric, NamedSource()))
+        lines = "\n".join(write_commands(request_of("elasticsearch", metric), candidate, 4, WIDTH))
         properties = json.loads(lines.partition("-d '")[2].partition("\n}'")[0] + "\n}")["mappings"]["properties"]
         reduced = bool(candidate.form.steps)
         assert {name: field["dims"] for name, field in properties.items()} == (
@@ -117,7 +123,7 @@ def test_lines_for_elasticsearch_are_json_and_python_whose_fields_and_dimensions
 @pytest.mark.parametrize("place", ["opensearch", "weaviate", "redis", "vectorchord"])
 def test_lines_for_servers_that_cannot_be_installed_here_name_dimensions_and_are_json_and_python(place, metric):
     for candidate in [*PLACES[place].list_candidates(WIDTH)][1:]:
-        lines = "\n".join(write_commands(place, candidate, 4 if candidate.beside else 1, WIDTH, metric, NamedSource()))
+        lines = "\n".join(write_commands(request_of(place, metric), candidate, 4 if candidate.beside else 1, WIDTH))
         if place == "vectorchord":
             assert f"ADD COLUMN small {candidate.setting}({WIDTH});" in lines
             assert f"(small {candidate.setting}_{metric}_ops)" in lines and "LIMIT 10;" in lines
@@ -136,8 +142,8 @@ def test_lines_for_texts_embed_them_first_and_run_in_a_shell(tiny_model, folder)
     texts = "\n".join(f"text number {number} on the subject {number % 7}" for number in range(60))
     (folder / "my texts.txt").write_text(texts)
     candidate = next(one for one in PLACES["memory"].list_candidates(16) if one.form.steps)
-    source = NamedSource("my texts.txt", True, str(tiny_model))
-    lines = write_commands("memory", candidate, 1, 16, "cosine", source)
+    request = AdviceRequest(source="my texts.txt", place="memory", encoder=str(tiny_model))
+    lines = write_commands(request, candidate, 1, 16, texts=True)
     environment = os.environ | {"LATHE_HOME": str(folder / "home")}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     for _ in range(2):  # a second decision fits a second version, which is the one that is searched

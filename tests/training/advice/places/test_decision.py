@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from lathe.training.advice.places.databases import PLACES
-from lathe.training.advice.places.decision import PlaceGoal, decide
+from lathe.training.advice.places.decision import decide
 from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.request import PlaceName
+from lathe.training.advice.request import AdviceRequest, PlaceName
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
@@ -25,6 +25,11 @@ def few_resamples(monkeypatch):
 def no_floor(monkeypatch):
     """Advise chains for vectors of any size."""
     monkeypatch.setattr("lathe.training.advice.places.decision.CHAIN_BYTES", 0)
+
+
+def request_of(place, rows=None, **fields):
+    """Return a request of advice for vectors in a file."""
+    return AdviceRequest(source="vectors.npy", place=place, rows=rows, **fields)
 
 
 def make_sample(rows=1200, width=96, rank=96, seed=0):
@@ -43,7 +48,7 @@ def test_every_place_of_a_request_is_known():
 @pytest.mark.parametrize("name", PLACES)
 def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vectors_as_they_are(name, no_floor):
     pytest.importorskip("faiss")
-    decision = decide(PlaceGoal(PLACES[name], 100_000), make_sample(rank=24), no_progress)
+    decision = decide(request_of(name, 100_000), make_sample(rank=24), no_progress)
     assert decision.sentence.startswith(f"In {PLACES[name].title}, ")
     assert "100,000 rows" in decision.sentence
     assert decision.before is decision.options[0]
@@ -59,24 +64,24 @@ def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vector
 
 
 def test_below_a_gigabyte_no_chain_is_advised_and_a_note_says_what_it_would_save():
-    decision = decide(PlaceGoal(PLACES["milvus"], 10_000), make_sample(rank=12), no_progress)
+    decision = decide(request_of("milvus", 10_000), make_sample(rank=12), no_progress)
     assert not decision.chosen.takes_chain and "Without a chain" not in decision.sentence
     assert any(
         "HNSW_SQ of 16 dimensions" in note and "would take 1.52 MB; below 1 GB" in note for note in decision.notes
     )
-    decision = decide(PlaceGoal(PLACES["lathe"], 10_000), make_sample(rank=12), no_progress)
+    decision = decide(request_of("lathe", 10_000), make_sample(rank=12), no_progress)
     assert decision.chosen is None and "leave the vectors as they are (5.2 MB)" in decision.sentence
 
 
 def test_vectors_of_low_rank_are_reduced_and_a_setting_of_the_place_is_named_beside(no_floor):
-    decision = decide(PlaceGoal(PLACES["milvus"], 10_000), make_sample(rank=12), no_progress)
+    decision = decide(request_of("milvus", 10_000), make_sample(rank=12), no_progress)
     assert decision.chosen.candidate.form.steps == "pca:16,center=none"
     assert "Without a chain, " in decision.sentence and "do only that" in decision.sentence
     assert not decision.simpler.takes_chain
 
 
 def test_a_chain_that_saves_little_more_than_a_setting_of_the_place_is_not_chosen():
-    decision = decide(PlaceGoal(PLACES["pgvector"], 10_000), make_sample(rank=96), no_progress)
+    decision = decide(request_of("pgvector", 10_000), make_sample(rank=96), no_progress)
     assert decision.chosen.candidate.words == "an index of halfvec(96)"
     index = "CREATE INDEX CONCURRENTLY ON items USING hnsw ((embedding::halfvec(96)) halfvec_cosine_ops);"
     assert decision.commands[0] == index
@@ -91,7 +96,7 @@ def test_no_form_finds_more_than_the_form_that_ranks_its_candidates(monkeypatch)
         return np.round(scores, 1) if form == StoredForm("float16", 96) else scores
 
     monkeypatch.setattr(FormSearch, "score", score_roughly)
-    decision = decide(PlaceGoal(PLACES["faiss"], 5_000, recall=0.9999), make_sample(rank=12), no_progress)
+    decision = decide(request_of("faiss", 5_000, recall=0.9999), make_sample(rank=12), no_progress)
     half = next(option for option in decision.options if option.candidate.form == StoredForm("float16", 96))
     ranked = [option for option in decision.options if option.candidate.beside is not None and option.multiple > 1]
     assert half.recall.value < 0.9 and ranked
@@ -101,14 +106,13 @@ def test_no_form_finds_more_than_the_form_that_ranks_its_candidates(monkeypatch)
 
 
 def test_vectors_are_left_as_they_are_if_nothing_is_sure_to_find_enough():
-    goal = PlaceGoal(PLACES["elasticsearch"], 1_000_000, recall=0.9999)
-    decision = decide(goal, make_sample(), no_progress)
+    decision = decide(request_of("elasticsearch", 1_000_000, recall=0.9999), make_sample(), no_progress)
     assert "leave the vectors as they are" in decision.sentence
     assert decision.chosen is None and decision.commands == ()
 
 
 def test_from_few_rows_nothing_is_decided():
-    decision = decide(PlaceGoal(PLACES["lathe"]), make_sample(rows=500), no_progress)
+    decision = decide(request_of("lathe"), make_sample(rows=500), no_progress)
     assert "nothing can be decided from 500 distinct rows: 1,000 are needed" in decision.sentence
     assert decision.options == []
 

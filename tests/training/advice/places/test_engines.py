@@ -5,10 +5,11 @@ import pytest
 
 from lathe.training.advice.places import decision
 from lathe.training.advice.places.databases import PLACES
-from lathe.training.advice.places.decision import PlaceGoal, decide
+from lathe.training.advice.places.decision import decide
 from lathe.training.advice.places.engines import require_engine, search_in_engine
 from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.advice.places.recall import find_nearest
+from lathe.training.advice.request import AdviceRequest
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample
@@ -63,7 +64,7 @@ def test_a_verified_decision_says_what_the_engine_found(drawn, monkeypatch):
     pytest.importorskip("faiss")
     monkeypatch.setattr(decision, "CHAIN_BYTES", 0)
     sample = build_vector_sample(RowSample([], drawn[0], 3000, 0, 0.0), drawn[0])
-    decided = decide(PlaceGoal(PLACES["faiss"], 30_000, verify=True), sample, no_progress)
+    decided = decide(AdviceRequest(source="vectors.npy", place="faiss", rows=30_000, verify=True), sample, no_progress)
     assert decided.checks
     for check in decided.checks:
         assert abs(check.recall - check.computed) < 0.03

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lathe.training.advice.evidence import MIN_ROWS, Evidence, measure_evidence
-from lathe.training.advice.places.databases import PLACES, NamedSource
-from lathe.training.advice.places.decision import PlaceDecision, PlaceGoal, decide
+from lathe.training.advice.places.decision import PlaceDecision, decide
 from lathe.training.advice.places.engines import require_engine
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.advice.sample import (
@@ -110,9 +109,7 @@ def advise(
         failures, described = list(encoding.list_remarks()), encoding.encoder.describe()
         measuring = part_of(on_progress, ENCODED, 1.0)
 
-    named = NamedSource(request.source.location, row_sample.vectors is None, request.encoder, request.fit)
-    goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall, named, request.verify)
-    decision = decide(goal, sample, part_of(measuring, 0.0, DECIDED if request.evidence else 1.0), request.seed)
+    decision = decide(request, sample, part_of(measuring, 0.0, DECIDED if request.evidence else 1.0))
     on_decision(decision)
     measured = measure_evidence(sample, request.seed, part_of(measuring, DECIDED, 1.0)) if request.evidence else None
     return Advice(

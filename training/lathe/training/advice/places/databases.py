@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -21,10 +21,11 @@ from lathe.training.advice.places.forms import (
     Place,
     PlaceCost,
     StoredForm,
+    Structure,
     list_reductions,
 )
 from lathe.training.advice.places.recall import K
-from lathe.training.advice.request import Metric, PlaceName
+from lathe.training.advice.request import AdviceRequest
 
 PAGE = 8192 - 24 - 8
 """Bytes of a page of PostgreSQL for the tuples of an HNSW index: without its header and pgvector's opaque data."""
@@ -54,7 +55,10 @@ TEMPLATES = Environment(
 def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
     """Yield what pgvector can search of vectors of so many dimensions, the full vectors first."""
     full, column = StoredForm("float32", dimensions), f"vector({dimensions})"
-    yield Candidate(full, None, column if dimensions <= MAX_INDEXED["vector"] else f"{column} without an index")
+    if dimensions <= MAX_INDEXED["vector"]:
+        yield Candidate(full, None, column)
+    else:
+        yield Candidate(full, None, f"{column} without an index", structure=Structure.NONE)
     if dimensions <= MAX_INDEXED["halfvec"]:
         yield Candidate(StoredForm("float16", dimensions), full, f"an index of halfvec({dimensions})", column)
     bits = StoredForm("bit", dimensions)
@@ -80,7 +84,7 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
     # PostgreSQL aligns tuples to 8 bytes; each has a line pointer of 4.
     entry = _align(72 + stored) + 4 + _align(neighbours) + 4
     pages = math.ceil(rows / max(PAGE // entry, 1)) if entry <= PAGE else rows * 2
-    if candidate.words.endswith("without an index"):
+    if candidate.structure is Structure.NONE:
         return PlaceCost(stored * rows, 0, 0)
     # An index over an expression has no column of its own.
     column = 0 if candidate.beside is not None and not candidate.form.chain_steps else stored * rows
@@ -113,26 +117,26 @@ def _align(size: int) -> int:
 # Places that keep the vectors that are searched in memory, and the full ones on the disk.
 
 
-def _measure_graph(candidate: Candidate, rows: int) -> PlaceCost:
+STRUCTURE_BYTES = {Structure.GRAPH: GRAPH_LINK_BYTES, Structure.LISTS: 8, Structure.NONE: 0}
+"""Bytes for each vector of its links in a graph, or of its id in a list of an inverted file."""
+
+
+def _measure_index(candidate: Candidate, rows: int) -> PlaceCost:
     beside = 0 if candidate.beside is None else candidate.beside.bytes * rows
-    # Lists of an inverted file hold the ids of their vectors, a graph its links.
-    links = 8 if "ivf" in candidate.setting.lower() else GRAPH_LINK_BYTES
-    return PlaceCost((candidate.form.bytes + candidate.added) * rows, links * rows, beside)
+    structure = STRUCTURE_BYTES[candidate.structure]
+    return PlaceCost((candidate.form.bytes + candidate.added) * rows, structure * rows, beside)
 
 
 def _measure_refined(candidate: Candidate, rows: int) -> PlaceCost:
     """Compute the bytes of a candidate where vectors that rank others are in the index, which is in memory."""
     in_index = 0 if candidate.beside is None or candidate.form.steps else candidate.beside.bytes
-    cost = _measure_graph(candidate, rows)
+    cost = _measure_index(candidate, rows)
     return PlaceCost(cost.data + in_index * rows, cost.graph, 0 if in_index else cost.beside)
 
 
-def _measure_flat(candidate: Candidate, rows: int) -> PlaceCost:
-    beside = 0 if candidate.beside is None else candidate.beside.bytes * rows
-    return PlaceCost(candidate.form.bytes * rows, 0, beside)
-
-
-def _list_reduced(dimensions: int, element: Element, beside: StoredForm, words: str) -> Iterator[Candidate]:
+def _list_reduced(
+    dimensions: int, element: Element, beside: StoredForm, words: str, setting: str = ""
+) -> Iterator[Candidate]:
     """Yield one candidate for each reduced number of dimensions, largest first.
     A chain of transforms reduces the vectors, and the place stores them in its own element type. Before one scale for
     all coordinates, the chain rotates them too, because principal axes differ in scale.
@@ -142,10 +146,11 @@ def _list_reduced(dimensions: int, element: Element, beside: StoredForm, words: 
         element: how the place stores a coordinate.
         beside: form of the full vectors, by which candidates are ranked.
         words: name of the form, with `{size}` for the dimensions.
+        setting: what the place's template sets to store the reduced vectors.
     """
     for size, steps in list_reductions(dimensions):
         steps = f"{steps},{FOR_ONE_SCALE}" if element in ("int8", "range7") else steps
-        yield Candidate(StoredForm(element, size, steps), beside, words.format(size=size), "full vectors")
+        yield Candidate(StoredForm(element, size, steps), beside, words.format(size=size), "full vectors", setting)
 
 
 def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
@@ -169,7 +174,7 @@ def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
     if dimensions % 4 == 0:
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 4)
         yield Candidate(form, full, "product quantization x16", disk, "product")
-    yield from _list_reduced(dimensions, "range7", full, "{size} dimensions in int8")
+    yield from _list_reduced(dimensions, "range7", full, "{size} dimensions in int8", "scalar")
 
 
 def _list_elasticsearch(dimensions: int) -> Iterator[Candidate]:
@@ -237,22 +242,22 @@ def _list_milvus(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(sq8, None, "HNSW_SQ with SQ8", setting=f"{scalar}}}")
     yield Candidate(sq8, half, "HNSW_SQ with SQ8", "FP16", f'{scalar}, "refine": True, "refine_type": "FP16"}}')
     ivf = 'index_type="IVF_RABITQ", params={"nlist": 1024, "refine": True, "refine_type": "SQ8"}'
-    yield Candidate(bits, sq8, "IVF_RABITQ", "SQ8", ivf)
+    yield Candidate(bits, sq8, "IVF_RABITQ", "SQ8", ivf, structure=Structure.LISTS)
     yield from _list_reduced(dimensions, "sq8", full, "HNSW_SQ of {size} dimensions")
 
 
 def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
     """Yield what LanceDB can store of vectors of so many dimensions, the full vectors first."""
     full = StoredForm("float32", dimensions)
-    yield Candidate(full, None, "vectors without an index")
+    yield Candidate(full, None, "vectors without an index", structure=Structure.NONE)
     yield Candidate(StoredForm("sq8", dimensions), full, "HnswSq", "the column", "HnswSq")
     for bits in (4, 1):  # by inner product, one bit found two thirds of what it finds by the others
         form, words = StoredForm("rabitq", dimensions, bits=bits), f"IvfRq of {bits} bit{'s' * (bits > 1)}"
-        yield Candidate(form, full, words, "the column", "IvfRq", ("cosine", "l2"), added=8)
+        yield Candidate(form, full, words, "the column", "IvfRq", ("cosine", "l2"), 8, Structure.LISTS)
     if dimensions % 16 == 0:
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 16)
-        yield Candidate(form, full, "IvfPq", "the column", "IvfPq")
-    yield from _list_reduced(dimensions, "sq8", full, "HnswSq of {size} dimensions")
+        yield Candidate(form, full, "IvfPq", "the column", "IvfPq", structure=Structure.LISTS)
+    yield from _list_reduced(dimensions, "sq8", full, "HnswSq of {size} dimensions", "HnswSq")
 
 
 def _list_faiss(dimensions: int) -> Iterator[Candidate]:
@@ -267,13 +272,14 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
         form = StoredForm("rabitq", dimensions, bits=bits, lists=256)
         words = f"IVF256,RaBitQ{bits if bits > 1 else ''}"
         setting = f"RR{dimensions},{words},Refine(SQfp16)"
-        yield Candidate(form, half, words, "float16", setting, ("cosine", "l2"), added=8 if bits == 1 else 20)
+        added = 8 if bits == 1 else 20
+        yield Candidate(form, half, words, "float16", setting, ("cosine", "l2"), added, Structure.LISTS)
     if dimensions % 8 == 0:
         form, pq = StoredForm("pq", dimensions, code_bytes=dimensions // 8), f"HNSW16,PQ{dimensions // 8}"
         # Its graph over product codes compares by Euclidean distances, whatever metric it is given.
         yield Candidate(form, None, pq, setting=pq, metrics=("cosine", "l2"))
         yield Candidate(form, half, pq, "float16", f"{pq},Refine(SQfp16)", ("cosine", "l2"))
-    yield from _list_reduced(dimensions, "sq8", half, "HNSW16,SQ8 of {size} dimensions")
+    yield from _list_reduced(dimensions, "sq8", half, "HNSW16,SQ8 of {size} dimensions", "HNSW16,SQ8")
 
 
 def _list_codes(dimensions: int, beside: StoredForm | None, beside_words: str) -> Iterator[Candidate]:
@@ -292,81 +298,66 @@ def _list_lathe(dimensions: int) -> Iterator[Candidate]:
 
 def _list_memory(dimensions: int) -> Iterator[Candidate]:
     """Yield what arrays in memory can store of vectors of so many dimensions, the full vectors first."""
-    yield Candidate(StoredForm("float32", dimensions), None, "float32")
-    yield Candidate(StoredForm("float16", dimensions), None, "float16")
+    flat = Structure.NONE
+    yield Candidate(StoredForm("float32", dimensions), None, "float32", structure=flat)
+    yield Candidate(StoredForm("float16", dimensions), None, "float16", structure=flat)
     for size, steps in list_reductions(dimensions):
-        yield Candidate(StoredForm("float16", size, steps), None, f"{size} dimensions in float16")
-    yield from _list_codes(dimensions, None, "")
+        yield Candidate(StoredForm("float16", size, steps), None, f"{size} dimensions in float16", structure=flat)
+    yield from (replace(candidate, structure=flat) for candidate in _list_codes(dimensions, None, ""))
 
 
 PLACES = {
     place.name: place
     for place in (
-        Place("lathe", "an index of Lathe", "memory", _list_lathe, _measure_graph),
+        Place("lathe", "an index of Lathe", "memory", _list_lathe, _measure_index),
         Place("pgvector", "pgvector", "total", _list_pgvector, _measure_pgvector),
         Place("vectorchord", "VectorChord", "total", _list_vectorchord, _measure_vectorchord, computed=True),
-        Place("qdrant", "Qdrant", "memory", _list_qdrant, _measure_graph),
-        Place("elasticsearch", "Elasticsearch", "memory", _list_elasticsearch, _measure_graph, computed=True),
-        Place("opensearch", "OpenSearch", "memory", _list_opensearch, _measure_graph, computed=True),
+        Place("qdrant", "Qdrant", "memory", _list_qdrant, _measure_index),
+        Place("elasticsearch", "Elasticsearch", "memory", _list_elasticsearch, _measure_index, computed=True),
+        Place("opensearch", "OpenSearch", "memory", _list_opensearch, _measure_index, computed=True),
         Place("milvus", "Milvus", "memory", _list_milvus, _measure_refined, computed=True),
-        Place("lancedb", "LanceDB", "memory", _list_lancedb, _measure_graph),
-        Place("weaviate", "Weaviate", "memory", _list_weaviate, _measure_graph, computed=True),
-        Place("redis", "Redis", "memory", _list_redis, _measure_graph, computed=True),
+        Place("lancedb", "LanceDB", "memory", _list_lancedb, _measure_index),
+        Place("weaviate", "Weaviate", "memory", _list_weaviate, _measure_index, computed=True),
+        Place("redis", "Redis", "memory", _list_redis, _measure_index, computed=True),
         Place("faiss", "FAISS", "memory", _list_faiss, _measure_refined),
-        Place("memory", "arrays in memory", "memory", _list_memory, _measure_flat),
+        Place("memory", "arrays in memory", "memory", _list_memory, _measure_index),
     )
 }
 """Places by the name that users give."""
 
 
-@dataclass(frozen=True)
-class NamedSource:
-    """A source of rows as commands name it.
-
-    Attributes:
-        name: path or name.
-        texts: whether it holds texts.
-        encoder: encoder of the texts; None for the default one.
-        chain: name under which the caller fits the chain; None lets the lines fit one, by a name that says what it is.
-    """
-
-    name: str = "vectors.npy"
-    texts: bool = False
-    encoder: str | None = None
-    chain: str | None = None
-
-
 def write_commands(
-    place: PlaceName, candidate: Candidate, multiple: int, dimensions: int, metric: Metric, source: NamedSource
+    request: AdviceRequest, candidate: Candidate, multiple: int, dimensions: int, texts: bool = False
 ) -> tuple[str, ...]:
-    """Write the lines that set up a place with a candidate.
+    """Write the lines that set up the place of a request with a candidate.
 
     Args:
-        place: name of the place.
+        request: place, metric and source. If the caller fits the chain by the name `fit`, the lines do not fit one.
         candidate: form to search, and what stands beside it.
         multiple: number of candidates of a search that the full vectors rank, as a multiple of ten; 1 ranks none.
         dimensions: dimensions of the full vectors.
-        metric: how vectors are compared.
-        source: the vectors or texts.
+        texts: whether the source holds texts.
     """
+    place, source = request.place, request.source.location
     values = {
         "place": place,
         "form": candidate.form,
         "setting": candidate.setting,
+        "lists": candidate.structure is Structure.LISTS,
         "chain": bool(candidate.form.chain_steps),
         "rotated": bool(candidate.form.rotation),
         # Such as pca192 or codes96: another decision must not search through this one's chain.
-        "name": source.chain or re.sub(r",center=none|\W", "", candidate.form.chain_steps),
-        "fitted": source.chain is not None,
+        "name": request.fit or re.sub(r",center=none|\W", "", candidate.form.chain_steps),
+        "fitted": request.fit is not None,
         "multiple": multiple,
         "count": K * multiple,
         "d": dimensions,
-        "metric": metric,
-        "texts": source.texts,
-        "source": shlex.quote(source.name),
-        "encoder": f" --encoder {shlex.quote(source.encoder)}" if source.encoder else "",
+        "metric": request.metric,
+        "texts": texts,
+        "source": shlex.quote(source),
+        "encoder": f" --encoder {shlex.quote(request.encoder)}" if request.encoder else "",
         # A source of vectors in another form than .npy has to be written as one first.
-        "vectors": source.name if source.name.endswith(".npy") and not source.texts else "vectors.npy",
+        "vectors": source if source.endswith(".npy") and not texts else "vectors.npy",
     }
     templates = [f"{place}.j2"] if place in ("pgvector", "vectorchord") else ["prepare.j2", f"{place}.j2"]
     return tuple(line for name in templates for line in TEMPLATES.get_template(name).render(values).splitlines())

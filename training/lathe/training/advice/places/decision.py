@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from lathe.training.advice.places.databases import NamedSource, write_commands
+from lathe.training.advice.places.databases import PLACES, write_commands
 from lathe.training.advice.places.engines import find_engine, search_in_engine
 from lathe.training.advice.places.forms import Candidate, FormSearch, Place, PlaceCost, StoredForm
 from lathe.training.advice.places.recall import (
@@ -18,7 +18,7 @@ from lathe.training.advice.places.recall import (
     extrapolate,
     find_nearest,
 )
-from lathe.training.advice.request import DEFAULT_RECALL, Metric
+from lathe.training.advice.request import AdviceRequest, Metric, PlaceName
 from lathe.training.advice.sample import Sample
 from lathe.training.errors import AdviceError
 from lathe.training.reporting.text import format_bytes
@@ -37,27 +37,6 @@ WORTH_A_CHAIN = 0.25
 """Minimum share of the bytes that a chain must save, compared with a setting of the place alone."""
 CHAIN_BYTES = 10**9
 """Minimum bytes of the vectors as they are for which a chain is advised: what fits into any memory is not worth one."""
-
-
-@dataclass(frozen=True)
-class PlaceGoal:
-    """What is to be stored where.
-
-    Attributes:
-        place: the place.
-        rows: number of rows in production; None for those of the source.
-        metric: how vectors are compared.
-        recall: share of the ten nearest rows that a search must find.
-        source: the vectors or texts, as the commands name them.
-        verify: whether the engine of the place stores what is chosen, from the sample, and is searched.
-    """
-
-    place: Place
-    rows: int | None = None
-    metric: Metric = "cosine"
-    recall: float = DEFAULT_RECALL
-    source: NamedSource = NamedSource()
-    verify: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,29 +127,29 @@ class PlaceDecision:
     checks: list[EngineCheck] = field(default_factory=list)
 
 
-def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0) -> PlaceDecision:
+def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> PlaceDecision:
     """Decide which form of the vectors a database should store.
     The bytes and the expected recall of every form that it can hold are measured on the sample, and the decision is
     returned as a sentence, commands and all options.
 
     Args:
-        goal: what is to be stored where.
+        request: place, rows, metric, recall, source, and whether the engine of the place is asked too.
         sample: vectors; held-out ones search the others.
         on_progress: called with progress in [0, 1] and a message.
-        seed: seed of the intervals.
     """
-    rows = goal.rows or sample.row_sample.rows
+    place, rows = PLACES[request.place], request.rows or sample.row_sample.rows
     # Rows of zeros have no nearest rows by cosine.
     base, queries = (vectors[vectors.any(axis=1)] for vectors in (sample.fit, sample.heldout[:QUERIES]))
     if len(base) + len(queries) < MIN_ROWS:
         sentence = (
-            f"For {goal.place.title}, nothing can be decided from {len(base) + len(queries):,} distinct rows: "
+            f"For {place.title}, nothing can be decided from {len(base) + len(queries):,} distinct rows: "
             f"{MIN_ROWS:,} are needed."
         )
-        return PlaceDecision(goal.place.name, rows, goal.metric, goal.recall, sentence)
+        return PlaceDecision(request.place, rows, request.metric, request.recall, sentence)
 
-    search = FormSearch(base, queries, goal.metric)
-    options, notes = _measure_options(goal, rows, search, on_progress, seed)
+    search = FormSearch(base, queries, request.metric)
+    texts = sample.row_sample.vectors is None
+    options, notes = _measure_options(request, rows, search, texts, on_progress)
     before, other_options = options[0], sorted(options[1:], key=lambda option: option.counted)
     chosen, simpler = _choose(before, other_options)
     if chosen is not None and chosen.takes_chain and before.counted < CHAIN_BYTES:
@@ -179,7 +158,8 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
             "is not worth a chain to fit and keep."
         )
         chosen, simpler = simpler, None
-    checks = [_check_option(goal, search, option) for option in (chosen, simpler) if option is not None and goal.verify]
+    to_check = [option for option in (chosen, simpler) if option is not None and request.verify]
+    checks = [_check_option(request.place, search, option) for option in to_check]
     notes += [
         f"Verified in {check.engine}: {check.words} found {check.recall:.3f} of the {K} nearest among the "
         f"{check.rows:,} sampled rows, {check.computed:.3f} were expected of it."
@@ -187,11 +167,11 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
     ]
 
     return PlaceDecision(
-        place=goal.place.name,
+        place=request.place,
         rows=rows,
-        metric=goal.metric,
-        goal=goal.recall,
-        sentence=_write_sentence(goal, rows, before, chosen, simpler, other_options),
+        metric=request.metric,
+        goal=request.recall,
+        sentence=_write_sentence(place, request.recall, rows, before, chosen, simpler, other_options),
         commands=chosen.commands if chosen else (),
         chosen=chosen,
         simpler=simpler,
@@ -204,36 +184,37 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
     )
 
 
-def _check_option(goal: PlaceGoal, search: FormSearch, option: Option) -> EngineCheck:
+def _check_option(place: PlaceName, search: FormSearch, option: Option) -> EngineCheck:
     """Store the sampled rows as an option says in the engine of the place, search them, and return what was found."""
-    measured = search_in_engine(goal.place.name, option.candidate, option.multiple, search)
+    measured = search_in_engine(place, option.candidate, option.multiple, search)
     hits = (measured.found[:, :, None] == find_nearest(search.exact)[:, None, :]).any(axis=1)
-    engine, rows = find_engine(goal.place.name) or "", len(search.rows)
+    engine, rows = find_engine(place) or "", len(search.rows)
     return EngineCheck(
         _describe(option), engine, rows, float(hits.mean()), option.recall.sampled, measured.bytes / rows
     )
 
 
 def _measure_options(
-    goal: PlaceGoal, rows: int, search: FormSearch, on_progress: Progress, seed: int
+    request: AdviceRequest, rows: int, search: FormSearch, texts: bool, on_progress: Progress
 ) -> tuple[list[Option], list[str]]:
     """Measure the bytes and the expected recall of all forms that a database can hold.
     Return the options in the order of its candidates, and notes on those that could not be measured.
     """
+    place = PLACES[request.place]
     sampled, dimensions = search.rows.shape
     part = sampled // PART
-    candidates = [candidate for candidate in goal.place.list_candidates(dimensions) if goal.metric in candidate.metrics]
+    candidates = [candidate for candidate in place.list_candidates(dimensions) if request.metric in candidate.metrics]
     exact = search.exact
     # Full vectors give the truth: among all sampled rows, and among a quarter as a check.
     nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
     by_form: dict[StoredForm, list[ExpectedRecall]] = {}
     options: list[Option] = []
     notes: list[str] = []
-    if goal.place.computed:
-        notes.append(f"{goal.place.title} itself was not run: its forms are computed as its makers describe them.")
+    if place.computed:
+        notes.append(f"{place.title} itself was not run: its forms are computed as its makers describe them.")
 
     for done, candidate in enumerate(candidates):
-        on_progress(done / len(candidates), f"{goal.place.title}: {candidate.words}")
+        on_progress(done / len(candidates), f"{place.title}: {candidate.words}")
         # Several candidates store one form beside other full vectors; its scores are the same.
         if candidate.form not in by_form:
             try:
@@ -242,7 +223,7 @@ def _measure_options(
                 notes.append(f"{candidate.words} was not measured: {error}.")
                 continue
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
-            expected = [extrapolate(*both, sampled, rows, seed) for both in counts]
+            expected = [extrapolate(*both, sampled, rows, request.seed) for both in counts]
             # More candidates that are ranked by the full vectors do not find fewer rows.
             by_form[candidate.form] = list(accumulate(expected, lambda fewer, more: bound_recall(max, more, fewer)))
 
@@ -251,7 +232,7 @@ def _measure_options(
             # Candidates that are ranked by a form are not found more often than that form finds rows by itself.
             ranking = by_form[candidate.beside][0]
             expected = [expected[0], *(bound_recall(min, ranked, ranking) for ranked in expected[1:])]
-        option = _build_option(goal, rows, dimensions, candidate, expected)
+        option = _build_option(request, rows, dimensions, candidate, expected, texts)
         # The first candidate stores the vectors as they are: there is nothing to carry out.
         options.append(option if options else replace(option, commands=()))
 
@@ -261,37 +242,44 @@ def _measure_options(
             "many. Beyond ten times, a sample cannot tell how much is lost, so that the interval is wide. "
             f"To search {math.ceil(rows / SURE_FACTOR):,} sampled rows would settle it (--sample-rows)."
         )
-    on_progress(1.0, f"{goal.place.title}: measured")
+    on_progress(1.0, f"{place.title}: measured")
     return options, notes
 
 
 def _build_option(
-    goal: PlaceGoal, rows: int, dimensions: int, candidate: Candidate, expected: Sequence[ExpectedRecall]
+    request: AdviceRequest,
+    rows: int,
+    dimensions: int,
+    candidate: Candidate,
+    expected: Sequence[ExpectedRecall],
+    texts: bool,
 ) -> Option:
-    """Build the option of a form, ranking as few candidates by the full vectors as reach the goal's recall.
+    """Build the option of a form, ranking as few candidates by the full vectors as reach the recall asked for.
     If no number reaches it, as many as allowed are ranked.
 
     Args:
-        goal: what is to be stored where.
+        request: place, metric, recall and source.
         rows: number of rows to store.
         dimensions: dimensions of the full vectors.
         candidate: the form.
         expected: recall to expect, by position in `CANDIDATES`.
+        texts: whether the source holds texts.
     """
     allowed = len(CANDIDATES) if candidate.beside is not None else 1
-    reaching = [position for position in range(allowed) if expected[position].low >= goal.recall]
+    reaching = [position for position in range(allowed) if expected[position].low >= request.recall]
     position = reaching[0] if reaching else allowed - 1
-    cost = goal.place.measure(candidate, rows)
+    place = PLACES[request.place]
+    cost = place.measure(candidate, rows)
     multiple = CANDIDATES[position]
     return Option(
         candidate=candidate,
         multiple=multiple,
         bytes=cost,
-        counted=cost.count(goal.place.counted),
+        counted=cost.count(place.counted),
         recall=expected[position],
         alone=expected[0],
         reaches=bool(reaching),
-        commands=write_commands(goal.place.name, candidate, multiple, dimensions, goal.metric, goal.source),
+        commands=write_commands(request, candidate, multiple, dimensions, texts),
     )
 
 
@@ -321,7 +309,8 @@ def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | N
 
 
 def _write_sentence(
-    goal: PlaceGoal,
+    place: Place,
+    recall: float,
     rows: int,
     before: Option,
     chosen: Option | None,
@@ -331,17 +320,17 @@ def _write_sentence(
     """Return the decision as one or two sentences.
     They say what to store, its bytes and its recall, and what a simpler option without a chain would take.
     """
-    where = f"In {goal.place.title}"
+    where = f"In {place.title}"
     if chosen is None:
         settings = [option for option in other_options if not option.takes_chain]
         best = max(settings, key=lambda option: option.recall.value, default=None)
         tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
         return (
             f"{where}, leave the vectors as they are ({format_bytes(before.counted)}): no setting that was tried saves "
-            f"{MIN_SAVING:.0%} and is sure to find {goal.recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
+            f"{MIN_SAVING:.0%} and is sure to find {recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
         )
 
-    memory = " of memory" if goal.place.counted == "memory" else ""
+    memory = " of memory" if place.counted == "memory" else ""
     saved = 1 - chosen.counted / before.counted
     sentence = (
         f"{where}, store {_describe(chosen)}: {format_bytes(chosen.counted)}{memory} in place of "

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.advice.places.forms import Candidate, FormSearch
+from lathe.training.advice.places.forms import Candidate, FormSearch, Structure
 from lathe.training.advice.places.recall import K
-from lathe.training.advice.request import Metric, PlaceName
+from lathe.training.advice.request import PlaceName
 from lathe.training.errors import AdviceError
-from lathe.transforms.vectors import FloatArray
 
 EF = 400
 """Candidates of a graph's search: so many that it finds nearly what a search of all rows would."""
@@ -81,8 +80,9 @@ def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, sear
     # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
     in_store, limit = (1, K * multiple) if form.steps else (multiple, K)
     run = {"qdrant": _search_qdrant, "lancedb": _search_lancedb, "faiss": _search_faiss}[place]
+    stored = FormSearch(rows, queries, search.metric)
     with tempfile.TemporaryDirectory() as folder:
-        found, size = run(Path(folder), candidate, _Vectors(rows, queries, search.metric), in_store, limit)
+        found, size = run(Path(folder), candidate, stored, in_store, limit)
 
     positions = np.full((len(queries), limit), -1, np.int64)
     for position, ids in enumerate(found):
@@ -91,14 +91,6 @@ def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, sear
         scores = np.where(positions >= 0, np.take_along_axis(search.exact, np.maximum(positions, 0), axis=1), -np.inf)
         positions = np.take_along_axis(positions, np.argsort(-scores, axis=1)[:, :K], axis=1)
     return EngineSearch(positions, size)
-
-
-class _Vectors(NamedTuple):
-    """Vectors as a store gets them: rows `(n, d)`, queries `(q, d)`, and how they are compared."""
-
-    rows: FloatArray
-    queries: FloatArray
-    metric: Metric
 
 
 _Found = tuple[list[list[int]], int]
@@ -110,11 +102,11 @@ def _count_bytes(folder: Path, is_counted: Callable[[str], bool]) -> int:
     return sum(path.stat().st_blocks * 512 for path in paths if is_counted(str(path.relative_to(folder))))
 
 
-def _search_qdrant(folder: Path, candidate: Candidate, vectors: _Vectors, multiple: int, limit: int) -> _Found:
+def _search_qdrant(folder: Path, candidate: Candidate, vectors: FormSearch, multiple: int, limit: int) -> _Found:
     import qdrant_edge as qdrant
 
-    rows, queries, metric = vectors
-    setting = "scalar" if candidate.form.steps else candidate.setting
+    rows, queries, metric = vectors.rows, vectors.queries, vectors.metric
+    setting = candidate.setting
     quantization: Any = None
     if setting == "scalar":
         quantization = qdrant.ScalarQuantizationConfig(type=qdrant.ScalarType.Int8)
@@ -157,17 +149,17 @@ def _search_qdrant(folder: Path, candidate: Candidate, vectors: _Vectors, multip
     return found, _count_bytes(folder, lambda path: searched in path or "vector_index" in path)
 
 
-def _search_lancedb(folder: Path, candidate: Candidate, vectors: _Vectors, multiple: int, limit: int) -> _Found:
+def _search_lancedb(folder: Path, candidate: Candidate, vectors: FormSearch, multiple: int, limit: int) -> _Found:
     import lancedb
     import lancedb.index as indexes
     import pyarrow
 
-    rows, queries, metric = vectors
+    rows, queries, metric = vectors.rows, vectors.queries, vectors.metric
     distance: Any = {"cosine": "cosine", "ip": "dot", "l2": "l2"}[metric]
     column = pyarrow.FixedSizeListArray.from_arrays(np.ascontiguousarray(rows, np.float32).ravel(), rows.shape[1])
     data = pyarrow.table({"id": np.arange(len(rows)), "full": column})
     table = lancedb.connect(folder).create_table("items", data)
-    kind = "HnswSq" if candidate.form.steps else candidate.setting
+    kind = candidate.setting
     if kind:
         index: Any = {
             "HnswSq": lambda: indexes.HnswSq(distance_type=distance, num_partitions=1),
@@ -178,24 +170,25 @@ def _search_lancedb(folder: Path, candidate: Candidate, vectors: _Vectors, multi
     found = []
     for query in queries:
         search: Any = table.search(query, vector_column_name="full").distance_type(distance).limit(limit)
-        search = search.ef(EF) if kind == "HnswSq" else search.nprobes(LISTS)
+        search = search.nprobes(LISTS) if candidate.structure is Structure.LISTS else search.ef(EF)
         if multiple > 1:
             search = search.refine_factor(multiple)
         found.append(search.select(["id", "_distance"]).to_arrow()["id"].to_pylist())
     return found, _count_bytes(folder, lambda path: "_indices" in path)
 
 
-def _search_faiss(folder: Path, candidate: Candidate, vectors: _Vectors, multiple: int, limit: int) -> _Found:
+def _search_faiss(folder: Path, candidate: Candidate, vectors: FormSearch, multiple: int, limit: int) -> _Found:
     import faiss
 
-    rows, queries, metric = vectors
-    kind = candidate.setting or "HNSW16,SQ8"
+    rows, queries, metric = vectors.rows, vectors.queries, vectors.metric
+    kind = candidate.setting
     faiss_metric = faiss.METRIC_INNER_PRODUCT if metric == "ip" else faiss.METRIC_L2
     index: Any = faiss.index_factory(rows.shape[1], kind, faiss_metric)
     index.train(rows)
     index.add(rows)
     parameters: Any = faiss.ParameterSpace()
-    parameters.set_index_parameter(index, *(("nprobe", LISTS) if "IVF" in kind else ("efSearch", EF)))
+    parameter = ("nprobe", LISTS) if candidate.structure is Structure.LISTS else ("efSearch", EF)
+    parameters.set_index_parameter(index, *parameter)
     if "Refine" in kind:
         parameters.set_index_parameter(index, "k_factor_rf", multiple)
     _, found = index.search(queries, limit)

@@ -5,6 +5,7 @@ A candidate is a form to search and what stands beside it, with their bytes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
@@ -169,9 +170,7 @@ class FormSearch:
         return self._compare(*_store(form, rows, queries))
 
     def transform(self, steps: str) -> tuple[FloatArray, FloatArray]:
-        """Return the rows and the queries after a chain of transforms with these steps, which is fitted on the rows.
-        Each is fitted once and cached.
-        """
+        """Return the rows and queries after a chain of transforms with these steps, fitted on the rows and cached."""
         if steps not in self._transformed:
             chain = self._fit(steps, self.rows)
             self._transformed[steps] = chain.floats(self.rows), chain.transform_queries(self.queries)
@@ -263,6 +262,14 @@ Counted = Literal["total", "memory"]
 """Which bytes are compared: all, or those that should be in memory."""
 
 
+class Structure(Enum):
+    """What a place builds over the vectors that are searched."""
+
+    GRAPH = auto()
+    LISTS = auto()
+    NONE = auto()
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One way to store vectors in a place.
@@ -275,6 +282,7 @@ class Candidate:
         setting: what the place's template in `snippets` sets to get this form.
         metrics: ways to compare vectors for which the place has it.
         added: bytes that the place adds to each searched vector, such as a factor.
+        structure: what is searched: a graph, the lists of an inverted file, or all vectors.
     """
 
     form: StoredForm
@@ -284,6 +292,7 @@ class Candidate:
     setting: str = ""
     metrics: tuple[Metric, ...] = get_args(Metric)
     added: int = 0
+    structure: Structure = Structure.GRAPH
 
 
 @dataclass(frozen=True)
