@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from lathe.training.split_half import compute_reciprocal_ranks, count_scripts, cut_in_two
+from lathe.training.split_half import TextHalves, count_scripts, cut_in_two, rank_halves
 from lathe.transforms import InputError
+from lathe.transforms.chain import Chain
 
 
 def test_cut_in_two_cuts_between_words():
@@ -24,6 +25,11 @@ def test_cut_in_two_cuts_chinese_text_in_the_middle():
     assert first + second == text and abs(len(first) - len(second)) <= 1
 
 
+def ranks(first, second, distractors=None):
+    """Return the reciprocal ranks of halves whose vectors are only normalized."""
+    return rank_halves(Chain([]), TextHalves(first.astype(np.float32), second.astype(np.float32)), distractors)
+
+
 def test_reciprocal_ranks_equal_those_of_ranked_cosines_averaged_over_both_directions():
     random = np.random.default_rng(0)
     first, second = random.standard_normal((2, 30, 5))
@@ -31,15 +37,17 @@ def test_reciprocal_ranks_equal_those_of_ranked_cosines_averaged_over_both_direc
     wanted = [
         (1 / rankdata(-cosines[row])[row] + 1 / rankdata(-cosines[:, row])[row]) / 2 for row in range(30)
     ]  # fmt: skip
-    np.testing.assert_allclose(compute_reciprocal_ranks(first, second), wanted)
+    np.testing.assert_allclose(ranks(first, second), wanted)
+    among_copies = ranks(first, second, distractors=np.concatenate([first, second]).astype(np.float32))
+    assert (among_copies <= 0.5).all(), "the half that searches is among the distractors, and is nearer"
 
 
 def test_reciprocal_ranks_of_equal_vectors_are_those_of_the_average_rank():
-    np.testing.assert_allclose(compute_reciprocal_ranks(np.ones((5, 3)), np.ones((5, 3))), 1 / 3)
+    np.testing.assert_allclose(ranks(np.ones((5, 3)), np.ones((5, 3))), 1 / 3)
 
 
 def test_reciprocal_ranks_of_zero_vectors_are_those_of_the_average_rank():
-    found = compute_reciprocal_ranks(np.zeros((4, 3)), np.eye(4, 3))
+    found = ranks(np.zeros((4, 3)), np.eye(4, 3))
     np.testing.assert_allclose(found, 1 / 2.5)
 
 
@@ -48,8 +56,8 @@ def test_reciprocal_ranks_refuses_vectors_that_are_not_finite(wrong):
     rows = np.ones((5, 3))
     rows[2, 1] = wrong
     for sides in ((rows, np.ones((5, 3))), (np.ones((5, 3)), rows)):
-        with pytest.raises(InputError, match="row 2"):
-            compute_reciprocal_ranks(*sides)
+        with pytest.raises(InputError, match="NaN or inf"):
+            ranks(*sides)
 
 
 def test_count_scripts_returns_the_share_of_texts_in_each_script():

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.advice.debiasing import rank_halves
 from lathe.training.advice.evidence import MIN_LEAD, compare_first_coordinates, find_failing_cuts
 from lathe.training.advice.sizes import REDUCERS, compare_reducers, list_dimensions
+from lathe.training.split_half import rank_halves
 from lathe.transforms import Chain, local_spearman, parse_steps, recall_at_k
 from lathe.transforms.quality import recall_per_row
 
@@ -42,7 +42,7 @@ def test_every_reducer_and_size_is_compared_with_the_full_vectors(make_sample):
     rescored = recall_per_row(before, reduced, 10, 4)
     interval = stats.ttest_1samp(rescored, 0).confidence_interval(0.95)
     assert (trial.rescored_4x.value, trial.rescored_4x.low) == pytest.approx((rescored.mean(), interval.low))
-    assert trial.retrieval == pytest.approx(rank_halves(chain, sample.halves, 8).mean())
+    assert trial.retrieval == pytest.approx(rank_halves(chain, sample.halves, dimensions=8).mean())
     assert trial.loss.value == pytest.approx(100 * (trial.retrieval - full.retrieval))
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lathe.transforms.chain import Chain
 from lathe.transforms.quality import row_slices
-from lathe.transforms.statistics import unit_rows
-from lathe.transforms.vectors import FloatArray, require_finite
+from lathe.transforms.vectors import FloatArray
 
 MIN_WORDS = 4
 """Minimum number of words in a half; shorter halves say too little about the topic of the text."""
@@ -56,24 +56,30 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
     return " ".join(words[:middle]), " ".join(words[middle:])
 
 
-def compute_reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float64]:
-    """Search with each half of a text for its other half, among the halves of all texts, by cosine. Return 1/rank of
-    the other half for each text, `(n,)`, averaged over both directions.
+def rank_halves(
+    chain: Chain, halves: TextHalves, distractors: FloatArray | None = None, dimensions: int | None = None
+) -> NDArray[np.float64]:
+    """Search with each half of a text for its other half, through a chain, and return 1/rank of the other half for each
+    text, `(n,)` in (0, 1], averaged over both directions.
+
+    Queries are mapped as the chain maps queries, and documents are decoded codes if it ends in codes, as a search over
+    stored vectors scores them. A document with the same score as the right one counts half towards its rank.
 
     Args:
-        first: vectors of the first halves, `(n, d)`.
-        second: vectors of the second halves, `(n, d)`, in the same order.
-
-    Returns:
-        `(n,)` float64 in (0, 1]; halves at exactly the same cosine as the right one count half towards its rank.
+        chain: fitted chain of transforms.
+        halves: vectors of the halves of n texts.
+        distractors: further vectors `(m, d)` to search besides the halves of all texts.
+        dimensions: dimensions to cut a nested chain to; None for its own.
 
     Raises:
         InputError: if a vector holds NaN or inf.
     """
-    require_finite(first)
-    require_finite(second)
-    x, y = (unit_rows(torch.from_numpy(np.asarray(half, np.float32))) for half in (first, second))
-    return (_rank_one_way(x, y) + _rank_one_way(y, x)) / 2
+    others = [] if distractors is None else [chain.floats(distractors, dimensions)]
+    reciprocal = np.zeros(len(halves.first))
+    for queries, documents in ((halves.first, halves.second), (halves.second, halves.first)):
+        searched = np.concatenate([chain.floats(documents, dimensions), *others])
+        reciprocal += _rank_one_way(*map(torch.from_numpy, (chain.transform_queries(queries, dimensions), searched)))
+    return reciprocal / 2
 
 
 def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
@@ -82,7 +88,7 @@ def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.
 
     Args:
         queries: `(n, d)`.
-        documents: `(n, d)`.
+        documents: `(n or more, d)`.
     """
     reciprocal = np.empty(len(queries))
     for rows in row_slices(len(queries)):

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lathe.training.advice.sample import MIN_HALVES, Sample
 from lathe.training.comparison import Interval, choose_cheapest, compare
-from lathe.training.split_half import TextHalves, compute_reciprocal_ranks
+from lathe.training.split_half import rank_halves
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.quality import recall_at_k
@@ -140,18 +140,6 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
     """
     r2_loses = r2_gain is not None and r2_gain.sign < 0
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not r2_loses else by_halves
-
-
-def rank_halves(chain: Chain, halves: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
-    """Search with each half of a text for its other half, among the halves of all texts, as a chain of transforms maps
-    them. Return the reciprocal rank of the other half for each text, `(n,)`, averaged over both directions.
-
-    Args:
-        chain: fitted chain.
-        halves: vectors of the halves of n texts.
-        dimensions: dimensions to cut a nested chain to; None for its own.
-    """
-    return compute_reciprocal_ranks(chain.floats(halves.first, dimensions), chain.floats(halves.second, dimensions))
 
 
 def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from lathe.training.advice.debiasing import GEOMETRY_ROWS, rank_halves
+from lathe.training.advice.debiasing import GEOMETRY_ROWS
 from lathe.training.advice.sample import Sample
 from lathe.training.comparison import Interval, mean_interval
+from lathe.training.split_half import rank_halves
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
@@ -93,7 +94,7 @@ def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> R
     def measure(reducer: str, chain: Chain, size: int | None) -> ReducerTrial:
         """Measure a fitted chain of transforms, cut to a number of dimensions, against the debiased held-out rows."""
         after = chain.floats(heldout, size)
-        ranks = None if sample.halves is None else rank_halves(chain, sample.halves, size)
+        ranks = None if sample.halves is None else rank_halves(chain, sample.halves, dimensions=size)
         return ReducerTrial(
             reducer=reducer,
             dimensions=int(after.shape[1]),

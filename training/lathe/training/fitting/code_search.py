@@ -14,13 +14,12 @@ from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.sources.source import Source, open_source
-from lathe.training.split_half import TextHalves, cut_in_two
+from lathe.training.split_half import TextHalves, cut_in_two, rank_halves
 from lathe.transforms.base import view_through
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import row_slices
 from lathe.transforms.statistics import Moments, moments_of
 from lathe.transforms.vectors import FloatArray, Vectors
 
@@ -222,7 +221,7 @@ def search_codes(
     not_tried: dict[str, str] = {}
     judge: Judge
     if isinstance(halves, TextHalves):
-        chosen_by, judge = "split-half retrieval", partial(rank_halves, halves=halves, heldout=heldout)
+        chosen_by, judge = "split-half retrieval", partial(rank_halves, halves=halves, distractors=heldout)
         if codes.bytes <= min(MAX_ROTATED_BYTES, dimensions // 8):
             candidates.append({"weighting": 0.0, "bits": 1, "rotation": "random"})
     else:
@@ -312,25 +311,6 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     step = ProductCoding(codes.bytes, **parameters)
     query_moments = None if queries is None else moments_of(_view_through(queries, before.query_chain()))
     return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=query_moments)], chain.normalize)
-
-
-def rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArray[np.float64]:
-    """Search with each half of a text for its other half, among the byte codes of all such halves and of the held-out
-    rows. Return the reciprocal rank of the other half for each text, `(n,)`, averaged over both directions.
-    """
-    # Documents are decoded codes, as a search over stored codes scores them. Queries stay floats.
-    distractors = chain.floats(heldout)
-    reciprocal_ranks = np.zeros(len(halves.first))
-    for query_halves, document_halves in ((halves.first, halves.second), (halves.second, halves.first)):
-        queries = torch.from_numpy(chain.transform_queries(query_halves))
-        documents = torch.from_numpy(np.concatenate([chain.floats(document_halves), distractors]))
-        for rows in row_slices(len(queries)):
-            scores = queries[rows] @ documents.T  # (block, n halves + m held-out rows); text i's half is column i
-            own = scores[torch.arange(len(scores)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
-            # Equal codes have equal scores: a tie counts half.
-            nearer = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
-            reciprocal_ranks[rows] += (0.5 / (1 + nearer.double())).numpy()
-    return reciprocal_ranks
 
 
 def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[str, Judge]:
