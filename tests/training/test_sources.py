@@ -67,8 +67,8 @@ def read_error_message(written: str, rows: int = 1024) -> str:
 
 
 def names_row(message: str, row: int) -> bool:
-    """Return whether a message names a row by its number, from 0, or by its line, from 1."""
-    return bool(re.search(rf"\b(line {row + 1}|row {row})\b", message))
+    """Return whether a message names the row at an index by its number or line, from 1 on."""
+    return bool(re.search(rf"\b(line|row) {row + 1}\b", message))
 
 
 @pytest.fixture
@@ -181,7 +181,25 @@ def test_nulls_are_named_and_the_index_of_a_pandas_table_is_no_field(tmp_path):
     assert "'text' is null" in read_error_message(write_jsonl(tmp_path / "t.jsonl", [{"text": None}]))
     pandas.DataFrame({"text": TEXTS[:2]}, index=["x", "y"]).to_parquet(tmp_path / "p.parquet")
     (batch,) = open_source(str(tmp_path / "p.parquet")).batches()
-    assert batch.records == [{"text": text} for text in TEXTS[:2]]
+    assert list(batch.records) == [{"text": text} for text in TEXTS[:2]]
+
+
+def test_a_null_among_the_texts_of_a_parquet_file_is_named_before_any_row_is_read(tmp_path):
+    path, texts = tmp_path / "a.parquet", ["x"] * 5000
+    texts[4321] = texts[4500] = None
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=1000)
+    with pytest.raises(SourceError, match=r"a\.parquet row 4322: null in the column 'text', which holds texts"):
+        next(open_source(str(path)).batches())
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, write_statistics=False)
+    assert read_error_message(str(path)) == "a.parquet row 4322: null in a source that began with texts"
+
+
+def test_a_column_of_lists_of_texts_holds_neither_texts_nor_vectors(tmp_path):
+    parquet_file = write_parquet(tmp_path / "a.parquet", text=[["a", "b"]])
+    with pytest.raises(SourceError, match=r"the column 'text' holds list<\w+: string>, neither texts nor lists of num"):
+        open_source(parquet_file).kind()
+    for lines in (parquet_file, write_jsonl(tmp_path / "a.jsonl", [{"text": ["a", "b"]}])):
+        assert "a list of 2 texts, neither a text nor a vector" in read_error_message(lines)
 
 
 def test_a_hidden_folder_can_be_a_source(tmp_path):
@@ -221,7 +239,7 @@ def test_a_missing_column_is_refused_with_file_and_the_existing_columns(tmp_path
 def test_a_parquet_column_that_is_not_utf8_is_refused_with_its_file(tmp_path):
     raw = pyarrow.array([b"fine", b"caf\xe9"])
     column = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())  # says it is text
-    assert read_error_message(write_parquet(tmp_path / "a.parquet", text=column)).startswith("a.parquet ")
+    assert read_error_message(write_parquet(tmp_path / "a.parquet", text=column)).startswith("a.parquet: ")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +283,7 @@ def test_rows_that_repeat_a_large_text_are_decompressed_a_few_at_a_time(tmp_path
         "iter_batches",
         lambda file, rows, **options: asked.append(rows) or batches(file, rows, **options),
     )
-    assert sum(1 for _ in parquet._read_records(tmp_path / "a.parquet", "text", 1000, parquet.Span())) == 1000
+    assert sum(map(len, parquet._read_parts(tmp_path / "a.parquet", "text", 1000, parquet.Span()))) == 1000
     assert at_once // 2 < asked[0] <= at_once
 
 

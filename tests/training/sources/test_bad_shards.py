@@ -68,7 +68,7 @@ def no_column(path):
 DAMAGE = {
     "truncated": ("b.npy", truncated, "not a .npy file"),
     "header lost": ("b.npy", header_lost, "not a .npy file"),
-    "nan in its second shard": ("b.npy", not_finite, f"row {LATE}: NaN"),
+    "nan in its second shard": ("b.npy", not_finite, f"row {LATE + 1}: NaN"),
     "other width": ("b.npy", lambda path: as_npy(path, vectors(width=WIDTH + 1)), "vectors 7 wide in a source"),
     "whole numbers": ("b.npy", lambda path: as_npy(path, np.ones((9, WIDTH), np.int64)), "must hold floats"),
     "texts": ("b.jsonl", lambda path: path.write_text('{"text": "a text"}'), "texts in a source of vectors 6 wide"),

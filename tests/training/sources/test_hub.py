@@ -144,8 +144,8 @@ REFUSED = {
     "/en": "news/en has several splits; it has train, test",
     "/en:dev": "news/en:dev has no split 'dev'; it has train, test",
     "/en:train#body": "news/en:train/00000-of-00002 has no column 'body'; it has text, number",
-    "/en:train#number": "row 0: neither a text nor a list of numbers",
-    "/vectors:train": "row 1: neither a text nor a list of numbers in a source that began with texts",
+    "/en:train#number": "row 1: 0, neither a text nor a vector",
+    "/vectors:train": "row 2: null in a source that began with texts",
     "/fr/x/y": "there is no folder .* with a data set",
     ":a:b": "is not a data set of the hub: write hf:DATASET/CONFIG:SPLIT#FIELD",
 }

@@ -1,6 +1,7 @@
 import datetime
 import gc
 import warnings
+from decimal import Decimal
 
 import numpy as np
 import pyarrow.parquet
@@ -111,19 +112,85 @@ def test_rows_may_lack_a_field_that_others_have(tmp_path, suffix):
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [(None, "a"), (1, "a"), (1, 2.5), (1.5, 2**53 + 1), ([], [1]), (2**63, 1), ({}, {"a": 1})],
-    ids=["missing, then text", "number, then text", "whole, then not", "not whole, then large"]
-    + ["empty list, then not", "unsigned, then not", "empty object, then not"],
+    [
+        (None, "a"),
+        (1, 2.5),
+        ([], [1]),
+        ([None], [{"a": 1}]),
+        (Decimal("1.50"), Decimal("12345678901234567890.125")),
+        (2**63, 1),
+        (1, 2**63),
+        ({"a": 1}, {"a": 0.5, "b": "x"}),
+        ([1], [2.5, None]),
+        pytest.param(..., [1], id="column that begins later"),
+    ],
+    ids=repr,
 )
-def test_a_parquet_column_that_changes_its_type_is_written_exactly_or_refused_by_name(tmp_path, first, later):
-    records = [{"note": first}, {"note": later}]
-    try:
-        write(tmp_path / "out.parquet", records, VECTORS[:2], rows=1)
-    except SourceError as error:
-        assert "note" in str(error)
-        assert list(tmp_path.iterdir()) == []
-    else:
-        assert [record["note"] for record in read(tmp_path / "out.parquet")[1]] == [first, later]
+def test_a_parquet_column_takes_the_type_that_holds_its_later_values_too(tmp_path, first, later):
+    records = [{"id": 1} if first is ... else {"id": 1, "note": first}] + [{"id": 2, "note": later}, {"id": 3}]
+    write(tmp_path / "out.parquet", records, VECTORS[:3], rows=1)
+    vectors, rows = read(tmp_path / "out.parquet")
+    np.testing.assert_array_equal(vectors, VECTORS[:3])
+    assert [row["id"] for row in rows] == [1, 2, 3]
+    first = {"a": 1, "b": None} if first == {"a": 1} else None if first is ... else first
+    assert [row["note"] for row in rows] == [first, later, None]
+    assert list(tmp_path.iterdir()) == [tmp_path / "out.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(1, "a"), (1.5, 2**53 + 1), (-1, 2**63), ({}, {"a": 1}), (True, 2), ("a", [])], ids=repr
+)
+def test_a_parquet_column_without_such_a_type_is_refused_by_name(tmp_path, first, later):
+    with pytest.raises(SourceError, match=r"note.*write \.jsonl instead"):
+        write(tmp_path / "out.parquet", [{"note": first}, {"note": later}], VECTORS[:2], rows=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def nanoseconds(zone=None):
+    return pyarrow.timestamp("ns", zone)
+
+
+COLUMNS = {
+    "nulls first": pyarrow.array([None] * 2 + ["a"] * 5),
+    "always null": pyarrow.nulls(7),
+    "empty lists first": pyarrow.array([[]] * 2 + [[1]] * 5, pyarrow.list_(pyarrow.int16())),
+    "short decimals first": pyarrow.array([Decimal("1.50")] * 2 + [Decimal("999.99")] * 5, pyarrow.decimal128(5, 2)),
+    "uint64": pyarrow.array([1] * 2 + [2**64 - 1] * 5, pyarrow.uint64()),
+    "map": pyarrow.array([[("k", 1)]] * 7, pyarrow.map_(pyarrow.string(), pyarrow.int8())),
+    "nanoseconds": pyarrow.array([1_700_000_000_123_456_789] * 7, nanoseconds("Europe/Berlin")),
+    "nested nanoseconds": pyarrow.array([[1_700_000_000_123_456_789]] * 7, pyarrow.list_(nanoseconds())),
+    "dictionary": pyarrow.array(list("aabbcca")).dictionary_encode(),
+    "struct": pyarrow.array([{"a": {}}] * 7, pyarrow.struct([("a", pyarrow.struct([("b", pyarrow.int8())]))])),
+    "large text": pyarrow.array(["a"] * 7, pyarrow.large_string()),
+    "texts": pyarrow.array([["a"]] * 7, pyarrow.list_(pyarrow.string())),
+    "bytes": pyarrow.array([b"\xff"] * 7),
+    "uuid": pyarrow.array([bytes(16)] * 7, pyarrow.uuid()),
+    "half": pyarrow.array([0.5] * 7, pyarrow.float16()),
+}
+
+
+@pytest.mark.parametrize("of_texts", [True, False], ids=["texts", "vectors"])
+def test_columns_of_a_parquet_source_keep_their_types_and_values(tmp_path, of_texts):
+    values = pyarrow.array(["a text"] * 7) if of_texts else pyarrow.array(VECTORS.tolist())
+    table = pyarrow.table({"text": values, "embedding": [0] * 7} | COLUMNS)
+    pyarrow.parquet.write_table(table, tmp_path / "in.parquet", row_group_size=3)
+    with open_writer(tmp_path / "out.parquet") as writer:
+        for batch in open_source(f"{tmp_path / 'in.parquet'}#text").batches(2):
+            writer.write(batch.records if of_texts else batch.records.without("text"), VECTORS[: len(batch)])
+    written = pyarrow.parquet.read_table(tmp_path / "out.parquet").drop_columns(["embedding"])
+    expected = table.drop_columns(["embedding"] if of_texts else ["embedding", "text"])
+    assert written.schema.equals(expected.schema) and written.equals(expected)
+
+
+def test_columns_of_a_parquet_source_are_written_to_json_lines(tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a text"] * 7} | COLUMNS), tmp_path / "in.parquet")
+    with open_writer(tmp_path / "out.jsonl") as writer:
+        for batch in open_source(f"{tmp_path / 'in.parquet'}#text").batches():
+            writer.write(batch.records, VECTORS)
+    row = read(tmp_path / "out.jsonl")[1][-1]
+    assert (row["uint64"], row["short decimals first"], row["map"]) == (2**64 - 1, "999.99", [["k", 1]])
+    assert row["nanoseconds"] == "2023-11-14T22:13:20.123456789Z"
+    assert row["nested nanoseconds"] == ["2023-11-14 22:13:20.123456789"]
 
 
 def test_jsonl_writes_a_datetime_of_parquet_in_iso_format(tmp_path):

@@ -1,7 +1,7 @@
 """Embedding and reduction of sources into files, batch by batch, for `lathe embed` and `lathe reduce`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError, SourceError
 from lathe.training.fitting.encoding import encode_source, format_progress
+from lathe.training.sources.parquet import TableRecords
 from lathe.training.sources.rows import Record, RowBatch, find_long_integer
 from lathe.training.sources.source import Source, open_source
 from lathe.training.sources.writers import open_writer
@@ -131,18 +132,19 @@ def _write_file(
     typer.echo(f"{out}: {written:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)
 
 
-def _build_records(batch: RowBatch, field: str) -> list[Record]:
+def _build_records(batch: RowBatch, field: str) -> Sequence[Record]:
     """Return the fields to write beside each vector of a batch: those of the source's row without its vector.
 
     Raises:
         SourceError: if a field holds an integer beyond 64 bits.
     """
+    are_texts = isinstance(batch.values, list)
+    if isinstance(batch.records, TableRecords):
+        return batch.records if are_texts else batch.records.without(field)
     for record in batch.records:
         for name, value in record.items():
             if name != field and (number := find_long_integer(value)) is not None:
                 raise SourceError(f"the field {name!r} holds {number}, an integer beyond 64 bits: write it as text")
-    if not isinstance(batch.values, list):
-        return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
-            {} for _ in batch.values
-        ]
-    return batch.records or [{"text": text} for text in batch.values]
+    if are_texts:
+        return batch.records or [{"text": text} for text in batch.values]
+    return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [{} for _ in batch.values]

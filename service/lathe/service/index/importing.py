@@ -4,7 +4,7 @@ An import that was stopped is resumed after its last batch.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -93,7 +93,7 @@ class Ids:
             vector_field: field with the vectors or texts, which is not metadata.
             text_field: metadata field in which a batch's texts are stored; None if they are not.
         """
-        records: list[Record] = batch.records or [{} for _ in range(len(batch))]
+        records: Sequence[Record] = batch.records or [{} for _ in range(len(batch))]
         items: list[str] = []
         metadata: list[dict[str, Any] | None] = []
         for position, record in enumerate(records):
@@ -124,7 +124,9 @@ class Ids:
         try:
             return format_id(record.get(field))
         except ValueError as error:
-            raise BadValueError(f"row {number}: the id in the field {field!r} is {error}", param="id_field") from None
+            raise BadValueError(
+                f"row {number + 1:,}: the id in the field {field!r} is {error}", param="id_field"
+            ) from None
 
 
 MAX_EXACT = 2**53
@@ -182,7 +184,7 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         content = orjson.dumps(fields, default=convert, option=orjson.OPT_SERIALIZE_NUMPY)
     except (orjson.JSONEncodeError, TypeError) as error:
         reason = error.__cause__ or error
-        raise BadValueError(f"row {number}: the metadata holds {reason}", param="metadata") from None
+        raise BadValueError(f"row {number + 1:,}: the metadata holds {reason}", param="metadata") from None
     metadata: dict[str, Any] = orjson.loads(content)
     return metadata
 

@@ -67,7 +67,7 @@ class HubDataSet:
             self._require_columns(rows, ours)
 
         unread = {our for our in ours.values() if our not in ours}  # the hub's own of a name that another stands for
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows, 1):
             read = {ours.get(key, key): value for key, value in row.items() if key not in unread}
             yield Record(f"{name} row {number}", read)
 
@@ -80,7 +80,8 @@ class HubDataSet:
         """
         rows = self._load("default", split)
         return [
-            (f"row {i}", str(r["query-id"]), str(r["corpus-id"]), ceil(float(r["score"]))) for i, r in enumerate(rows)
+            (f"row {number}", str(row["query-id"]), str(row["corpus-id"]), ceil(float(row["score"])))
+            for number, row in enumerate(rows, 1)
         ]
 
     def read_labels(self) -> dict[str, str]:

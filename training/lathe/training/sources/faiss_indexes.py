@@ -35,7 +35,8 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
         for start in range(span.start, stop, rows):
             count = min(rows, stop - start)
             records = [] if ids is None else [{"id": str(number)} for number in ids[start : start + count].tolist()]
-            yield RawBatch(path.name, "row", range(start, start + count), vectors.read(start, count), records)
+            numbers = range(start + 1, start + 1 + count)
+            yield RawBatch(path.name, "row", numbers, vectors.read(start, count), records)
 
 
 def read_faiss_shape(path: Readable, field: str) -> tuple[int, int]:

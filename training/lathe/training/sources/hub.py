@@ -19,7 +19,7 @@ from textwrap import shorten
 from typing import Any
 
 from lathe.training.errors import AccessError, EmptyError, SourceError
-from lathe.training.sources.parquet import count_parquet
+from lathe.training.sources.parquet import TableRecords, count_parquet
 from lathe.training.sources.remote import RemoteFile, is_remote
 from lathe.training.sources.rows import WHOLE, Kind, RawBatch, Span, detect_batch_kind, validate_rows
 from lathe.transforms.files import expand_home
@@ -177,9 +177,10 @@ def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBa
                 columns = ", ".join(table.column_names)
                 raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as hf:…#COLUMN")
 
-            records = table.slice(0, None if span.stop is None else span.stop - row).to_pylist()
-            if records:
-                yield RawBatch(file.name, "row", range(row, row + len(records)), [r[field] for r in records], records)
+            records = TableRecords(table.slice(0, None if span.stop is None else span.stop - row), file.name)
+            if len(records):
+                numbers = range(row + 1, row + 1 + len(records))
+                yield RawBatch(file.name, "row", numbers, records.list_values(field), records)
 
             row += len(records)
             if row == span.stop:

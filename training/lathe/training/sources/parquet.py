@@ -5,12 +5,13 @@ of a kilobyte can hold gigabytes of rows. So the memory that rows take is estima
 is decompressed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, overload
 
 from lathe.training.errors import AccessError, EmptyError, SourceError
-from lathe.training.sources.rows import MAX_BATCH_BYTES, Kind, RawBatch, Readable, Record, Span, split_bounded_batches
+from lathe.training.sources.rows import MAX_BATCH_BYTES, Kind, RawBatch, Readable, Record, Span
 
 DICTIONARY_PAGE = 2
 """Type of a dictionary page in a parquet page header."""
@@ -78,36 +79,106 @@ MAX_ROW_BYTES = 2**24
 """Maximum average bytes of a row in a parquet row group once decompressed; the same as for a line."""
 
 
+class TableRecords(Sequence[Record]):
+    """Rows of an Arrow table, made into dicts when the first row is used.
+
+    Args:
+        table: the rows, each column in the type that its file gives it.
+        file: name of the file, for messages.
+    """
+
+    def __init__(self, table: Any, file: str) -> None:
+        self.table, self.file = table, file
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        names = self.table.column_names
+        rows = zip(*map(self.list_values, names), strict=True)
+        return [dict(zip(names, values, strict=True)) for values in rows]
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def without(self, name: str) -> "TableRecords":
+        """Return the rows without one column."""
+        return TableRecords(self.table.drop_columns([name]), self.file)
+
+    def list_values(self, name: str) -> list[Any]:
+        """Return the values of a column as Python objects. Times that Python cannot hold become ISO 8601 text: those
+        with nanoseconds, with years beyond 9999, or in an unknown zone, which are given in UTC.
+
+        Raises:
+            SourceError: if the column is damaged.
+        """
+        try:
+            return _list_values(self.table[name])
+        except (_arrow_exception(), ValueError, OverflowError) as error:
+            raise SourceError(f"{self.file}: the column {name!r} cannot be read: {error}") from error
+
+
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Read the rows of a span from a parquet file, and yield batches of up to `rows`. Batches hold the values of the
-    column `field`, and the whole rows as dicts.
+    column `field`, and the whole rows.
 
     Raises:
         AccessError: if pyarrow is not installed.
         SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
     """
-
-    def refusal(batch: list[Record]) -> str:
-        return f"{file.name}: {len(batch)} rows take more than {MAX_BATCH_BYTES:,} bytes, unpacked"
-
-    start = span.start
-    for batch in split_bounded_batches(_read_records(file, field, rows, span), rows, refusal):
-        numbers = range(start, start + len(batch))
-        yield RawBatch(file.name, "row", numbers, [record[field] for record in batch], batch)
-        start += len(batch)
+    number = span.start + 1
+    for table in _read_tables(file, field, rows, span):
+        records = TableRecords(table, file.name)
+        numbers = range(number, number + len(records))
+        yield RawBatch(file.name, "row", numbers, records.list_values(field), records)
+        number += len(records)
 
 
-def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
-    """Yield the rows of a span of a parquet file, each as a pair of the row as a dict and the average number of bytes
-    that a row of its batch takes in memory.
+def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
+    """Yield the rows of a span of a parquet file as Arrow tables of `rows` rows, the last perhaps shorter.
+
+    Raises:
+        SourceError: if the file is damaged, lacks the column, or the rows of a table take too much memory.
+    """
+    from pyarrow import Table
+
+    pending: list[Any] = []
+    count = size = 0
+    for part in _read_parts(file, field, rows, span):
+        for taken in (part.slice(0, rows - count), part.slice(rows - count)):
+            if not len(taken):
+                continue
+
+            pending.append(taken)
+            count, size = count + len(taken), size + taken.nbytes
+            if size > MAX_BATCH_BYTES:
+                raise SourceError(f"{file.name}: {count:,} rows take {size:,} bytes, unpacked")
+            if count == rows:
+                yield Table.from_batches(pending)
+                pending, count, size = [], 0, 0
+
+    if pending:
+        yield Table.from_batches(pending)
+
+
+def _read_parts(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
+    """Yield the rows of a span of a parquet file as Arrow record batches of up to `rows` rows, as they are unpacked.
 
     Row groups that end before the span are not read.
 
     Raises:
-        SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
+        SourceError: if the file is damaged or lacks the column.
     """
     with _open_parquet(file) as parquet, file.open("rb") as stored:
         _require_column(file, parquet, field)
+        _refuse_null_texts(file, stored, parquet, field)
         # pandas stores the index of a table as a column, which is no field of its rows.
         columns = [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
         row, stop = 0, span.stop
@@ -117,41 +188,27 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
             if row + size <= span.start:
                 row += size
                 continue
-            if stop is not None and row >= stop:
-                return
 
             try:
                 batch_rows = _choose_batch_rows(file, stored, parquet, group, rows)
-                parts = parquet.iter_batches(batch_rows, row_groups=[group], columns=columns)
-                for part in parts:
+                for part in parquet.iter_batches(batch_rows, row_groups=[group], columns=columns):
                     if stop is not None and row >= stop:
                         return
 
-                    selected = part.slice(
-                        max(span.start - row, 0), None if stop is None else stop - max(row, span.start)
-                    )
+                    yield part.slice(max(span.start - row, 0), None if stop is None else stop - max(row, span.start))
                     row += part.num_rows
-                    if (size_in_memory := selected.nbytes) > MAX_BATCH_BYTES:
-                        raise SourceError(
-                            f"{file.name}: {len(selected):,} rows take {size_in_memory:,} bytes, unpacked"
-                        )
-
-                    for values in zip(*map(_list_values, selected.columns), strict=True):
-                        yield dict(zip(columns, values, strict=True)), size_in_memory / len(selected)
             except (_arrow_exception(), OSError, ValueError, OverflowError) as error:
                 raise SourceError(f"{file.name} cannot be read after row {row}: {error}") from error
 
 
 def _list_values(column: Any) -> list[Any]:
-    """Return the values of an Arrow column as Python objects. Times that Python cannot hold become ISO 8601 text: those
-    with nanoseconds, with years beyond 9999, or in an unknown zone, which are given in UTC.
-    """
     import pyarrow
     from pyarrow import types
 
     kind = column.type
     if not types.is_temporal(kind):
-        values: list[Any] = column.to_pylist()
+        held = _replace_nanoseconds(kind)
+        values: list[Any] = (column if held == kind else column.cast(held)).to_pylist()
         return values
 
     held = kind  # pyarrow makes nanoseconds objects of pandas, if that is installed
@@ -169,6 +226,20 @@ def _list_values(column: Any) -> list[Any]:
         texts = plain.cast(pyarrow.string()).to_pylist()
         # Arrow writes what it cannot put into words either as "<value out of range: 1013609203200000000>".
         return [text if text is None or text[0] == "<" else text.replace(" ", "T", 1) + zone for text in texts]
+
+
+def _replace_nanoseconds(kind: Any) -> Any:
+    """Return an Arrow type with texts in place of the times in nanoseconds that its lists, maps and structs hold."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_replace_nanoseconds(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(_replace_nanoseconds(kind.key_type), _replace_nanoseconds(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pyarrow.list_(_replace_nanoseconds(kind.value_type))
+    return pyarrow.string() if types.is_temporal(kind) and getattr(kind, "unit", "") == "ns" else kind
 
 
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
@@ -224,9 +295,34 @@ def detect_parquet_kind(file: Readable, field: str) -> Kind:
     if types.is_string(column_type) or types.is_large_string(column_type) or types.is_string_view(column_type):
         return None
     if types.is_list(column_type) or types.is_large_list(column_type) or types.is_fixed_size_list(column_type):
-        return 1
+        item = column_type.value_type
+        if types.is_integer(item) or types.is_floating(item) or types.is_null(item):
+            return 1
 
-    raise SourceError(f"{file.name}: the column {field!r} is {column_type}, neither texts nor vectors")
+    raise SourceError(f"{file.name}: the column {field!r} holds {column_type}, neither texts nor lists of numbers")
+
+
+def _refuse_null_texts(file: Readable, stored: IO[bytes], parquet: Any, field: str) -> None:
+    """Raise `SourceError` if the footer of a parquet file counts nulls in a column of texts, so that a job does not end
+    hours later at the first of them. The message names the row.
+    """
+    row = 1
+    for group in range(parquet.num_row_groups):
+        metadata = parquet.metadata.row_group(group)
+        columns = (metadata.column(number) for number in range(metadata.num_columns))
+        column = next((column for column in columns if column.path_in_schema == field), None)
+        if column is None:  # of lists: the path names their items
+            return
+        if column.statistics is None or not column.statistics.null_count:
+            row += metadata.num_rows
+            continue
+
+        batch_rows = _choose_batch_rows(file, stored, parquet, group, metadata.num_rows)
+        for part in parquet.iter_batches(batch_rows, row_groups=[group], columns=[field]):
+            if part.column(0).null_count:
+                row += part.column(0).is_null().to_pylist().index(True)
+                raise SourceError(f"{file.name} row {row}: null in the column {field!r}, which holds texts")
+            row += len(part)
 
 
 def _open_parquet(file: Readable) -> Any:

@@ -214,7 +214,7 @@ def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
     vectors = _require_floats(file, _open_npy(file))[: span.stop]
     for start in range(span.start, vectors.shape[0], rows):
         block = np.array(vectors[start : start + rows])
-        yield RawBatch(file.name, "row", range(start, start + len(block)), block, [])
+        yield RawBatch(file.name, "row", range(start + 1, start + 1 + len(block)), block, [])
 
 
 def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
@@ -278,7 +278,7 @@ def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterato
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):
         part = texts[start : start + rows]
-        yield RawBatch(str(file), "row", range(start, start + len(part)), part, [])
+        yield RawBatch(str(file), "row", range(start + 1, start + 1 + len(part)), part, [])
 
 
 BUILT_IN_FORMAT = Format(_read_built_in, lambda file, _: len(BUILT_IN[str(file)]()))

@@ -160,16 +160,16 @@ class RawBatch:
     Attributes:
         file: name of the file.
         unit: 'line' or 'row', the unit of `numbers`.
-        numbers: number of each row in the file, for messages.
+        numbers: number of each row in the file, from 1 on, for messages.
         values: texts, lists or any other values; or vectors `(n, d)`.
-        records: the whole rows as dicts, if the file has more fields than the one read; else empty.
+        records: the whole rows, if the file has more fields than the one read; else empty.
     """
 
     file: str
     unit: str
     numbers: Sequence[int]
     values: list[Any] | FloatArray
-    records: list[Record]
+    records: Sequence[Record]
 
     def describe_row(self, index: int) -> str:
         """Return the file name, unit and number of the row at `index`, for messages, such as 'a.jsonl line 7'."""
@@ -193,7 +193,7 @@ class RowBatch:
     """
 
     values: list[str] | FloatArray
-    records: list[Record]
+    records: Sequence[Record]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -274,7 +274,9 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
         SourceError: if a row is not a list of `width` numbers; names the first one.
     """
     for index, value in enumerate(raw.values):
-        if not isinstance(value, list) or len(value) != width or width == 0:
+        if width == 0 or (isinstance(value, list) and value and isinstance(value[0], str)):
+            raise SourceError(f"{raw.describe_row(index)}: {_describe_value(value)}, neither a text nor a vector")
+        if not isinstance(value, list) or len(value) != width:
             raise SourceError(
                 f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with {format_kind(width)}"
             )
@@ -312,6 +314,6 @@ def format_kind(kind: Kind) -> str:
 
 def _describe_value(value: object) -> str:
     """Return the name of a value's kind for messages, such as 'a list of 3'."""
-    if isinstance(value, str):
-        return "a text"
-    return f"a list of {len(value)}" if isinstance(value, list) else "neither a text nor a list of numbers"
+    if isinstance(value, list):
+        return f"a list of {len(value)}{' texts' if value and isinstance(value[0], str) else ''}"
+    return {str: "a text", type(None): "null"}.get(type(value), f"{value!r:.40}")

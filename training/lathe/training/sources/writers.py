@@ -1,6 +1,6 @@
 """Writers of rows with vectors, batch by batch, to a file that appears under its name once it is complete."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +10,7 @@ import orjson
 from numpy.typing import NDArray
 
 from lathe.training.errors import SourceError
+from lathe.training.sources.parquet import TableRecords
 from lathe.training.sources.rows import Record
 
 FIELD = "embedding"
@@ -19,7 +20,7 @@ FIELD = "embedding"
 class Writer(Protocol):
     """Interface of an open output file to which batches of rows with vectors are appended."""
 
-    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+    def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
         """Append rows: their other fields in `records`, and their vectors `(n, d)` of floats or byte codes."""
 
     def close(self) -> None:
@@ -57,7 +58,7 @@ class _JsonLinesWriter:
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
 
-    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+    def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
         """Append one JSON line for each row: its record with the vector added. Values that JSON lacks are written as
         strings.
         """
@@ -78,7 +79,7 @@ class _NpyWriter:
         self.width = 0
         self.dtype = np.dtype("<f4")
 
-    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+    def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
         """Append vectors `(n, d)` to the file. The records are ignored. The first call writes a header for the vectors'
         dtype.
         """
@@ -101,8 +102,10 @@ class _NpyWriter:
 
 
 class ParquetWriter:
-    """Writer of a parquet file with the rows' columns, typed by the first batch, and a column `embedding` of lists of
-    numbers.
+    """Writer of a parquet file with the rows' columns and a column `embedding` of lists of numbers.
+
+    Rows of an Arrow table keep its types. The types of others are inferred batch by batch. Where a later batch needs
+    another type, such as numbers after nulls or longer decimals, the rows written so far are converted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,79 +118,119 @@ class ParquetWriter:
         self.arrow = pyarrow
         self.path = path
         self.file: Any = None
-        self.types: dict[str, Any] = {}
 
-    def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
+    def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
         """Append rows as a table, with the records' fields as columns and missing values as null. Nothing is done if
         `records` is empty.
 
         Raises:
-            SourceError: for a column that is new, or of another type than in the first batch.
+            SourceError: for a column whose values mix types, or of a type that parquet does not have.
         """
-        if not records:
+        if not len(records):
             return
 
-        names = list(dict.fromkeys(name for record in records for name in record if name != FIELD))
-        if self.file is not None and (new := set(names) - set(self.types)):
-            raise SourceError(
-                f"the columns {', '.join(sorted(new))} are missing in the first rows; write .jsonl instead"
-            )
+        if isinstance(records, TableRecords):
+            table = records.table.replace_schema_metadata(None)  # pandas notes the columns of its index there
+            self._append_table(table.drop_columns([FIELD]) if FIELD in table.column_names else table, vectors)
+            return
 
-        columns = {name: self._build_column(name, records) for name in self.types or names}
-        # The first batch decides the types: a parquet file has one schema.
-        self.types = {name: column.type for name, column in columns.items()}
-        self._append_table(columns, vectors)
+        names = dict.fromkeys(name for record in records for name in record if name != FIELD)
+        self._append_table(self.arrow.table({name: self._build_column(name, records) for name in names}), vectors)
 
-    def _append_table(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
+    def _append_table(self, table: Any, vectors: NDArray[Any]) -> None:
         """Write columns and vectors `(n, d)` to the file as one table. The first call opens the file with their schema.
 
         Raises:
-            SourceError: if parquet has no type for a column.
+            SourceError: if parquet has no type for a column, or a type that holds all its values.
         """
         flat = self.arrow.array(np.ascontiguousarray(vectors).reshape(-1))
         embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-        table = self.arrow.table(columns | {FIELD: embeddings})
+        # A table without columns has no rows either.
+        table = table.append_column(FIELD, embeddings) if table.num_columns else self.arrow.table({FIELD: embeddings})
+        schema = table.schema if self.file is None else self._merge_schemas(self.file.schema, table.schema)
 
         if self.file is None:
-            try:
-                self.file = self.arrow.parquet.ParquetWriter(self.path, table.schema)
-            except self.arrow.ArrowException as error:
-                raise SourceError(f"parquet cannot hold these columns: {error}; write .jsonl instead") from error
+            self.file = self._open_file(self.path, schema)
+        elif schema != self.file.schema:
+            self._convert_file(schema)
+        self.file.write_table(_conform(table, schema))
 
-        self.file.write_table(table)
+    def _open_file(self, path: Path, schema: Any) -> Any:
+        try:
+            return self.arrow.parquet.ParquetWriter(path, schema)
+        except self.arrow.ArrowException as error:
+            raise SourceError(f"parquet cannot hold these columns: {error}; write .jsonl instead") from error
 
-    def _build_column(self, name: str, records: list[Record]) -> Any:
-        """Return one field of the records as an Arrow array, in the type that the first batch had. It is null where a
-        record lacks the field.
+    def _merge_schemas(self, written: Any, added: Any) -> Any:
+        """Return the schema with the columns of both, each in a type that holds the values of both.
 
         Raises:
-            SourceError: if the values mix types, their type differs from that of the first batch, or the type of the
-                first batch cannot hold one of them.
+            SourceError: if a column has types without such a type.
+        """
+        wide = self.arrow.uint64()
+        for name in set(written.names) & set(added.names):
+            kinds = {written.field(name).type, added.field(name).type}
+            # Arrow would merge these to int64, which has no number from 2^63 on.
+            if kinds == {wide, self.arrow.int64()}:
+                written, added = (
+                    s.set(s.get_field_index(name), s.field(name).with_type(wide)) for s in (written, added)
+                )
+        try:
+            return self.arrow.unify_schemas([written, added], promote_options="permissive")
+        except self.arrow.ArrowException as error:
+            raise SourceError(f"a column changes its type: {error}; write .jsonl instead") from error
+
+    def _convert_file(self, schema: Any) -> None:
+        """Write the rows so far once more, with another schema, and go on after them."""
+        self.file.close()
+        before = self.path.with_name(f"{self.path.name}.before")
+        self.path.replace(before)
+        try:
+            self.file = self._open_file(self.path, schema)
+            with self.arrow.parquet.ParquetFile(before) as written:
+                for group in range(written.num_row_groups):
+                    self.file.write_table(_conform(written.read_row_group(group), schema))
+        finally:
+            before.unlink()
+
+    def _build_column(self, name: str, records: Sequence[Record]) -> Any:
+        """Return one field of the records as an Arrow array. It is null where a record lacks the field.
+
+        Raises:
+            SourceError: if the values mix types.
         """
         values = [record.get(name) for record in records]
-        column_type = self.types.get(name)
         try:
-            column = self.arrow.array(values)
+            try:
+                return self.arrow.array(values)
+            except OverflowError:
+                return self.arrow.array(values, self.arrow.uint64())
         except (self.arrow.ArrowException, TypeError, OverflowError) as error:
             raise SourceError(f"the column {name} mixes types: {error}; write .jsonl instead") from error
-
-        if column_type is None or column.type == column_type:
-            return column
-
-        kinds = self.arrow.types
-        if not (kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(column_type))):
-            raise SourceError(f"the column {name} was {column_type} and becomes {column.type}; write .jsonl instead")
-
-        try:
-            return column.cast(column_type)
-        except self.arrow.ArrowException as error:
-            raise SourceError(f"the column {name}: {error}; write .jsonl instead") from error
 
     def close(self) -> None:
         """Close the file. If no rows were written, the file gets an empty table with only a column `embedding`."""
         if self.file is None:
-            self._append_table({}, np.empty((0, 1), np.float32))
+            self._append_table(self.arrow.table({}), np.empty((0, 1), np.float32))
         self.file.close()
+
+
+def _conform(table: Any, schema: Any) -> Any:
+    """Return an Arrow table with the columns and types of a schema, null where it lacks a column.
+
+    Raises:
+        SourceError: if a value of a column cannot have the new type.
+    """
+    import pyarrow
+
+    columns = []
+    for field in schema:
+        column = table[field.name] if field.name in table.column_names else pyarrow.nulls(len(table), field.type)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pyarrow.ArrowException as error:
+            raise SourceError(f"the column {field.name}: {error}; write .jsonl instead") from error
+    return pyarrow.table(columns, schema=schema)
 
 
 WRITERS: dict[str, type[Any]] = {".jsonl": _JsonLinesWriter, ".parquet": ParquetWriter, ".npy": _NpyWriter}
