@@ -93,6 +93,43 @@ def test_a_body_that_is_no_json_object_is_refused(client, case):
     check_error(client.post("/embed", content=body), status)
 
 
+def with_null(good, number=1234):
+    return [good] * number + [None] + [good] * 10
+
+
+NULLS = {
+    "texts": ("/embed", {"inputs": with_null("a")}, "inputs[1234]"),
+    "texts of OpenAI": ("/v1/embeddings", {"input": with_null("a")}, "input[1234]"),
+    "token ids": ("/v1/embeddings", {"input": with_null([1, 2], 3)}, "input[3]"),
+    "the first of the texts": ("/v1/embeddings", {"input": with_null("a", 0)}, "input[0]"),
+    "sentences": (
+        "/similarity",
+        {"inputs": {"source_sentence": "a", "sentences": with_null("a")}},
+        "inputs.sentences[1234]",
+    ),
+    "texts of items": ("/indexes/hungry/upsert", {"ids": ["1"], "texts": with_null("a")}, "texts[1234]"),
+    "ids": ("/indexes/hungry/upsert", {"ids": with_null("1"), "texts": ["a"]}, "ids[1234]"),
+    "queries": ("/indexes/hungry/search", {"texts": with_null("a")}, "texts[1234]"),
+    "texts to fit on": (
+        "/fit-transform",
+        {"name": "a", "steps": R2, "source": {"texts": with_null("a")}},
+        "source.texts[1234]",
+    ),
+    "a number": ("/embed", {"inputs": ["a"] * 7 + [5]}, "inputs[7]"),
+}
+
+
+@pytest.mark.parametrize("case", NULLS)
+def test_a_null_or_a_number_among_texts_is_refused_with_its_position(lathe, hungry_index, case):
+    path, body, place = NULLS[case]
+    answer = lathe.client.post(path, json=body, headers=lathe.admin)
+    check_error(answer, 422)
+    error = answer.json()["error"]
+    got = "" if case == "a number" else ", got null"
+    kind = "list" if case == "token ids" else "string"
+    assert error["message"] == f"{place}: Input should be a valid {kind}{got}" and error["param"] == place
+
+
 NOT_UNICODE = {
     "a surrogate": (rb'{"inputs": ["\ud83d\ude00", "a\ud800b"]}', "surrogate"),
     "latin-1": (b'{"inputs": ["ok", "\xe9"]}', "byte 0xe9 at 19 is not UTF-8"),

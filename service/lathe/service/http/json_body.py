@@ -146,19 +146,25 @@ def count_containers(body: bytes) -> int:
 def _convert_validation_error(error: ValidationError) -> ServiceError:
     """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type.
 
-    Of several problems, the first with a wrong value is reported, else the first. A missing field counts as a wrong
-    type.
+    Of several problems, the first with a wrong value is reported, else the first field's. A missing field counts as a
+    wrong type.
     """
-    details = error.errors(include_url=False, include_input=False)
-    # Of a union's alternatives the value error says most; else the first.
-    detail = next((d for d in details if not _is_type_problem(d["type"])), details[0])
+    details = error.errors(include_url=False)
+    # Of a union's alternatives the value error says most; else the one that failed last: of texts with a null at
+    # position 1500, the alternative "numbers" fails at 0.
+    of_first_field = [d for d in details if d["loc"][:1] == details[0]["loc"][:1]]
+    furthest = max(of_first_field, key=lambda d: [part for part in d["loc"] if isinstance(part, int)])
+    detail = next((d for d in details if not _is_type_problem(d["type"])), furthest)
     location = detail["loc"]
     if detail["type"] == UNKNOWN_FIELD:
         location = (*location, detail["ctx"]["field"])
 
     # Pydantic also names the branches of unions, such as "str" and "list[int]", which are no fields.
-    field = ".".join(str(part) for part in location if part not in ("str", "int") and "[" not in str(part)) or None
+    fields = [part for part in location if part not in ("str", "int") and "[" not in str(part)]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fields).removeprefix(".") or None
     message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
+    if detail["input"] is None and detail["type"] != "missing":
+        message += ", got null"
     error_type = WrongShapeError if _is_type_problem(detail["type"]) else BadValueError
     return error_type(message, param=field)
 
