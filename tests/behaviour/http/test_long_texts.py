@@ -50,6 +50,23 @@ def test_a_megabyte_of_text_gets_the_vector_and_token_count_of_its_truncation(cl
     assert [answer["usage"]["prompt_tokens"] for answer in answers] == [tokens, tokens]
 
 
+def test_the_metrics_count_texts_and_tokens_that_were_cut_also_from_the_cache(client):
+    def read():
+        lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
+        return [
+            float(lines.get(f'lathe_cut_{what}_total{{encoder="all-MiniLM-L6-v2"}}', 0)) for what in ("texts", "tokens")
+        ]
+
+    texts = ["short", "counted and cut " * 300, PROSE * 7]
+    for _ in range(2):
+        before = read()
+        cut = int(client.post("/embed", json={"inputs": texts}).headers["x-tokens-cut"])
+        after = read()
+        assert [new - old for new, old in zip(after, before, strict=True)] == [2, cut] and cut > 100_000
+    client.post("/embed", json={"inputs": texts[:1]})
+    assert read() == after
+
+
 def test_a_megabyte_with_truncate_false_is_answered_413_unless_it_fits(client):
     refused = client.post("/embed", json={"inputs": ["short", "a b " * 250_000], "truncate": False})
     assert refused.status_code == 413

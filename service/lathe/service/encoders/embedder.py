@@ -22,6 +22,8 @@ from lathe.training.errors import TooLongError
 from lathe.transforms.errors import ArtifactError
 
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
+CUT_TEXTS = Counter("lathe_cut_texts", "Texts answered that the encoder did not read to the end", ["encoder"])
+CUT_TOKENS = Counter("lathe_cut_tokens", "Tokens of these texts that it did not read, estimated", ["encoder"])
 
 
 @lru_cache(maxsize=1024)
@@ -185,7 +187,8 @@ class Pending:
         self.live_vectors.notify(ObservedVectors(self.encoder, loaded, stacked))
 
     def _count_tokens(self, encoded_texts: EncodedTexts | None) -> tuple[int, int]:
-        """Return how many tokens of the request's texts the encoder read, and how many it cut off.
+        """Return how many tokens of the request's texts the encoder read, and how many it cut off. The metrics of cut
+        texts are updated.
 
         The tokens of a text that was cut before it was tokenized are estimated by those of the part.
 
@@ -197,9 +200,10 @@ class Pending:
             pairs = zip(encoded_texts.tokens.tolist(), encoded_texts.cut.tolist(), strict=True)
             for index, count in zip(self.missing, pairs, strict=True):
                 counts[index] = count
-        read = sum(tokens for tokens, _ in counts)
-        total = sum(int((tokens + cut) * size) for (tokens, cut), size in zip(counts, self.sizes, strict=True))
-        return read, total - read
+        unread = [int((tokens + cut) * size) - tokens for (tokens, cut), size in zip(counts, self.sizes, strict=True)]
+        CUT_TEXTS.labels(self.encoder).inc(sum(count > 0 for count in unread))
+        CUT_TOKENS.labels(self.encoder).inc(sum(unread))
+        return sum(tokens for tokens, _ in counts), sum(unread)
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
