@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 
 from benchmarks.server import LATHE, own_environment
@@ -104,9 +104,9 @@ class ModelServer:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                if httpx.get(f"{self.endpoint}/models", timeout=5.0, trust_env=False).is_success:
+                if httpx2.get(f"{self.endpoint}/models", timeout=5.0, trust_env=False).is_success:
                     return process
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 time.sleep(0.2)
         process.kill()
         raise SystemExit(f"the server does not answer at {self.endpoint}/models: {shlex.join(self.command)}")

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks.report import write_report
 from tests.containers import bad_input, images, sizes, trials
@@ -70,7 +70,7 @@ def run_trials(compose: Compose, wanted: list[str], kills: int, write: Callable[
             print(f"== {name}", flush=True)
             try:
                 figures[name] = trial()
-            except (RuntimeError, httpx.HTTPError, subprocess.CalledProcessError) as error:
+            except (RuntimeError, httpx2.HTTPError, subprocess.CalledProcessError) as error:
                 figures[name] = {"failed": str(error)}
             print(json.dumps(figures[name], indent=1), flush=True)
             write(figures)

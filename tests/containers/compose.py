@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.containers.engine import Engine
 
@@ -50,7 +50,7 @@ class Compose:
             files.append(other)
         program = str(Path(sys.executable).parent / "docker-compose")
         self.command = [program, *(word for file in files for word in ("--file", str(file)))]
-        self.client = httpx.Client(base_url=URL, timeout=60)
+        self.client = httpx2.Client(base_url=URL, timeout=60)
 
     def run(self, *words: str) -> str:
         """Run a command of Compose and return its output.
@@ -92,7 +92,7 @@ class Compose:
         """Return the log of a service's containers."""
         return self.run("logs", "--no-log-prefix", service)
 
-    def ask(self, method: str, path: str, key: str = ADMIN, **body: Any) -> httpx.Response:
+    def ask(self, method: str, path: str, key: str = ADMIN, **body: Any) -> httpx2.Response:
         """Send a request through the proxy."""
         headers = {"authorization": f"Bearer {key}"}
         return self.client.request(method, path, headers=headers, json=body or None)
@@ -108,7 +108,7 @@ class Compose:
             raise RuntimeError(f"{method} {path}: {answer.status_code} {answer.text}")
         return answer.json()
 
-    def submit_fit(self, name: str, steps: int) -> httpx.Response:
+    def submit_fit(self, name: str, steps: int) -> httpx2.Response:
         """Submit a fit of so many training steps and return the answer."""
         chain = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 16, "steps": steps}]
         texts = [f"Sentence {number} of {name} is about item {number % 17}." for number in range(100)]

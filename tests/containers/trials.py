@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.containers.compose import Compose, wait_until
 from tests.containers.load import Load
@@ -77,7 +77,7 @@ def kill_worker(compose: Compose) -> dict[str, Any]:
 
 def is_answered(compose: Compose, method: str, path: str, status: int) -> bool:
     """Return whether a request is answered with a status. Without an answer it is not."""
-    with suppress(httpx.HTTPError):
+    with suppress(httpx2.HTTPError):
         return compose.ask(method, path).status_code == status
     return False
 

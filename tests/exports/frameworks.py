@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "build/frameworks"
 PYTHON = HOME / "bin/python"
 FRAMEWORKS = ["haystack-ai==3.4.0", "langchain-tests==1.1.9", "langchain-core", "llama-index-core"]
-TOOLS = ["hatchling", "httpx", "numpy", "pytest", "pytest-timeout", "setuptools"]
+TOOLS = ["hatchling", "httpx2", "numpy", "pytest", "pytest-timeout", "setuptools"]
 PACKAGES = ["langchain-lathe", "llama-index-embeddings-lathe", "lathe-haystack"]
 
 KEY = "use-key"

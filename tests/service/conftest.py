@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
+import httpx2
 import numpy as np
 import psycopg
 import pytest
@@ -89,7 +89,7 @@ class LiveServer:
         self.reader = threading.Thread(target=lambda: self.greeting.extend(self.process.stderr), daemon=True)
         self.reader.start()
         self.url = self.wait_for_url()
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        self.client = httpx2.Client(base_url=self.url, timeout=60)
 
     def wait_for_url(self):
         while time.monotonic() - self.begun < 90:

@@ -10,7 +10,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -58,7 +58,7 @@ class Served:
                 break
         else:
             pytest.fail("Ray Serve did not start; its errors are above")
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
 
     def replicas(self):
         self.process.stdin.write("how many\n")

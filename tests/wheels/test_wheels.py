@@ -8,7 +8,7 @@ import threading
 import time
 import zipfile
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -115,7 +115,7 @@ def server(binaries, hostile, environment):
         with open(f"{environment['LATHE_HOME']}/admin.key") as file:  # noqa: PTH123
             key = {"authorization": f"Bearer {file.read().strip()}"}
         url = re.search(r"http://127\.0\.0\.1:\d+", greeting)[0]
-        with httpx.Client(base_url=url, timeout=120, headers=key) as client:
+        with httpx2.Client(base_url=url, timeout=120, headers=key) as client:
             yield client
         process.terminate()
         process.wait(60)

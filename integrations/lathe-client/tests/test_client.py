@@ -1,11 +1,11 @@
-"""Both clients against a server behind httpx's transport: what is sent, split, tried again and raised."""
+"""Both clients against a server behind httpx2's transport: what is sent, split, tried again and raised."""
 
 import asyncio
 import io
 import json
 import pickle
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from lathe_client import (
@@ -31,13 +31,13 @@ def npy(rows, space="space-a", **headers):
     buffer = io.BytesIO()
     np.save(buffer, np.asarray(rows, np.float32))
     named = {"x-space-id": space, "x-chain": "compact@1", "x-input-type": "document", "x-output-dtype": "float"}
-    return httpx.Response(200, content=buffer.getvalue(), headers=named | headers)
+    return httpx2.Response(200, content=buffer.getvalue(), headers=named | headers)
 
 
 def error(status, message="wrong", code="wrong_value", **headers):
     """Return a response with Lathe's error."""
     content = {"error": {"message": message, "type": "t", "param": "inputs", "code": code}, "error_type": "Validation"}
-    return httpx.Response(status, json=content, headers={"x-request-id": "r-1"} | headers)
+    return httpx2.Response(status, json=content, headers={"x-request-id": "r-1"} | headers)
 
 
 class Server:
@@ -92,7 +92,7 @@ def connect(request):
     opened = []
 
     def open_one(server, **settings):
-        settings = {"retries": AT_ONCE, "transport": httpx.MockTransport(server)} | settings
+        settings = {"retries": AT_ONCE, "transport": httpx2.MockTransport(server)} | settings
         client = Client(**settings) if request.param == "Client" else InEventLoop(AsyncClient(**settings))
         opened.append(client)
         return client
@@ -177,7 +177,7 @@ def test_vectors_of_another_space_are_refused_on_request(connect):
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_asked_again_even_for_changes(connect, status):
-    server = Server(error(status), error(status), httpx.Response(200, json={"upserted": 1}))
+    server = Server(error(status), error(status), httpx2.Response(200, json={"upserted": 1}))
     assert connect(server).upsert("docs", ["a"], ["text"]) == 1
     assert len(server.requests) == 3
 
@@ -189,7 +189,9 @@ def test_the_last_refusal_is_raised_with_the_servers_text(connect):
     assert (len(server.requests), raised.value.status, raised.value.retry_after) == (4, 429, 0.0)
 
 
-@pytest.mark.parametrize("broken", [httpx.ConnectError("refused"), httpx.ReadError("reset"), httpx.ConnectTimeout("")])
+@pytest.mark.parametrize(
+    "broken", [httpx2.ConnectError("refused"), httpx2.ReadError("reset"), httpx2.ConnectTimeout("")]
+)
 def test_after_a_broken_connection_calls_that_change_nothing_are_sent_again(connect, broken):
     server = Server(broken, broken, npy([[1]]))
     assert len(connect(server).embed("x")) == 1
@@ -206,7 +208,7 @@ def test_after_a_broken_connection_calls_that_change_nothing_are_sent_again(conn
 
 
 def test_an_answer_that_takes_too_long_is_not_asked_for_again(connect):
-    server = Server(httpx.ReadTimeout("no answer in 60 s"))
+    server = Server(httpx2.ReadTimeout("no answer in 60 s"))
     with pytest.raises(NoAnswerError, match="/embed got no answer: no answer in 60 s"):
         connect(server).embed("x")
     assert len(server.requests) == 1
@@ -228,7 +230,7 @@ def test_other_error_statuses_are_raised_at_once_with_the_servers_text_and_code(
 def test_errors_of_other_servers_on_the_way_are_raised_with_their_text(connect):
     for content in (b"<html>Bad Gateway</html>", b'{"error": "text"}', b"[1]"):
         with pytest.raises(ServerError) as raised:
-            connect(Server(httpx.Response(502, content=content))).embed("x")
+            connect(Server(httpx2.Response(502, content=content))).embed("x")
         assert (str(raised.value), raised.value.code) == (f"502: {content.decode()}", None)
 
 
@@ -245,11 +247,11 @@ def test_an_answer_without_vectors_or_space_or_with_pickled_arrays_is_refused(co
         {"content": buffer.getvalue(), "headers": whole.headers},
     ]:
         with pytest.raises(UnexpectedAnswerError, match="POST /embed: the answer is not one of a Lathe server"):
-            connect(Server(httpx.Response(200, **answer))).embed("x")
+            connect(Server(httpx2.Response(200, **answer))).embed("x")
 
 
 def test_an_answer_that_is_not_the_json_of_a_list_is_refused(connect):
-    client = connect(Server(httpx.Response(200, json=[]), httpx.Response(200, json={"detail": "x"})))
+    client = connect(Server(httpx2.Response(200, json=[]), httpx2.Response(200, json={"detail": "x"})))
     for call in (client.info, client.list_chains):
         with pytest.raises(UnexpectedAnswerError, match="where an? (object|list) should be"):
             call()
@@ -268,7 +270,7 @@ def test_the_delay_doubles_obeys_retry_after_and_gives_up_where_that_asks_for_to
 
 @synchronous
 def test_the_key_is_in_no_representation_and_in_no_error(connect):
-    client = connect(Server(httpx.ConnectError("refused")), api_key=KEY, retries=Retries(0))
+    client = connect(Server(httpx2.ConnectError("refused")), api_key=KEY, retries=Retries(0))
     with pytest.raises(NoAnswerError) as raised:
         client.embed("x")
     shown = [repr(client), repr(Client(api_key=KEY).connection), repr(SearchEmbedder(api_key=KEY)), repr(raised.value)]
@@ -342,7 +344,7 @@ def test_a_text_that_is_not_unicode_is_named_by_its_position_and_nothing_is_sent
 
 def test_items_are_written_in_batches_with_their_ids_and_metadata(connect):
     server = Server(
-        script=lambda request: httpx.Response(200, json={"upserted": len(json.loads(request.content)["ids"])})
+        script=lambda request: httpx2.Response(200, json={"upserted": len(json.loads(request.content)["ids"])})
     )
     notes = [{"n": 1}, None, {"n": 3}]
     assert connect(server, batch_size=2).upsert("my docs", ["a", "b", "c"], ["x", "y", "z"], metadata=notes) == 3
@@ -354,8 +356,8 @@ def test_items_are_written_in_batches_with_their_ids_and_metadata(connect):
 
 
 def test_vectors_of_an_answer_name_their_space_in_searches_and_upserts(connect):
-    results = httpx.Response(200, json={"results": [[]], "space_id": "space-a", "chain": "c@1"})
-    server = Server(npy([[1, 2]]), httpx.Response(200, json={"upserted": 1}), results, results)
+    results = httpx2.Response(200, json={"results": [[]], "space_id": "space-a", "chain": "c@1"})
+    server = Server(npy([[1, 2]]), httpx2.Response(200, json={"upserted": 1}), results, results)
     client = connect(server)
     found = client.embed("x")
     client.upsert("docs", ["a"], vectors=found)
@@ -378,7 +380,7 @@ def test_vectors_of_an_answer_that_are_codes_are_not_taken_for_floats(connect):
 
 
 def test_an_index_that_moves_between_two_batches_of_a_search_is_noticed(connect):
-    answers = [httpx.Response(200, json={"results": [[]], "space_id": space, "chain": "c@1"}) for space in "ab"]
+    answers = [httpx2.Response(200, json={"results": [[]], "space_id": space, "chain": "c@1"}) for space in "ab"]
     with pytest.raises(SpaceMismatchError, match="a, b"):
         connect(Server(*answers), batch_size=1).search("docs", ["x", "y"])
 

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.helpers import eventually
@@ -33,7 +33,7 @@ def test_a_killed_encoder_worker_is_replaced_and_requests_are_answered_200_or_50
     statuses = []
 
     def send():
-        with httpx.Client(base_url=server.url, timeout=30) as client:
+        with httpx2.Client(base_url=server.url, timeout=30) as client:
             for number in range(20):
                 statuses.append(client.post("/embed", json={"inputs": f"text {number} " * 40}).status_code)
 
@@ -58,7 +58,7 @@ def test_requests_over_max_queued_texts_are_answered_429_with_retry_after(server
         answer = client.post("/embed", json={"inputs": [f"text {number} " * 40, f"{number}"]})
         return answer, time.monotonic() - begun
 
-    with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(64) as pool:
+    with httpx2.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(64) as pool:
         answers = list(pool.map(send, range(128)))
     refused = [(answer, seconds) for answer, seconds in answers if answer.status_code == 429]
     assert {answer.status_code for answer, _ in answers} == {200, 429}
@@ -92,7 +92,7 @@ def test_requests_unfinished_at_the_shutdown_deadline_are_answered_503(serving, 
         (worker,) = server.workers()
         os.kill(worker, signal.SIGSTOP)
         with ThreadPoolExecutor(1) as pool:
-            sent = pool.submit(httpx.post, f"{server.url}/embed", json={"inputs": "never"}, timeout=60)
+            sent = pool.submit(httpx2.post, f"{server.url}/embed", json={"inputs": "never"}, timeout=60)
             eventually(lambda: 'queue_texts{encoder="all-MiniLM-L6-v2"} 1.0' in server.client.get("/metrics").text)
             server.process.send_signal(signal.SIGTERM)
             answer = sent.result()
@@ -110,7 +110,7 @@ def test_a_server_that_lost_its_fork_server_and_its_terminal_finishes_accepted_r
     assert Path(f"/proc/{worker}").exists()
     with ThreadPoolExecutor(4) as pool:
         texts = [f"text {number} " * 40 for number in range(16)]
-        sent = [pool.submit(httpx.post, f"{server.url}/embed", json={"inputs": texts}, timeout=60) for _ in range(4)]
+        sent = [pool.submit(httpx2.post, f"{server.url}/embed", json={"inputs": texts}, timeout=60) for _ in range(4)]
         queued = 'lathe_queue_texts{encoder="all-MiniLM-L6-v2"} 64.0'
         eventually(lambda: queued in server.client.get("/metrics").text)
         # As SIGTERM, which other tests send. Under nohup, SIGHUP is ignored, here as in the server.
@@ -118,6 +118,6 @@ def test_a_server_that_lost_its_fork_server_and_its_terminal_finishes_accepted_r
         server.process.send_signal(hangup)
         assert [answer.result().status_code for answer in sent] == [200] * 4
         assert server.process.wait(40) == 0
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{server.url}/health/live")
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(f"{server.url}/health/live")
         eventually(lambda: not Path(f"/proc/{worker}").exists())

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -29,8 +29,8 @@ class Replicas:
         self.start_server = start_server
         self.settings = {"LATHE_REDIS_URL": redis_url, "LATHE_ADMIN_KEYS": "for-all-replicas", "LATHE_THREADS": "1"}
         self.servers = [start_server(name, 0, self.settings) for name in ("one", "two")]
-        self.ports = [httpx.URL(server.url).port for server in self.servers]
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{start_nginx(self.ports, self.ports[0])}", timeout=60)
+        self.ports = [httpx2.URL(server.url).port for server in self.servers]
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{start_nginx(self.ports, self.ports[0])}", timeout=60)
         self.expected = {}
 
     def restart(self, number):
@@ -49,11 +49,11 @@ class Callers:
         self.threads = [threading.Thread(target=self.run) for _ in range(count)]
 
     def run(self):
-        with httpx.Client(base_url=self.replicas.client.base_url, timeout=60) as client:
+        with httpx2.Client(base_url=self.replicas.client.base_url, timeout=60) as client:
             while not self.stopping.wait(PAUSE_SECONDS):
                 try:
                     status, chain, answer = self.replicas.ask(client)
-                except httpx.HTTPError as error:
+                except httpx2.HTTPError as error:
                     self.answers.append((repr(error), None, b""))
                 else:
                     self.answers.append((status, chain, answer.content))
@@ -72,7 +72,7 @@ class Callers:
         assert len(self.answers) > 50
         assert {status for status, _, _ in self.answers} == {200}
         for _, chain, content in self.answers:
-            np.testing.assert_allclose(httpx.Response(200, content=content).json()[0], expected[chain], atol=1e-3)
+            np.testing.assert_allclose(httpx2.Response(200, content=content).json()[0], expected[chain], atol=1e-3)
 
 
 @pytest.fixture(scope="module")

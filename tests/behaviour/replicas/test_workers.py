@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -193,7 +193,7 @@ def crew(start_worker, lasting_redis, data):
 def events(api, job_id):
     with api.client.stream("GET", f"/jobs/{job_id}/events", timeout=90) as stream:
         lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: ")]
-    return [httpx.Response(200, content=line).json() for line in lines]
+    return [httpx2.Response(200, content=line).json() for line in lines]
 
 
 def test_a_fit_on_a_worker_goes_from_queued_to_succeeded_and_its_chain_serves(api, crew):

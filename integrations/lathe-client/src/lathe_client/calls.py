@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_type_hints
 
-import httpx
+import httpx2
 
 from lathe_client.errors import NoAnswerError, UnexpectedAnswerError, build_server_error
 from lathe_client.text_encoding import encode_json
@@ -34,13 +34,13 @@ class Call(Generic[Result]):
 
     method: str
     path: str
-    read_answer: Callable[[httpx.Response], Result]
+    read_answer: Callable[[httpx2.Response], Result]
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     changes_state: bool = False
 
-    def read(self, outcome: httpx.Response | httpx.RequestError) -> Result:
+    def read(self, outcome: httpx2.Response | httpx2.RequestError) -> Result:
         """Return the result in a response, or raise the error that an outcome without one stands for.
 
         Raises:
@@ -48,7 +48,7 @@ class Call(Generic[Result]):
             NoAnswerError: for an error of the connection.
             UnexpectedAnswerError: for a response that a Lathe server does not give.
         """
-        if isinstance(outcome, httpx.RequestError):
+        if isinstance(outcome, httpx2.RequestError):
             reason = str(outcome) or type(outcome).__name__
             raise NoAnswerError(f"{self.method} {self.path} got no answer: {reason}") from outcome
         if not outcome.is_success:
@@ -75,7 +75,7 @@ def build_json_call(
     method: str,
     path: str,
     fields: Mapping[str, Any],
-    read_answer: Callable[[httpx.Response], Result],
+    read_answer: Callable[[httpx2.Response], Result],
     accept: str = JSON,
     changes_state: bool = False,
 ) -> Call[Result]:
@@ -107,7 +107,7 @@ def select_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def read_object(response: httpx.Response) -> dict[str, Any]:
+def read_object(response: httpx2.Response) -> dict[str, Any]:
     """Return the JSON object of a response.
 
     Raises:
@@ -119,7 +119,7 @@ def read_object(response: httpx.Response) -> dict[str, Any]:
     return content
 
 
-def _read_list(response: httpx.Response) -> list[dict[str, Any]]:
+def _read_list(response: httpx2.Response) -> list[dict[str, Any]]:
     """Return the JSON list of a response.
 
     Raises:

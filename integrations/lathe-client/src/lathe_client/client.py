@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-import httpx
+import httpx2
 from numpy.typing import ArrayLike
 
 from lathe_client import embed_calls, index_calls
@@ -45,11 +45,11 @@ class Client:
         timeout: float = 60.0,
         retries: Retries = DEFAULT_RETRIES,
         batch_size: int = DEFAULT_BATCH_SIZE,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self.connection = Connection(url, api_key, timeout, retries, batch_size)
         self.batch_size = batch_size
-        self._http = httpx.Client(**self.connection.build_http_arguments(), transport=transport)
+        self._http = httpx2.Client(**self.connection.build_http_arguments(), transport=transport)
 
     def __repr__(self) -> str:
         return f"Client({self.connection.url!r})"
@@ -173,9 +173,9 @@ class Client:
             time.sleep(delay)
             tried += 1
 
-    def _send_once(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
+    def _send_once(self, call: Call[Any]) -> httpx2.Response | httpx2.RequestError:
         """Send a call without a retry. Return the response, or the connection's error instead of raising it."""
         try:
             return self._http.send(build_request(self._http, call))
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             return error

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 
 from lathe_client.batches import DEFAULT_BATCH_SIZE
 from lathe_client.calls import Call
@@ -38,8 +38,8 @@ class Connection:
     def __post_init__(self) -> None:
         """Raise `ValueError` for an address, a key or a batch size that cannot be used."""
         try:
-            address = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
+            address = httpx2.URL(self.url)
+        except httpx2.InvalidURL as error:
             raise ValueError(f"the address is {self.url!r}, which is not a URL: {error}") from None
         if address.userinfo:
             raise ValueError("the address holds a user or a password; give the server's key as api_key")
@@ -52,11 +52,11 @@ class Connection:
             raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
 
     def build_http_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments for `httpx.Client` and `httpx.AsyncClient`."""
+        """Return the keyword arguments for `httpx2.Client` and `httpx2.AsyncClient`."""
         key = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
         return {"base_url": self.url, "headers": key, "timeout": self.timeout}
 
 
-def build_request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
+def build_request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
     """Return the HTTP request of a call."""
     return http.build_request(call.method, call.path, content=call.body, headers=call.headers, params=call.query)

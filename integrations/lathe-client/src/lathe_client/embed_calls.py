@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 
-import httpx
+import httpx2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -53,7 +53,7 @@ def _dump_npy(rows: NDArray[np.float32]) -> bytes:
     return buffer.getvalue()
 
 
-def _read_embeddings(response: httpx.Response) -> Embeddings:
+def _read_embeddings(response: httpx2.Response) -> Embeddings:
     """Return the vectors in the .npy body of a response, with the space id, chain and token counts in its headers."""
     headers = response.headers
     tokens, cut = headers.get("x-tokens"), headers.get("x-tokens-cut")

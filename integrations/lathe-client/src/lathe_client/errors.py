@@ -10,7 +10,7 @@ LatheError (Exception)
 
 from typing import Any
 
-import httpx
+import httpx2
 
 MAX_TEXT = 500
 """Maximum characters quoted of an answer that is not an error of Lathe, such as a proxy's page."""
@@ -69,7 +69,7 @@ class SpaceMismatchError(LatheError):
     """Vectors of different spaces, which must not be compared or stored together."""
 
 
-def build_server_error(response: httpx.Response) -> ServerError:
+def build_server_error(response: httpx2.Response) -> ServerError:
     """Return the error for a response with an error status, with the message of Lathe or of another server."""
     details = _read_details(response)
     text = str(details.get("message") or response.text[:MAX_TEXT].strip() or response.reason_phrase)
@@ -83,7 +83,7 @@ def build_server_error(response: httpx.Response) -> ServerError:
     )
 
 
-def _read_details(response: httpx.Response) -> dict[str, Any]:
+def _read_details(response: httpx2.Response) -> dict[str, Any]:
     """Return the object `error` in the JSON body of an error of Lathe, or an empty dict if the body is something
     else.
     """
@@ -95,7 +95,7 @@ def _read_details(response: httpx.Response) -> dict[str, Any]:
     return details if isinstance(details, dict) else {}
 
 
-def read_retry_after(response: httpx.Response) -> float | None:
+def read_retry_after(response: httpx2.Response) -> float | None:
     """Return the seconds in the header `Retry-After`, or None if it is missing or a date."""
     value = response.headers.get("retry-after", "")
     return float(value) if value.isdecimal() else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from numpy.typing import ArrayLike
 
 from lathe_client.batches import as_rows, list_texts, require_ids, split_ids, split_rows, split_texts
@@ -169,7 +169,7 @@ def _index_path(name: str) -> str:
     return f"/indexes/{quote(encode_text(name, 'the name of the index'), safe='')}"
 
 
-def _read_results(response: httpx.Response) -> SearchResults:
+def _read_results(response: httpx2.Response) -> SearchResults:
     """Return the hits in the JSON answer to a search, with the index's space id and chain."""
     content = response.json()
     hits = [[Hit(item["id"], item["score"], item["metadata"]) for item in items] for items in content["results"]]

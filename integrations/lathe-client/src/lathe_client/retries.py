@@ -3,14 +3,14 @@
 import random
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 
 from lathe_client.calls import Call
 from lathe_client.errors import read_retry_after
 
 BUSY = (429, 503)
 """Statuses with which a server refuses a request before it changes anything."""
-BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
+BROKEN = (httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ConnectTimeout)
 """Errors after which another try may succeed. An answer that took too long is not among them: it would again."""
 
 
@@ -30,7 +30,7 @@ class Retries:
     max_delay: float = 30.0
 
     def choose_delay(
-        self, call: Call[object], outcome: httpx.Response | httpx.RequestError, tried: int
+        self, call: Call[object], outcome: httpx2.Response | httpx2.RequestError, tried: int
     ) -> float | None:
         """Return the seconds to wait before a retry, or None if the call must not be sent again.
 
@@ -44,7 +44,7 @@ class Retries:
         """
         if tried >= self.tries or not _is_retryable(call, outcome):
             return None
-        asked = read_retry_after(outcome) if isinstance(outcome, httpx.Response) else None
+        asked = read_retry_after(outcome) if isinstance(outcome, httpx2.Response) else None
         if asked is not None and asked > self.max_delay:
             return None
         # Random, or else all clients that a busy server has refused would come back at the same moment.
@@ -55,8 +55,8 @@ class Retries:
 DEFAULT_RETRIES = Retries()
 
 
-def _is_retryable(call: Call[object], outcome: httpx.Response | httpx.RequestError) -> bool:
+def _is_retryable(call: Call[object], outcome: httpx2.Response | httpx2.RequestError) -> bool:
     """Return whether a retry may succeed, and cannot make the same change twice."""
-    if isinstance(outcome, httpx.Response):
+    if isinstance(outcome, httpx2.Response):
         return outcome.status_code in BUSY
     return isinstance(outcome, BROKEN) and not call.changes_state
