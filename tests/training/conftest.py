@@ -62,6 +62,7 @@ class HashingEncoder:
     vectors_key = fingerprint
     prompts: Mapping[str, str] = {}
     default_prompt_name: str | None = None
+    routed = False
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "dimensions": self.dimensions, "fingerprint": self.fingerprint}

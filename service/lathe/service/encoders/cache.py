@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge
 
 from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo
+from lathe.training.encoder.text_encoder import find_prompt_key
 
 ENTRY_BYTES = 300
 """Bytes that an entry takes besides its floats, for the key, the objects and the place in the cache."""
@@ -84,7 +85,7 @@ class VectorCache:
         That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization, and
         whether long texts are means.
         """
-        prompt = encoder.find_prompt(options.prompt_name)
+        prompt = find_prompt_key(encoder.find_prompt(options.prompt_name), encoder.find_side(options.prompt_name))
         side = "mean" if options.long_text == "mean" else options.truncation_side
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
         # The context is hashed once; each text continues from a copy of that state.

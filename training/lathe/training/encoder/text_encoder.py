@@ -22,6 +22,8 @@ SIDE_PROMPTS: dict[SearchSide, tuple[str, ...]] = {
     "document": ("document", "passage", "corpus", "search_document"),
 }
 """Names of the prompts for each side of a search, as sentence-transformers and models' cards call them."""
+ROUTED = "encodes queries and documents by different modules"
+"""Phrase for messages about encoders with a route for each side."""
 NO_PROMPT = ""
 """Name of a prompt that stands for none at all, not even the default one."""
 
@@ -54,11 +56,13 @@ class TextEncoder(HasSpace, Protocol):
         max_length: tokens that it reads of a text, special tokens included.
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
+        routed: whether queries and documents are encoded by different modules, which a prompt's name chooses.
     """
 
     max_length: int
     prompts: dict[str, str]
     default_prompt_name: str | None
+    routed: bool
 
     @property
     def device(self) -> str:
@@ -80,6 +84,11 @@ class TextEncoder(HasSpace, Protocol):
 
         Raises:
             EncoderError: if there is no prompt of that name.
+        """
+
+    def prompt_key(self, prompt_name: str | None) -> str | None:
+        """Return the text of a prompt as `prompt` does, with the side that is encoded if each side has modules of its
+        own. A text has one vector for each key.
         """
 
     def with_default_prompt(self, prompt_name: str) -> Self:
@@ -123,12 +132,14 @@ class PromptedEncoder:
         fingerprint: fingerprint of its vector space.
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
+        routed: whether queries and documents are encoded by different modules, which a prompt's name chooses.
     """
 
     spec: EncoderSpec
     fingerprint: str
     prompts: dict[str, str]
     default_prompt_name: str | None
+    routed: bool = False
 
     @property
     def name(self) -> str:
@@ -144,7 +155,7 @@ class PromptedEncoder:
         key = self.fingerprint
         if self.spec.long_text == "mean":
             key += "-mean"
-        if prompt := self.prompt(None):
+        if prompt := self.prompt_key(None):
             key += f"-{digest(prompt)[:8]}"
         return key
 
@@ -156,6 +167,14 @@ class PromptedEncoder:
             EncoderError: if there is no prompt of that name.
         """
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
+
+    def prompt_key(self, prompt_name: str | None) -> str | None:
+        """Return the text of a prompt, with the side that is encoded if each side has modules of its own."""
+        return find_prompt_key(self.prompt(prompt_name), self.find_side(prompt_name))
+
+    def find_side(self, prompt_name: str | None) -> SearchSide | None:
+        """Return the side of a search whose modules encode texts with a prompt, or None if both sides have the same."""
+        return find_prompt_side(prompt_name, self.default_prompt_name) if self.routed else None
 
     def with_default_prompt(self, prompt_name: str) -> Self:
         """Return a copy of the encoder with another default prompt. The copy shares this one's model or connection.
@@ -200,6 +219,21 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
         known = ", ".join(sorted(prompts)) or "none"
         raise EncoderError(f"{encoder} has no prompt {name!r}; there are: {known}")
     return prompts[name]
+
+
+def find_prompt_key(prompt: str | None, side: SearchSide | None) -> str | None:
+    """Return what the vectors of one text by one encoder depend on besides the text: the prompt, and the side that is
+    encoded, if it is not None.
+    """
+    return prompt if side is None else f"{side}\0{prompt or ''}"
+
+
+def find_prompt_side(prompt_name: str | None, default: str | None) -> SearchSide:
+    """Return the side of a search that a prompt's name stands for, else the side of the default prompt, else
+    documents.
+    """
+    sides = {name: side for side, names in SIDE_PROMPTS.items() for name in names}
+    return sides.get(prompt_name or "") or sides.get(default or "", "document")
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:

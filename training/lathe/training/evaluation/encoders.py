@@ -135,7 +135,7 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
     `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
     prompt.
     """
-    prompt, output = encoder.prompt(None), encoder.fingerprint
+    prompt, output = encoder.prompt_key(None), encoder.fingerprint
     # The fingerprint covers neither dtype nor default prompt, and both change the vectors.
     if encoder.spec.dtype != "float32" or prompt:
         output = hashlib.sha256(repr((output, encoder.spec.dtype, prompt)).encode()).hexdigest()[:32]
@@ -153,13 +153,16 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
 
 
 def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the encoder's prompts by name, with its prompts for queries and documents added under the names `query`
-    and `document`, which mteb looks up.
+    """Return the keys of the encoder's prompts by name. The prompts for queries and documents are added under the names
+    `query` and `document`, which mteb looks up.
     """
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts
-    named = {side: find_side_prompt(prompts, side, encoder.default_prompt_name) for side in sides}
-    return {**{side: encoder.prompt(name) or "" for side, name in named.items() if name is not None}, **prompts}
+    named: dict[str, str | None] = {
+        side: find_side_prompt(prompts, side, encoder.default_prompt_name) for side in sides
+    }
+    named |= {name: name for name in prompts}
+    return {alias: encoder.prompt_key(name) or "" for alias, name in named.items() if name is not None}
 
 
 KEY_BYTES = 16

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.text_encoder import ROUTED
 from lathe.training.errors import ExportError
 from lathe.training.export.folder import (
     PROBE_TEXTS,
@@ -98,6 +99,8 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             "ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe-training[onnx]'"
         ) from error
 
+    if encoder is not None and encoder.routed:
+        raise ExportError(f"{encoder.name} {ROUTED}, which no one graph is: export sentence-transformers")
     if encoder is not None and prepare_encoder(chain, encoder).static:
         raise ExportError(
             f"{encoder.name} is static, which no graph of token ids and a mask is: export sentence-transformers"

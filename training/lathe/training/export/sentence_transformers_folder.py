@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.text_encoder import SIDE_PROMPTS
 from lathe.training.errors import ExportError
 from lathe.training.export.folder import (
     PROBE_TEXTS,
@@ -77,9 +78,11 @@ def export_sentence_transformers(
         OSError: if a file cannot be written; nothing is left in the folder.
     """
     encoder = prepare_encoder(chain, encoder)
-    floats = chain.without_quantizer().floats(encoder.encode(PROBE_TEXTS).vectors)
+    sides: list[str | None] = [*SIDE_PROMPTS] if encoder.routed else [None]
+    raw = np.concatenate([encoder.encode(PROBE_TEXTS, side).vectors for side in sides])
+    floats = chain.without_quantizer().floats(raw)
     with open_staging_folder(folder) as staging:
-        encoder.model.save(str(staging), create_model_card=False)
+        encoder.join_routes().save(str(staging), create_model_card=False)
         # Not every version and server reads the format of the installed version.
         modules = _use_common_formats(staging, json.loads((staging / "modules.json").read_text()), encoder.max_length)
         unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
@@ -89,7 +92,8 @@ def export_sentence_transformers(
 
         _write_modules(staging, modules)
         # Checked as a user would load it, before a quantisation, which the library loads by a copy in its cache.
-        outputs = Encoder(EncoderSpec(reference, str(staging)), "cpu").encode(PROBE_TEXTS, normalize=False).vectors
+        exported = Encoder(EncoderSpec(reference, str(staging)), "cpu")
+        outputs = np.concatenate([exported.encode(PROBE_TEXTS, side, normalize=False).vectors for side in sides])
         difference = measure_difference(outputs, floats, "the sentence-transformers model")
 
         if chain.quantizer is not None:

@@ -14,7 +14,8 @@ from lathe.training.encoder.batching import estimate_tokens, sort_longest_first
 from lathe.training.encoder.cutting import DENSE_CHARACTERS
 from lathe.training.encoder.devices import Agreement
 from lathe.training.encoder.spec import EncoderSpec, LongText, SearchSide, Side
-from lathe.training.encoder.text_encoder import find_prompt, find_side_prompt
+from lathe.training.encoder.text_encoder import find_prompt, find_prompt_side, find_side_prompt
+from lathe.training.errors import EncoderError
 
 SEARCHED_CHARACTERS_PER_TOKEN = 256
 """Characters of a very long text that cost as much as a token: a worker may search all of them for what its model
@@ -237,6 +238,7 @@ class EncoderInfo:
 
     Attributes:
         window_tokens: tokens of the texts that are sent to the worker together; 0 for `WINDOW_BATCHES` batches.
+        routed: whether queries and documents are encoded by different modules, which a prompt's name chooses.
     """
 
     spec: EncoderSpec
@@ -251,6 +253,7 @@ class EncoderInfo:
     warning: str | None = None
     model_bytes: int = 0
     window_tokens: int = 0
+    routed: bool = False
 
     @property
     def name(self) -> str:
@@ -278,6 +281,10 @@ class EncoderInfo:
         """
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
+    def find_side(self, prompt_name: str | None) -> SearchSide | None:
+        """Return the side of a search whose modules encode texts with a prompt, or None if both sides have the same."""
+        return find_prompt_side(prompt_name, self.default_prompt_name) if self.routed else None
+
     def find_side_prompt(self, side: SearchSide) -> str | None:
         """Return the name of the prompt for queries or for documents, or None if the encoder's default prompt is used.
 
@@ -295,6 +302,11 @@ class EncoderInfo:
             prompt_name: prompt that the request names, or None.
             side: `query` or `document`, as the request calls its texts, or None.
         """
+        if prompt_name is not None and side is not None and self.find_side(prompt_name) not in (side, None):
+            raise EncoderError(
+                f"{self.name} encodes texts with the prompt {prompt_name!r} by the modules of the side "
+                f"{self.find_side(prompt_name)}, and not {side}: leave one of the two out"
+            )
         if prompt_name in ("query", "document") and self.prompts.get(prompt_name) == "":
             if prompt_name in (self.spec.prompts or {}):
                 return prompt_name

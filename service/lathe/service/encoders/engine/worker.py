@@ -103,11 +103,12 @@ class Worker:
         options = parts[0]["options"]
         try:
             prompt = self.encoder.prompt(options["prompt_name"])
+            encoder = self.encoder.route(options["prompt_name"])
             texts = [text for part in parts for text in part["texts"]]
             with self.tokenizing:  # a tokenizer has one user at a time
                 text_positions = [position for part in parts for position in part["positions"]]
-                pieces = self.encoder.divide(texts, prompt, options["long_text"], text_positions, MAX_LONG_TOKENS)
-                batches = self.encoder.tokenize(pieces.texts, prompt, options["truncation_side"])
+                pieces = encoder.divide(texts, prompt, options["long_text"], text_positions, MAX_LONG_TOKENS)
+                batches = encoder.tokenize(pieces.texts, prompt, options["truncation_side"])
             return Tokenized(parts, positions, pieces, batches)
         except Exception as error:
             return Tokenized(parts, positions, Pieces.whole([]), [], error)
@@ -216,8 +217,9 @@ class Worker:
         """Run the model on a group's texts. Return their vectors `(n, d)` on the device, and the numbers of tokens read
         and cut of each text, both `(n,)`.
         """
-        batches, normalize = group.batches, group.parts[0]["options"]["normalize"]
-        vectors = torch.cat([self.encoder.forward(batch, normalize) for batch in batches])
+        batches, options = group.batches, group.parts[0]["options"]
+        encoder, normalize = self.encoder.route(options["prompt_name"]), options["normalize"]
+        vectors = torch.cat([encoder.forward(batch, normalize) for batch in batches])
         rows = np.concatenate([batch.rows for batch in batches])
         tokens = np.concatenate([batch.tokens for batch in batches])
         cut = np.concatenate([np.zeros(len(b.rows), np.int64) if b.cut is None else b.cut for b in batches])
@@ -319,12 +321,13 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
         "spec": encoder.spec.to_json(),
         "fingerprint": encoder.fingerprint,
         "dimensions": encoder.dimensions,
-        "max_length": encoder.max_length,
+        "max_length": max(encoder.max_length, 0 if encoder.queries is None else encoder.queries.max_length),
         "prompts": encoder.prompts,
         "default_prompt_name": encoder.model.default_prompt_name,
         "device": encoder.device,
         "batch_tokens": encoder.batch_tokens,
         "window_tokens": encoder.window_tokens,
+        "routed": encoder.routed,
         "warning": encoder.warning,
         "model_bytes": encoder.model_bytes,
         "agreement": None if encoder.agreement is None else asdict(encoder.agreement),

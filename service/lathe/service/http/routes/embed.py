@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.resolve import NotAtOnceError
+from lathe.service.chains.resolve import InputType, NotAtOnceError
 from lathe.service.codec import NPY, EncodingFormat
 from lathe.service.encoders.embedder import Answer, EmbedRequest, Pending
 from lathe.service.encoders.engine.engine import Engine
@@ -137,10 +137,18 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
         EncodeOptions(_choose_prompt(body, engine), long_text, body.truncation_direction, body.normalize),
         body.chain or query.get("chain") or choice.chain,
         choice.choose_dimensions(body.dimensions),
-        body.resolved_input_type,
+        _choose_side(body, engine),
         body.output_dtype,
     )
     return embed_request, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
+
+
+def _choose_side(body: TextsBody, engine: Engine) -> InputType:
+    """Return whether a body's texts are queries or documents: as it says, else as the modules that encode them are
+    for.
+    """
+    side = None if engine.info is None or body.input_type else engine.info.find_side(_choose_prompt(body, engine))
+    return side or body.resolved_input_type
 
 
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
@@ -208,7 +216,7 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
         EncodeOptions(_choose_prompt(body, choice.engine), body.long_text),
         choice.chain,
         choice.choose_dimensions(body.dimensions),
-        body.resolved_input_type,
+        _choose_side(body, choice.engine),
         body.output_dtype,
     )
     model = body.model or choice.engine.spec.name
