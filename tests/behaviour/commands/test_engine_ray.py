@@ -32,7 +32,7 @@ def test_fit_prints_one_line_if_no_ray_cluster_answers_at_the_address(run, texts
 @pytest.mark.release
 def test_ctrl_c_stops_the_started_ray_its_workers_and_its_folder(home, texts):
     before = set(Path("/tmp").glob("lathe-ray-*"))
-    words = ["embed", "--source", str(texts), "--out", "/dev/null/x.npy", *map(str, RAY)]
+    words = ["embed", "--source", str(texts), "--out", str(texts.with_name("x.npy")), *map(str, RAY)]
     child = subprocess.Popen(
         [*LATHE, *words], env=os.environ | {"LATHE_HOME": str(home)}, stderr=subprocess.PIPE, start_new_session=True
     )

@@ -11,6 +11,7 @@ import typer
 from fsspec.implementations.memory import MemoryFileSystem
 
 from lathe.service.cli.main import app
+from lathe.training.fitting import encoded_shards
 from lathe.training.sources.source import open_source
 from tests.helpers import require_one_line
 
@@ -84,6 +85,57 @@ def test_fit_exits_1_if_the_state_folder_cannot_be_written(run, tmp_path):
     (tmp_path / "file").write_text("")
     status, _, err = run("fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", LATHE_HOME=tmp_path / "file/home")
     assert status == 1 and "cannot be written" in err
+
+
+def test_embed_continues_after_a_kill_and_starts_over_for_another_source(run, paragraphs, tmp_path, monkeypatch):
+    encode, encoded, stops = encoded_shards._encode_batch, [], [2]
+
+    def count(batch, *rest):
+        if stops and len(encoded) == stops[0]:
+            raise RuntimeError("killed")
+        encoded.append(len(batch))
+        return encode(batch, *rest)
+
+    monkeypatch.setattr(encoded_shards, "_encode_batch", count)
+    rows = [{"id": i, "text": f"{i} {paragraphs[i % 50][:40]}" if i % 100 else " "} for i in range(2100)]
+    source, out, partial = (tmp_path / name for name in ("rows.jsonl", "out.parquet", ".out.parquet.partial"))
+    source.write_text("\n".join(map(json.dumps, rows)))
+    command = ("embed", "--source", source, "--chain", "compact", "--out")
+    with pytest.raises(RuntimeError, match="killed"):
+        run(*command, out)
+    assert encoded == [1024, 1024] and not out.exists() and not partial.exists()
+    partial.touch()  # which a killed process leaves
+
+    stops.clear()
+    status, _, err = run(*command, out)
+    assert status == 0 and "continuing from what an earlier run encoded" in err and encoded == [1024, 1024, 52]
+    assert run(*command, tmp_path / "undisturbed.parquet")[0] == 0
+    assert out.read_bytes() == (tmp_path / "undisturbed.parquet").read_bytes() and not partial.exists()
+
+    encoded.clear()
+    stops.append(1)
+    with pytest.raises(RuntimeError, match="killed"):
+        run(*command, out)
+    partial.touch()
+    stops.clear()
+    source.write_text("\n".join(map(json.dumps, rows[:50])))
+    status, _, err = run(*command, out)
+    assert status == 0 and "starting over: the source or the encoder is not that of the run that stopped" in err
+    assert sum(len(batch) for batch in open_source(f"{out}#embedding").batches()) == 50
+
+
+def test_embed_finds_a_source_that_changes_while_it_is_encoded(run, paragraphs, tmp_path, monkeypatch):
+    source, encode = tmp_path / "rows.txt", encoded_shards._encode_batch
+    source.write_text("\n".join(paragraphs[:20]))
+
+    def change(batch, *rest):
+        source.write_text("\n".join(paragraphs[20:60]))
+        return encode(batch, *rest)
+
+    monkeypatch.setattr(encoded_shards, "_encode_batch", change)
+    status, _, err = run("embed", "--source", source, "--out", tmp_path / "out.npy")
+    assert status == 1 and "the source changed while it was encoded" in err
+    assert list(tmp_path.iterdir()) == [source]
 
 
 class Interrupted(MemoryFileSystem):

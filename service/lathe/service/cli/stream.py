@@ -26,7 +26,7 @@ def embed(
 ) -> None:
     """Embed the texts of a source into a file.
 
-    With --engine ray, workers encode shards into the state folder; if stopped, the same command continues from them.
+    Vectors are stored in the state folder until all are there. If stopped, the same command continues from them.
     """
     from lathe.service.cli.streaming import embed_source
 

@@ -19,7 +19,7 @@ from lathe.training.fitting.encoding import encode_source, format_progress
 from lathe.training.sources.parquet import TableRecords
 from lathe.training.sources.rows import Record, RowBatch, find_long_integer
 from lathe.training.sources.source import Source, open_source
-from lathe.training.sources.writers import open_writer
+from lathe.training.sources.writers import Writer, get_staging_path, open_writer
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.vectors import Vectors
 
@@ -39,33 +39,41 @@ def embed_source(
 
     Parameters are the options of `lathe embed`.
 
-    The local engine writes as it encodes. Others, such as Ray, first encode the whole source into a working folder,
-    from which a run that was stopped continues; then the file is written.
+    The whole source is first encoded into a working folder, from which a run that was stopped continues; then the file
+    is written.
 
     Raises:
-        SourceError: if the source holds vectors.
+        SourceError: if the source holds vectors, or its files change meanwhile.
     """
     opened = open_source(source)
     if opened.kind() != "texts":
         raise SourceError(f"{source} holds vectors: use lathe reduce")
     settings, home = load_state()
-    loaded = load_encoder(settings, encoder)
-    loaded.prompt(prompt)
-    target = ChainResolver(open_chains(write=False)).resolve_for_encoder(loaded, chain, dimensions)
+    stopped = get_staging_path(out).exists()
+    with open_writer(out) as writer:  # what the file cannot be is found before what takes long
+        loaded = load_encoder(settings, encoder)
+        loaded.prompt(prompt)
+        target = ChainResolver(open_chains(write=False)).resolve_for_encoder(loaded, chain, dimensions)
+        if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
+            spec = replace(loaded.spec, default_prompt_name=prompt)
+            loaded = open_encoder(spec, loaded.device, settings.vector_stores)
 
-    def embed_batch(batch: RowBatch) -> NDArray[np.float32]:
-        return target.apply(loaded.encode(list(batch.values), prompt_name=prompt).vectors)
+        content, key = opened.content_key(None), digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]
+        with claim_workspace_folder(home.vectors, key) as folder:
+            if any(folder.iterdir()):
+                typer.echo("continuing from what an earlier run encoded", err=True)
+            elif stopped:
+                typer.echo("starting over: the source or the encoder is not that of the run that stopped", err=True)
+            with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
+                vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
+            encoded = _EncodedRows(vectors, loaded)
+            _write_rows(opened, writer, out, target, lambda batch: target.apply(encoded.take(batch)))
+            if opened.content_key(None) != content:
+                raise SourceError(CHANGED)
 
-    if engine == "local":
-        _write_file(opened, out, target, embed_batch)
-        return
-    if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
-        loaded = open_encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device, settings.vector_stores)
-    with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
-        with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
-            vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
-        encoded = _EncodedRows(vectors, loaded)
-        _write_file(opened, out, target, lambda batch: target.apply(encoded.take(batch)))
+
+CHANGED = "the source changed while it was encoded: run the command again"
+"""Message if the rows that were encoded are not those that are written."""
 
 
 class _EncodedRows:
@@ -86,6 +94,8 @@ class _EncodedRows:
         texts = list(batch.values)
         blank = np.array([not text.strip() for text in texts])
         count = len(texts) - int(blank.sum())
+        if self.taken + count > self.vectors.shape[0]:
+            raise SourceError(CHANGED)
         vectors = np.empty((len(texts), self.vectors.shape[1]), np.float32)
         vectors[~blank] = self.vectors[self.taken : self.taken + count]
         if blank.any():
@@ -110,17 +120,18 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
     if dimensions_in is None:
         raise SourceError(f"{source} holds texts: use lathe embed")
     target = ChainResolver(open_chains(write=False)).resolve_for_vectors(dimensions_in, chain, dimensions)
-    _write_file(opened, out, target, lambda batch: target.apply(np.asarray(batch.values, dtype=np.float32)))
+    with open_writer(out) as writer:
+        _write_rows(opened, writer, out, target, lambda batch: target.apply(np.asarray(batch.values, dtype=np.float32)))
 
 
-def _write_file(
-    source: Source, out: Path, target: Target, transform: Callable[[RowBatch], NDArray[np.float32]]
+def _write_rows(
+    source: Source, writer: Writer, out: Path, target: Target, transform: Callable[[RowBatch], NDArray[np.float32]]
 ) -> None:
-    """Write each row of a source with its vector, as `transform` computes it, to a file. Show progress, and print a
-    summary to stderr.
+    """Write each row of a source with its vector, as `transform` computes it, to the file `out`. Show progress, and
+    print a summary to stderr.
     """
     total, written, started = source.count(), 0, time.monotonic()
-    with ProgressBar() as progress, open_writer(out) as writer:
+    with ProgressBar() as progress:
         for batch in source.batches():
             try:
                 vectors = transform(batch)

@@ -27,6 +27,13 @@ class Writer(Protocol):
         """Finish the file and close it."""
 
 
+def get_staging_path(path: Path) -> Path:
+    """Return the path of the hidden file that rows are written to before they appear under a file's name. A killed run
+    leaves it.
+    """
+    return path.with_name(f".{path.name}.partial")
+
+
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
     """Open a .jsonl, .parquet or .npy file, and yield a writer of batches of rows with vectors. The file appears under
@@ -40,7 +47,8 @@ def open_writer(path: Path) -> Iterator[Writer]:
     if path.suffix not in WRITERS:
         raise SourceError(f"{path.name} must end in {', '.join(WRITERS)}")
 
-    staging = path.with_name(f".{path.name}.partial")
+    staging = get_staging_path(path)
+    staging.touch()  # a folder that cannot be written to is found now, before any row is computed
     writer: Writer = WRITERS[path.suffix](staging)
     try:
         try:
