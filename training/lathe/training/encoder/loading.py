@@ -74,9 +74,10 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = choose_attention(spec, device)
 
-    located = locate_model(spec.model)
-    packaged = Path(located) if located != spec.model else None
-    with convert_load_errors(spec), check_packaged_files(packaged):
+    with convert_load_errors(spec):
+        located = locate_model(spec.model)
+        if located != spec.model:
+            check_packaged_files(Path(located))
         check_model_files(spec, located)
         loaded = _load_sentence_transformer(spec, located, device, attention)
         check_weights(spec, loaded)

