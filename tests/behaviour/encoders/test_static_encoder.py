@@ -1,8 +1,10 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
@@ -47,6 +49,20 @@ def test_a_static_encoder_returns_the_normalized_mean_of_token_vectors_in_any_ba
         assert tokens == len(ids)
     np.testing.assert_array_equal(encoder.encode(TEXTS[::-1]).vectors, encoded.vectors[::-1])
     assert encoder.encode([]).vectors.shape == (0, 16)
+
+
+def test_a_static_encoder_whose_tokens_share_weighted_vectors_returns_their_weighted_mean(static, tmp_path):
+    folder = shutil.copytree(static, tmp_path / "shared")
+    tokenizer = Tokenizer.from_file(str(next(folder.rglob("tokenizer.json"))))
+    count = tokenizer.get_vocab_size()
+    torch.manual_seed(0)
+    table, mapping, weights = torch.randn(2000, 16), torch.randint(0, 2000, (count,)), torch.rand(count)
+    tensors = {"embeddings": table, "mapping": mapping, "weights": weights}  # as model2vec quantizes a vocabulary
+    save_file(tensors, next(folder.rglob("model.safetensors")))
+    ids = tokenizer.encode(TEXTS[0], add_special_tokens=False).ids
+    mean = (table[mapping[ids]] * weights[ids][:, None]).mean(dim=0)
+    found = Encoder(EncoderSpec("shared", str(folder)), "cpu").encode(TEXTS[:1]).vectors[0]
+    np.testing.assert_allclose(found, mean / mean.norm(), rtol=0, atol=1e-5)
 
 
 def test_a_static_encoder_in_bfloat16_gives_unit_vectors_of_a_text_of_any_length(static):
