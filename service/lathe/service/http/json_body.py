@@ -161,12 +161,12 @@ def _convert_validation_error(error: ValidationError) -> ServiceError:
 
     # Pydantic also names the branches of unions, such as "str" and "list[int]", which are no fields.
     fields = [part for part in location if part not in ("str", "int") and "[" not in str(part)]
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fields).removeprefix(".") or None
-    message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fields).removeprefix(".")
+    message = f"{place or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
     if detail["input"] is None and detail["type"] != "missing":
         message += ", got null"
     error_type = WrongShapeError if _is_type_problem(detail["type"]) else BadValueError
-    return error_type(message, param=field)
+    return error_type(message, param=".".join(map(str, fields)) or None)
 
 
 def _is_type_problem(error_type: str) -> bool:
