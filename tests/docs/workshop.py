@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from unittest.mock import patch
 
-import httpx
+import httpx2
 import numpy as np
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -207,7 +207,7 @@ class Workshop:
     def embed(self, texts: list[str]) -> bytes:
         """Return the server's embeddings of texts as .npy bytes."""
         body = {"inputs": texts}
-        answer = httpx.post(
+        answer = httpx2.post(
             f"http://{self.address}/embed", json=body, headers={"accept": "application/x-npy"}, timeout=120
         )
         return answer.raise_for_status().content
@@ -220,7 +220,7 @@ class Workshop:
             mark.unlink()
         if "address" in self.__dict__:
             key = (self.home / ".lathe/admin.key").read_text().strip()
-            with httpx.Client(base_url=f"http://{self.address}", headers={"authorization": f"Bearer {key}"}) as client:
+            with httpx2.Client(base_url=f"http://{self.address}", headers={"authorization": f"Bearer {key}"}) as client:
                 for index in client.get("/indexes").json():
                     client.delete(f"/indexes/{index['name']}").raise_for_status()
 
