@@ -6,7 +6,7 @@ A search uses one generation throughout. Reindexing builds the next one beside i
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,13 @@ from lathe.service.index.embedded.exact import (
     SearchResult,
     empty_results,
     merge_results,
-    rank_rows,
     rescore,
     search_exactly,
 )
 from lathe.service.index.embedded.filter_masks import FilterMasks
 from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.graphs.graph import HnswGraph
+from lathe.service.index.embedded.graphs.nodes import GraphNodes
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.rows import GenerationRows, Labels, RowsView
 from lathe.service.index.embedded.vector_formats import choose_format
@@ -78,13 +78,19 @@ class Generation:
         self.exact_rows = self.vector_format.exact_rows if exact_rows is None else exact_rows
         self.rows = GenerationRows(folder, spec.width if spec.has_originals else None, self.vector_format)
         self.graph = create_graph(spec, self.vector_format, threads)
+        self.nodes = GraphNodes()
         self.filters = FilterMasks(record)
         self.notes: list[str] = []
 
     @property
     def covered(self) -> int:
         """Number of rows in the graph."""
-        return self.graph.covered if self.graph else 0
+        return self.nodes.current.count_covered(self.graph.covered) if self.graph else 0
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of the graph and of its nodes' rows, in bytes."""
+        return self.graph.bytes + self.nodes.bytes if self.graph else 0
 
     @property
     def is_idle(self) -> bool:
@@ -93,7 +99,7 @@ class Generation:
         """
         graph, count = self.graph, self.rows.count
         reads_many = MAX_READ_NUMBERS // self.spec.dimensions < count <= self.exact_rows
-        return isinstance(graph, HnswGraph) and graph.covered == count and graph.lock.is_free and not reads_many
+        return isinstance(graph, HnswGraph) and self.covered == count and graph.lock.is_free and not reads_many
 
     @property
     def last_label(self) -> int:
@@ -157,11 +163,25 @@ class Generation:
         """
         if self.graph is None:
             return 0
-        view, covered = self.rows.take_view(), self.graph.covered
+        view, covered = self.rows.take_view(), self.covered
         upto = min(view.count, covered + max_rows)
         if upto > covered:
-            self.graph.extend(view.compact[covered:upto], threads, lacking=view.count - covered)
-        return view.count - self.graph.covered
+            self.nodes.assign(view.compact, upto)  # before the graph has the nodes, as searches look up their rows
+            nodes = self.nodes.current
+            rows = nodes.find_first_rows(np.arange(self.graph.covered, nodes.count))
+            rows = rows[rows < upto]
+            self.graph.extend(view.compact[rows], threads, lacking=len(rows) + view.count - upto)
+        return view.count - self.covered
+
+    def load_graph(self, file: IO[bytes], covered: int) -> None:
+        """Replace the graph, which must be empty, by the one of the first `covered` rows in a file that it saved.
+
+        Raises:
+            ValueError: if the file holds another number of nodes; other errors of the engine are raised as they are.
+        """
+        assert self.graph is not None
+        self.nodes.assign(self.rows.take_view().compact, covered)
+        self.graph.load(file, self.nodes.current.count)
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
         """Return the labels (integer ids in the record) and scores, each `(q, k)`, of the k nearest items to each query
@@ -247,28 +267,26 @@ class Generation:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
         """Search the graph. Return row numbers `(q, count)`, scores `(q, count)`, and how many rows the graph had.
 
-        Rows that are not allowed fill the candidate list too, so proportionally more candidates are requested. Still, a
-        query may get too few rows, padded with −1. The result has no rows and covers 0 if the graph is missing, if so
+        Nodes without an allowed row fill the candidate list too, so proportionally more are requested. Still, a query
+        may get too few rows, padded with −1. The result has no rows and covers 0 if the graph is missing, if so
         many candidates take longer than exact search, or if the graph reaches too few rows.
         """
-        covered = self.covered
-        share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
-        # Barred rows take places in the graph's result. Their share near a query varies, hence a fifth and 16 more.
+        graph, nodes = self.graph, self.nodes.current
+        share = 1.0 if allowed is None or not nodes.count else nodes.count_allowed(allowed) / nodes.count
+        # Barred nodes take places in the graph's result. Their share near a query varies, hence a fifth and 16 more.
         requested = count if share == 1 else math.ceil(1.2 * count / max(share, 1e-9)) + 16
+        requested = min(requested, graph.covered) if graph else 0
         result = None
-        if self.graph is not None and requested <= min(MAX_CANDIDATES, covered):
-            # The list is longer by the same share, so that it has about as many allowed rows as without a filter.
-            result = self.graph.search(queries, requested, max(math.ceil(ef / share), requested))
+        if graph is not None and 0 < requested <= MAX_CANDIDATES:
+            # The list is longer by the same share, so that it has about as many allowed nodes as without a filter.
+            result = graph.search(queries, requested, max(math.ceil(ef / share), requested))
         if result is None:
             return *empty_results(len(queries), count), 0
 
-        rows, scores, covered = result
-        if allowed is not None or covered > view.count:
-            barred = rows >= view.count  # added after the view was taken
-            if allowed is not None:
-                barred |= ~allowed[np.minimum(rows, view.count - 1)]
-            rows, scores = np.where(barred, -1, rows), np.where(barred, np.float32(-np.inf), scores)
-        return *rank_rows(rows, scores, count), min(covered, view.count)
+        found, scores, linked = result
+        nodes = self.nodes.current  # it may have grown, and has the rows of all nodes that the graph had
+        upto = min(nodes.count_covered(linked), view.count)
+        return *nodes.rank(found, scores, allowed, upto, count), upto
 
     def find_matching_labels(self, item_filter: Filter) -> Labels:
         """Return the labels (integer ids in the record) of the items whose metadata satisfy a filter, without deleted
@@ -296,8 +314,7 @@ def describe_state(generation: Generation) -> str:
 
 def measure_bytes(generation: Generation, record_bytes: int) -> dict[str, int]:
     """Return the sizes in bytes of record, rows and graph, by these names. `record_bytes` is returned as it is."""
-    graph = generation.graph
-    return {"record": record_bytes, "rows": generation.rows.bytes, "graph": graph.bytes if graph else 0}
+    return {"record": record_bytes, "rows": generation.rows.bytes, "graph": generation.graph_bytes}
 
 
 def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict[str, int]]:
@@ -309,10 +326,10 @@ def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict
             `page_cache`: sizes of the mapped row files, by name. The system holds as much of them as there is room
             for, and can drop it again; a process that has read them counts what it holds as shared resident memory.
     """
-    rows, graph = generation.rows, generation.graph
+    rows = generation.rows
     return {
         "anonymous": {
-            "graph": graph.bytes if graph else 0,
+            "graph": generation.graph_bytes,
             "alive": rows.alive.nbytes,
             "filters": generation.filters.bytes,
             "payloads": payload_bytes,

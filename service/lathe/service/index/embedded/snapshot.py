@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from lathe.service.index.embedded.generation import Generation
-from lathe.service.index.embedded.graphs.graph import Graph
 from lathe.transforms.beneath import open_beneath, read_beneath
 from lathe.transforms.files import create_file, parse_json_object, replace_synced, sync_folder
 
@@ -94,7 +93,7 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
     digests = generation.rows.compute_digests(rows)
     name = None
     if graph is not None and graph.covered:
-        name = f"graph.{graph.covered}.{graph.engine}"
+        name = f"graph.{generation.covered}.{graph.engine}"
         staging = folder / f".{name}"
         with create_file(staging) as file:
             graph.save(file)
@@ -143,7 +142,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
     if content is None:
         return None
 
-    rows, graph, digests = generation.rows, generation.graph, content["digests"]
+    rows, digests = generation.rows, content["digests"]
     # The graph has rows by number, so it is of no use unless the rows are those of the snapshot.
     problem = _find_rows_problem(generation, content)
     if problem is not None:
@@ -153,8 +152,8 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         return None
 
     rows.restore(content["rows"])
-    if graph is not None and content["graph"] is not None:
-        problem = _load_graph(graph, generation.folder, content, digests[content["graph"]])
+    if generation.graph is not None and content["graph"] is not None:
+        problem = _load_graph(generation, content, digests[content["graph"]])
         if problem is not None:
             generation.notes.append(f"the graph {problem}: it is rebuilt, searches are exact meanwhile")
     return content | {"covered": generation.covered}
@@ -202,16 +201,17 @@ def compute_content_digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], digest: str) -> str | None:
-    """Load the graph file that a snapshot names into `graph`, if its SHA-256 is `digest`. Return None, or a phrase that
-    says why it was not loaded.
+def _load_graph(generation: Generation, content: dict[str, Any], digest: str) -> str | None:
+    """Load the graph file that a snapshot names, if its SHA-256 is `digest`. Return None, or a phrase that says why it
+    was not loaded.
     """
-    if not str(content["graph"]).endswith(f".{graph.engine}"):
-        return f"is of another engine than {graph.engine}"
+    assert generation.graph is not None
+    if not str(content["graph"]).endswith(f".{generation.graph.engine}"):
+        return f"is of another engine than {generation.graph.engine}"
     try:
-        with open_beneath(folder, content["graph"]) as file:
+        with open_beneath(generation.folder, content["graph"]) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == digest:
-                graph.load(file, content["covered"])
+                generation.load_graph(file, content["covered"])
                 return None
     except Exception as error:  # the engines' libraries raise errors of any kind for files that are not theirs
         log.warning("the graph %s cannot be loaded: %r", content["graph"], error)

@@ -146,6 +146,7 @@ class FaissGraph:
             effort = self.faiss.SearchParametersHNSW(efSearch=examined)
             products, rows = self.index.search(mapped, examined, params=effort)
 
+        products[rows < 0] = 0  # FAISS fills up with the lowest float, whose products overflow
         if self.scoring.by_distance:
             scores = -np.sqrt(np.maximum(products, 0))
         else:

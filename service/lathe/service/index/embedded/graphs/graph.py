@@ -26,9 +26,9 @@ A graph that reaches fewer than k rows either fills up with row âˆ’1 and score â
 class Graph(Protocol):
     """Protocol of a nearest-neighbour graph, such as HNSW, over rows 0 to `covered` - 1.
 
-    A graph takes the rows of the row file in their order, floats or codes, and numbers them from 0. Rows are never
-    removed: a deleted row stays, because paths to other rows lead through it, and the caller leaves it out of the
-    results. One thread extends, saves and loads; any number may search meanwhile.
+    A graph takes distinct rows of the row file in their order, floats or codes, and numbers them from 0: its nodes, see
+    `nodes`. Rows are never removed: a deleted row stays, because paths to other rows lead through it, and the caller
+    leaves it out of the results. One thread extends, saves and loads; any number may search meanwhile.
 
     Attributes:
         engine: name of the engine, and last part of the name of the graph's file. An engine that cannot read the files
