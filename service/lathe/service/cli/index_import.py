@@ -199,4 +199,5 @@ def _format_cost(cost: "ImportCost", title: str) -> str:
     for name, sizes in (("bytes per vector", cost.bytes_per_vector), ("bytes of the graph", cost.graph_bytes)):
         rows.append([name, f"{sizes['before']:,}", f"→ {sizes['after']:,}"])
     table = align_columns([["", "", ""], *rows], left=(0, 2)).strip("\n")
-    return f"{title}, measured on {cost.sampled:,} of {cost.rows:,} rows\n{table}"
+    warning = f"\nwarning: {cost.warning}" if cost.warning else ""
+    return f"{title}, measured on {cost.sampled:,} of {cost.rows:,} rows\n{table}{warning}"

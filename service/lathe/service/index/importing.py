@@ -14,15 +14,16 @@ from uuid import UUID
 
 import numpy as np
 import orjson
+import torch
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.embedded.graphs import create_graph
 from lathe.service.index.embedded.graphs.graph import estimate_float_graph
-from lathe.service.index.embedded.vector_formats import choose_format
+from lathe.service.index.embedded.vector_formats import choose_format, score_floats
 from lathe.service.index.items import require_ids
 from lathe.service.index.protocol import SearchIndex
 from lathe.service.index.reducer import Reducer, Vectors, require_finite_norms
-from lathe.service.index.spec import IndexSpec
+from lathe.service.index.spec import IndexSpec, Metric
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError
 from lathe.training.fitting.encoding import format_progress
@@ -36,6 +37,10 @@ SAMPLE_ROWS = 2000
 """Number of rows on which the cost of the chain is measured."""
 NOTE = "import"
 """Key of the note that stores the progress of an import."""
+EQUAL_LENGTHS = 1.01
+"""Ratio of the longest vector to the shortest below which all count as of one length."""
+LENGTH_ROWS = 100
+"""Number of rows by which it is found out whether a chain drops lengths."""
 ID_FIELDS = ("id", "_id")
 """Fields that are tried for the id of a row, in this order."""
 
@@ -47,10 +52,12 @@ class ImportCost:
     Attributes:
         rows: number of rows in the store.
         sampled: number of distinct, nonzero rows measured on.
-        quality: `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`.
+        quality: `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`. Recall is by the
+            metric of the index.
         bytes_per_vector: {before, after}: size of a float32 original, and of a reduced vector or its code.
         graph_bytes: {before, after}: estimated size of a graph over all originals as floats, and of the index's graph;
             0 if none of its engines is installed.
+        warning: sentence that says that the chain drops the lengths by which the metric compares; None if it does not.
     """
 
     rows: int
@@ -58,6 +65,7 @@ class ImportCost:
     quality: dict[str, float | None]
     bytes_per_vector: dict[str, int]
     graph_bytes: dict[str, int]
+    warning: str | None = None
 
 
 class Ids:
@@ -254,16 +262,53 @@ def measure_cost(
         raise error.at(f"row {numbers[error.position or 0] + 1:,}") from None
     sample = sample[sample.any(axis=1)]
     queries = None if reducer.quantizer is None else reducer.reduce_unquantized(sample)
+    reduced = reducer.reduce_documents(sample)
+    quality = measure_geometry(sample, reduced, queries)
+    if spec.metric != "cosine":
+        quality |= _measure_recall(sample, reducer.reduce_queries(sample), reduced, spec.metric)
     graph = create_graph(spec, choose_format(spec, reducer), 1)
     return ImportCost(
         rows=total,
         sampled=len(sample),
-        quality=measure_geometry(sample, reducer.reduce_documents(sample), queries),
+        quality=quality,
         bytes_per_vector={"before": 4 * spec.width, "after": reducer.measure_bytes(spec.dimensions)},
         graph_bytes={
             "before": estimate_float_graph(total, spec.width, spec.m),
             "after": graph.estimate_bytes(total) if graph else 0,
         },
+        warning=_find_dropped_lengths(sample, reduced, spec, reducer),
+    )
+
+
+def _measure_recall(before: Vectors, queries: Vectors, after: Vectors, metric: Metric) -> dict[str, float | None]:
+    """Return recall@10 by a metric, without and with rescoring of 40 candidates, of each row's search for the others.
+    Either is None if there are too few rows.
+    """
+    sides = ((before, before), (queries, after))
+    scores = [score_floats(torch.from_numpy(first), torch.from_numpy(second), metric) for first, second in sides]
+    # No row is its own neighbour.
+    right, found = (part.fill_diagonal_(-torch.inf).argsort(1, descending=True).numpy() for part in scores)
+
+    recalls: dict[str, float | None] = {}
+    for name, candidates in (("recall_at_10", 10), ("recall_at_10_rescored_4x", 40)):
+        shared = [len(np.intersect1d(best[:10], row[:candidates])) for best, row in zip(right, found, strict=True)]
+        recalls[name] = float(np.mean(shared)) / 10 if len(before) > candidates else None
+    return recalls
+
+
+def _find_dropped_lengths(sample: Vectors, reduced: Vectors, spec: IndexSpec, reducer: Reducer) -> str | None:
+    """Return a sentence if the metric depends on the lengths of the vectors, which differ, and the chain drops them,
+    else None.
+    """
+    lengths = np.linalg.norm(sample, axis=1)
+    if spec.metric == "cosine" or not len(sample) or lengths.max() < EQUAL_LENGTHS * lengths.min():
+        return None
+    some = slice(0, LENGTH_ROWS)
+    if not np.allclose(reducer.reduce_documents(2 * sample[some]), reduced[some], atol=1e-5):
+        return None
+    return (
+        f"{spec.chain} drops the lengths of the vectors ({lengths.min():.3g} to {lengths.max():.3g}): the index finds "
+        f"by cosine, not by {spec.metric}; --chain none keeps them"
     )
 
 
