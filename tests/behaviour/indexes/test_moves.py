@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from lathe.service.cli.options import load_encoder, load_state
-from lathe.service.index.pgvector import move
+from lathe.service.index.pgvector import connection, filling, move
 from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 from tests.helpers import eventually
 from tests.service.conftest import find_library_files
@@ -107,7 +107,7 @@ def test_rows_that_are_added_or_change_later_are_encoded_by_the_same_command_and
     own = str(encode(["its own vector"], MINILM)[0].tolist())
     docs.execute(f"UPDATE docs SET body = 'its own vector', \"{INTO}\" = %s WHERE id = 7", (own,))
     status, out, err = run(*MOVE)
-    assert status == 0 and "2 rows by" in out, err
+    assert status == 0 and "3 rows by" in out, err  # row 7 has the digest of its text before
     require_own_vectors(docs, encode, ROWS + 1)
     changed = {row for row, version in docs.execute("SELECT id, xmin::text FROM docs") if versions.get(row) != version}
     assert changed == {5, 6, 7, ROWS + 3}
@@ -156,6 +156,172 @@ def test_a_row_that_changes_while_it_is_encoded_gets_the_vector_of_its_new_text(
     assert "later" in read_vectors(docs)[0]
 
 
+def add_trigger(docs, name, body, columns=""):
+    """Add a trigger of the application to the table, which fires before each update of a row."""
+    docs.execute(
+        f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$"
+    )
+    docs.execute(f'CREATE TRIGGER "~~{name}" BEFORE UPDATE {columns} ON docs FOR EACH ROW EXECUTE FUNCTION {name}()')
+
+
+def test_a_text_that_a_later_trigger_writes_is_encoded_by_the_next_run(run, docs, encode):
+    """Its name stands behind that of any other trigger, so that none sees what it writes."""
+    docs.execute("ALTER TABLE docs ADD COLUMN title text")
+    add_trigger(docs, "compose", "NEW.body := NEW.title", "OF title")
+    assert run(*MOVE)[0] == 0
+    docs.execute("UPDATE docs SET title = 'written by a trigger' WHERE id = 5")
+    docs.execute("UPDATE docs SET title = NULL WHERE id = 6")
+    status, out, err = run(*MOVE)
+    assert status == 0 and "1 rows by" in out and "3 rows without a text left out" in out, err
+    require_own_vectors(docs, encode, ROWS - 1)
+    assert "written by a trigger" in read_vectors(docs)[0]
+
+
+def test_texts_that_change_whenever_a_vector_is_written_are_an_error_and_others_settle(run, docs, encode):
+    add_trigger(docs, "settle", "NEW.body := btrim(NEW.body) || '.'; NEW.body := rtrim(NEW.body, '.') || '.'")
+    status, out, err = run(*MOVE)
+    assert status == 0 and "(settle) of docs" in err, err
+    require_own_vectors(docs, encode, ROWS)
+    add_trigger(docs, "z_grow", "NEW.body := NEW.body || 'x'")
+    docs.execute("UPDATE docs SET body = 'another' WHERE id = 3")
+    status, _, err = run(*MOVE)
+    assert status == 1 and "a trigger of docs changes the value of a row whenever its vector is written" in err
+    status, out, err = run(*MOVE, "--disable-triggers")
+    assert status == 0 and "can fire" not in err
+    require_own_vectors(docs, encode, ROWS)
+
+
+def test_triggers_that_fire_for_each_row_are_named_before_and_left_out_if_the_role_may(
+    run, docs, postgres, monkeypatch
+):
+    docs.execute("ALTER TABLE docs ADD COLUMN updated_at int DEFAULT 0")
+    add_trigger(docs, "touch", "NEW.updated_at := OLD.updated_at + 1")
+    add_trigger(docs, "of_another", "RETURN NULL", "OF body")
+    status, _, err = run(*MOVE, "--disable-triggers")
+    assert status == 0 and "warning" not in err
+    assert docs.execute("SELECT sum(updated_at) FROM docs").fetchone() == (0,)
+    status, _, err = run(*MOVE, "--into", "second")
+    assert status == 0
+    assert 'warning: each row that is written can fire "~~touch" (touch) of docs; --disable-triggers' in err
+    assert docs.execute("SELECT sum(updated_at) FROM docs").fetchone() == (ROWS,)
+    docs.execute("CREATE ROLE writer LOGIN; GRANT ALL ON docs TO writer; GRANT ALL ON SCHEMA public TO writer")
+    docs.execute("ALTER TABLE docs OWNER TO writer")
+    try:
+        url = make_conninfo(postgres, dbname=docs.info.dbname, user="writer")
+        status, _, err = run(*MOVE, "--into", "third", "--disable-triggers", LATHE_POSTGRES_URL=url)
+        assert status == 1 and "--disable-triggers takes a role that may set session_replication_role" in err
+    finally:
+        docs.execute("REASSIGN OWNED BY writer TO CURRENT_USER; DROP OWNED BY writer; DROP ROLE writer")
+    assert "third" not in [column.name for column in docs.execute("SELECT * FROM docs").description]
+
+
+def test_an_update_goes_on_in_a_table_whose_json_holds_a_nul(run, docs, encode):
+    docs.execute("ALTER TABLE docs ADD COLUMN more json")
+    docs.execute("UPDATE docs SET more = '[\"\\u0000\"]'")
+    assert run(*MOVE)[0] == 0
+    docs.execute("UPDATE docs SET body = 'another text' WHERE id = 3")
+    assert docs.execute(f'SELECT "{INTO}" IS NULL FROM docs WHERE id = 3').fetchone() == (True,)
+
+
+def test_a_partitioned_table_is_moved_with_an_index_over_all_partitions(run, docs, encode):
+    docs.execute("CREATE TABLE parts (id bigint PRIMARY KEY, body text, embedding vector(16)) PARTITION BY RANGE (id)")
+    for part, start in enumerate((0, 100, 200)):
+        docs.execute(f"CREATE TABLE p{part} PARTITION OF parts FOR VALUES FROM ({start}) TO ({start + 100})")
+    docs.execute("INSERT INTO parts SELECT * FROM docs WHERE id < 300")
+    docs.execute("ALTER TABLE docs RENAME TO whole; ALTER TABLE parts RENAME TO docs")
+    for _ in range(2):
+        status, _, err = run(*MOVE)
+        assert status == 0, err
+    require_own_vectors(docs, encode, 299)
+    found = docs.execute("SELECT count(*), bool_and(indisvalid) FROM pg_index JOIN pg_class ON oid = indexrelid "
+                         "WHERE relname LIKE %s", ("%embedding_all%",)).fetchone()  # fmt: skip
+    assert found == (4, True)
+    docs.execute("UPDATE docs SET body = 'another text', id = 250 + 1000 * (id - 250) WHERE id = 250")
+    assert "1 rows by" in run(*MOVE)[1]
+
+
+def test_triggers_of_tables_and_columns_with_similar_names_are_apart(run, docs):
+    docs.execute("CREATE TABLE docs_a AS SELECT * FROM docs LIMIT 3; ALTER TABLE docs_a ADD PRIMARY KEY (id)")
+    first = run(*MOVE, "--into", "a_b")
+    second = run("pgvector", "move", "--table", "docs_a", "--text", "body", "--to", MINILM, "--into", "b")
+    assert first[0] == second[0] == 0
+    for line in first[1].splitlines():
+        if line.startswith("DROP FUNCTION"):
+            docs.execute(line)
+            break
+    docs.execute("UPDATE docs_a SET body = 'another text' WHERE id = 1")
+    assert docs.execute("SELECT b IS NULL FROM docs_a WHERE id = 1").fetchone() == (True,)
+
+
+def test_a_database_in_sql_ascii_is_moved(run, docs, postgres, encode):
+    name = docs.info.dbname + "_ascii"
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name} ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+        url = make_conninfo(postgres, dbname=name, client_encoding="utf8")
+        with psycopg.connect(url, autocommit=True) as database:
+            database.execute("CREATE EXTENSION vector")
+            database.execute("CREATE TABLE docs (id text PRIMARY KEY, body text, embedding vector(16))")
+            database.execute("INSERT INTO docs (id, body) VALUES ('é', 'Zürich'), ('b', 'Köln')")
+            status, _, err = run(*MOVE, LATHE_POSTGRES_URL=make_conninfo(postgres, dbname=name))
+            assert status == 0, err
+            require_own_vectors(database, encode, 2)
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.parametrize("code", ["40P01", "40001", "55P03"])
+def test_a_batch_that_meets_another_session_is_tried_again_up_to_a_bound(run, docs, encode, monkeypatch, code):
+    monkeypatch.setattr(connection, "FIRST_PAUSE", 0.01)
+    docs.execute("CREATE SEQUENCE tries")
+    add_trigger(docs, "conflict", f"IF NEW.id = 290 AND nextval('tries') < 4 THEN RAISE EXCEPTION 'in the way' USING "
+                f"ERRCODE = '{code}'; END IF")  # fmt: skip
+    status, _, err = run(*MOVE)
+    assert status == 0, err
+    require_own_vectors(docs, encode, ROWS)
+    docs.execute("ALTER SEQUENCE tries RESTART MINVALUE -1000 START -1000")
+    docs.execute("UPDATE docs SET body = 'another text' WHERE id = 289")
+    add_trigger(docs, "conflict2", f"RAISE EXCEPTION 'in the way' USING ERRCODE = '{code}'")
+    status, _, err = run(*MOVE)
+    assert status == 1 and "PostgreSQL ended a statement (in the way)" in err and "the same command continues" in err
+
+
+def test_large_texts_are_read_a_few_at_a_time(run, docs, encode, monkeypatch):
+    batches, read = [], filling.ColumnFilling._read_batch
+    limit = 20_000
+
+    def note(self, *arguments):
+        batches.append([row.value for row in read(self, *arguments)])
+        return read(self, *arguments)
+
+    monkeypatch.setattr(filling.ColumnFilling, "_read_batch", note)
+    monkeypatch.setattr(filling, "MAX_BATCH_BYTES", limit)
+    docs.execute("UPDATE docs SET body = repeat('large ', 5000) || id WHERE id % 100 = 0")
+    assert run(*MOVE)[0] == 0
+    require_own_vectors(docs, encode, ROWS)
+    sizes = [len(batch) for batch in batches if batch and sum(len(text.encode()) for text in batch) > limit]
+    assert sizes == [1, 1, 1] and max(map(len, batches)) > 5
+
+
+def test_texts_that_the_encoder_refuses_are_named_by_their_keys_and_the_others_get_vectors(run, docs, monkeypatch):
+    encoders = [{"name": "strict", "model": "sentence-transformers/all-MiniLM-L6-v2", "long_text": "error"}]
+    monkeypatch.setenv("LATHE_ENCODERS", json.dumps(encoders))
+    command = (*MOVE[:-1], "strict", "--into", "new")
+    docs.execute("UPDATE docs SET body = 'short ' || id")
+    status, _, err = run(*command)
+    assert status == 0, err
+    docs.execute("UPDATE docs SET body = 'changed ' || id")
+    docs.execute("UPDATE docs SET body = repeat('word ', 3000) WHERE id IN (7, 90)")
+    docs.execute("UPDATE docs SET new = (SELECT new FROM docs WHERE id = 8) WHERE id = 7")  # a stale one
+    status, out, err = run(*command)
+    assert status == 1 and f"docs.new: {ROWS} rows by strict; 2 rows that are refused left out" in out
+    assert [line.partition(" of which")[0] for line in err.splitlines() if line.startswith("the row")] == [
+        "the row 7 is 15000 characters long,",
+        "the row 90 is 15000 characters long,",
+    ]
+    assert {7, 90} == {row for (row,) in docs.execute("SELECT id FROM docs WHERE new IS NULL")}
+    status, out, err = run(*command, "--skip")
+    assert status == 0 and "docs.new: 0 rows by strict; 2 rows that are refused left out" in out and "the row 7" in err
+
+
 def test_the_old_column_is_completed_on_the_way_back_and_one_of_another_encoder_is_refused(
     run, docs, encode, tiny_model
 ):
@@ -183,9 +349,13 @@ def test_the_old_column_is_completed_on_the_way_back_and_one_of_another_encoder_
 
 def test_a_move_that_cannot_work_is_refused_before_anything_is_written(run, docs, postgres):
     docs.execute("CREATE TABLE keyless (body text, embedding vector(16))")
+    docs.execute("ALTER TABLE docs ADD COLUMN generated text GENERATED ALWAYS AS (lower(body)) STORED")
+    docs.execute("ALTER TABLE docs ADD COLUMN computed vector(384) GENERATED ALWAYS AS (NULL) STORED")
     for arguments, message in [
         (("--text", "id"), "is of type bigint; it must be text"),
-        (("--text", "nothing"), "no column nothing; it has id, body, embedding"),
+        (("--text", "generated"), "PostgreSQL generates the column generated of docs from others"),
+        (("--into", "computed"), "is generated by PostgreSQL, which takes no vectors for it"),
+        (("--text", "nothing"), "no column nothing; it has id, body, embedding, generated, computed"),
         (("--column", "body"), "is of type text; it must be vector or halfvec"),
         (("--into", "embedding"), "the present vectors are in embedding too: name another column with --into"),
         (("--into", "body"), "is of type text, and these vectors take vector(384)"),

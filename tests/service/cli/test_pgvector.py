@@ -294,8 +294,6 @@ def test_reduction_that_cannot_work_is_refused_with_the_reason(run, database, fi
     fill()
     database.execute(f"CREATE TABLE keyless (embedding vector({WIDTH}))")
     database.execute("CREATE TABLE empty (id int PRIMARY KEY, embedding vector)")
-    database.execute("CREATE TABLE mixed (id int PRIMARY KEY, embedding vector)")
-    database.execute("INSERT INTO mixed VALUES (1, %s), (2, '[1,2,3]')", (str(vectors[0].tolist()),))
     items = ("--table", "items")
     for arguments, message in [
         (("--table", "Items"), "no table Items; upper and lower case differ"),
@@ -309,11 +307,37 @@ def test_reduction_that_cannot_work_is_refused_with_the_reason(run, database, fi
         ((*items, "--chain", "bits"), "--column-type bit can"),
         (("--table", "keyless"), "the table keyless has no primary key"),
         (("--table", "empty"), "no row of empty has a vector in embedding"),
-        (("--table", "mixed"), "the row 2 has a vector of 3 dimensions, not 32"),
     ]:
         status, out, err = run("pgvector", "reduce", "--chain", "small", *arguments)
         assert (status, out) == (1, ""), arguments
         assert message in err
+
+
+def test_vectors_that_a_chain_refuses_are_named_by_their_keys_and_the_others_are_reduced(
+    run, database, chains, vectors
+):
+    database.execute("CREATE TABLE mixed (id int PRIMARY KEY, embedding vector)")
+    for number, row in enumerate([vectors[0], np.ones(3), vectors[1], np.full(WIDTH, 3e38)]):
+        database.execute("INSERT INTO mixed VALUES (%s, %s)", (number, str(row.tolist())))
+    command = ("pgvector", "reduce", "--chain", "small", "--table", "mixed")
+    status, out, err = run(*command)
+    assert status == 1 and "2 rows; 2 rows that are refused left out" in out
+    assert "the row 1: a vector of 3 dimensions, not 32" in err and "the row 3: a vector too large" in err
+    database.execute("DELETE FROM mixed WHERE id = 1")
+    assert run(*command, "--skip")[0] == 0
+    assert np.abs(stack(read(database, table="mixed"), (0, 2)) - chains["small"].transform(vectors[:2])).max() < 1e-6
+
+
+def test_a_full_vector_that_changes_is_reduced_again_by_the_next_run(run, database, fill, chains, vectors):
+    fill()
+    command = ("pgvector", "reduce", "--table", "items", "--chain", "small")
+    assert run(*command)[0] == 0
+    database.execute("UPDATE items SET embedding = %s WHERE id = 7", (str(vectors[5].tolist()),))
+    database.execute("UPDATE items SET embedding = NULL WHERE id = 8")
+    status, out, err = run(*command)
+    assert status == 0 and "1 rows; 1 rows without a vector left out" in out, err
+    found = read(database)
+    assert 8 not in found and np.abs(found[7] - chains["small"].transform(vectors[5:6])[0]).max() < 1e-6
 
 
 def test_column_of_another_space_is_refused(run, home, database, fill, chains):

@@ -14,6 +14,8 @@ from lathe.service.index.pgvector.column_types import VectorType
 
 if TYPE_CHECKING:
     from lathe.service.index.pgvector.connection import Connection
+    from lathe.service.index.pgvector.filling import FillCounts
+    from lathe.service.index.pgvector.table import PgvectorTable
     from lathe.service.index.reducer import Vectors
     from lathe.training.encoder.text_encoder import TextEncoder
 
@@ -22,6 +24,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+MAX_REFUSED = 20
+"""Number of refused rows that are named at the end."""
 
 PostgresUrl = Annotated[
     str | None,
@@ -36,6 +41,10 @@ ColumnType = Annotated[
 ]
 TableOption = Annotated[str, flag("--table", "TABLE or SCHEMA.TABLE.")]
 OldColumnOption = Annotated[str, flag("--column", "Column of a table's present vectors, which stays.")]
+Skip = Annotated[bool, flag("--skip", "Leave out rows whose value is refused without an exit status of 1.")]
+DisableTriggers = Annotated[
+    bool, flag("--disable-triggers", "Fire no trigger for rows that are written (session_replication_role = replica).")
+]
 SourceColumn = Annotated[str, flag("--column", "Column of the full vectors, of vector or halfvec.")]
 
 
@@ -61,6 +70,36 @@ def record_column(connection: "Connection", table: object, column: str, chain: s
     except OSError as error:
         reason = error.strerror or error
         typer.echo(f"warning: {home.root} cannot be written ({reason}): it does not know {use}", err=True)
+
+
+def announce_triggers(connection: "Connection", table: "PgvectorTable", column: str, disable: bool) -> None:
+    """Print which triggers fire for each row that is written, after they were disabled if that is wanted."""
+    from lathe.service.index.pgvector.connection import disable_triggers
+    from lathe.service.index.pgvector.table import find_fired_triggers
+
+    if disable:
+        disable_triggers(connection)
+    if fired := find_fired_triggers(connection, table, column):
+        advice = "" if disable else "; --disable-triggers leaves them out"
+        typer.echo(f"warning: each row that is written can fire {', '.join(fired)} of {table.name}{advice}", err=True)
+
+
+def describe_left_out(counts: "FillCounts", reasons: dict[str, int]) -> str:
+    """Return clauses on how many rows were left out, by reason."""
+    reasons |= {"that are refused": len(counts.refused)}
+    changing = "; some rows may lack a vector, as rows change all the time: run it again" if counts.changing else ""
+    return "".join(f"; {count:,} rows {what} left out" for what, count in reasons.items() if count) + changing
+
+
+def report_refused(counts: "FillCounts", skip: bool) -> None:
+    """Print why rows were refused, by their keys. Exit with 1 if there are any, unless they are to be skipped."""
+    for key, reason in list(counts.refused.items())[:MAX_REFUSED]:
+        what = reason.removeprefix("input 0")
+        typer.echo(f"the row {key}{':' if what == reason else ''} {what.strip()}", err=True)
+    if len(counts.refused) > MAX_REFUSED:
+        typer.echo(f"and {len(counts.refused) - MAX_REFUSED:,} more rows", err=True)
+    if counts.refused and not skip:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -95,42 +134,38 @@ def reduce(
     into: Annotated[str, flag("--into", "Column of the reduced vectors; it is added if it is missing.")] = "reduced",
     dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
     column_type: ColumnType = "vector",
+    skip: Skip = False,
+    disable_triggers: DisableTriggers = False,
     postgres_url: PostgresUrl = None,
 ) -> None:
     """Reduce a column of full vectors into a smaller column of the same table, in batches, by primary key.
 
     Rows that have a reduced vector are left alone: the same command continues after an interruption, and reduces rows
-    that were added since. Rows without a full vector get none. To reduce a row again, set its reduced vector to NULL.
+    that were added or whose full vector changed since, which a column of digests tells. Rows without a full vector get
+    none.
     """
     require_driver()
     from lathe.service.chains.resolve import ChainResolver
+    from lathe.service.index.pgvector import filling
+    from lathe.service.index.pgvector import table as tables
     from lathe.service.index.pgvector.connection import open_database
-    from lathe.service.index.pgvector.filling import find_full_vectors, reduce_column
-    from lathe.service.index.pgvector.table import (
-        VectorColumn,
-        describe_space,
-        format_index_statement,
-        get_table,
-        parse_table_name,
-        require_searchable,
-    )
 
-    name = parse_table_name(table)
+    name = tables.parse_table_name(table)
     with open_database(postgres_url) as connection, ProgressBar() as progress:
-        full = find_full_vectors(connection, get_table(connection, name), column)
+        full = filling.find_full_vectors(connection, tables.get_table(connection, name), column)
         target = ChainResolver(open_chains(write=False)).resolve_for_vectors(full.dimensions, chain, dimensions)
-        require_searchable(target.chain, target.quantizer, column_type, "cosine")
-        reduced_column = VectorColumn(
-            into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
-        )
+        tables.require_searchable(target.chain, target.quantizer, column_type, "cosine")
+        comment = tables.describe_space(target.space_id, target.chain, column_type)
+        reduced_column = tables.VectorColumn(into, column_type, target.dimensions, comment)
+        announce_triggers(connection, full.table, into, disable_triggers)
         record = partial(record_column, connection, name, into, target.chain)
-        counts = reduce_column(connection, full, reduced_column, target.apply, record, progress)
-        statement = format_index_statement(connection, full.table, reduced_column, "cosine")
-    skipped = {"without a vector": counts.empty, "with a zero vector": counts.zero}
-    notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)
+        counts = filling.reduce_column(connection, full, reduced_column, target.apply, record, progress)
+        statement = tables.format_index_statement(connection, full.table, reduced_column, "cosine")
+    notes = describe_left_out(counts, {"without a vector": counts.empty, "with a zero vector": counts.zero})
     reduction = f"{full.dimensions} → {target.dimensions} through {target.chain}, space {target.space_id}"
     typer.echo(f"{name}.{into}: {counts.written:,} rows{notes}; {reduction}")
     typer.echo(statement)
+    report_refused(counts, skip)
 
 
 @app.command()
@@ -143,6 +178,8 @@ def move(
         str | None, flag("--into", "Column of the new vectors; added if missing. [default: COLUMN_ENCODER]")
     ] = None,
     chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION of a chain for the new vectors.")] = "none",
+    skip: Skip = False,
+    disable_triggers: DisableTriggers = False,
     postgres_url: PostgresUrl = None,
 ) -> None:
     """Encode a table's texts with another encoder into a second column, and build its index, while the first is
@@ -150,24 +187,22 @@ def move(
 
     It prints the statements of the switch and of the way back. Rows that have a new vector are left alone: the same
     command continues after an interruption, and encodes rows that were added or whose text changed since, which a
-    trigger marks. A column that holds vectors of this encoder already, such as the old one on the way back, is
-    completed.
+    column of digests tells. A column that holds vectors of this encoder already, such as the old one on the way back,
+    is completed.
     """
     require_table(table, text, column, postgres_url)
-    move_table_to(table, text, load_encoder(load_state()[0], to), column, into, chain, postgres_url)
+    encoder = load_encoder(load_state()[0], to)
+    move_table_to(table, text, encoder, column, into, chain, postgres_url, skip, disable_triggers)
 
 
 def require_table(table: str, text: str, column: str, postgres_url: str | None) -> None:
     """Raise unless a table has a column of texts and one of present vectors by these names."""
     require_driver()
     from lathe.service.index.pgvector.connection import open_database
-    from lathe.service.index.pgvector.move import find_old_column, find_text_column
-    from lathe.service.index.pgvector.table import get_table, parse_table_name
+    from lathe.service.index.pgvector.move import find_columns
 
     with open_database(postgres_url) as connection:
-        found = get_table(connection, parse_table_name(table))
-        find_text_column(found, text)
-        find_old_column(connection, found, column)
+        find_columns(connection, table, text, column)
 
 
 def move_table_to(
@@ -178,54 +213,43 @@ def move_table_to(
     into: str | None = None,
     chain: str = "none",
     postgres_url: str | None = None,
+    skip: bool = False,
+    disable_triggers: bool = False,
 ) -> None:
     """Move a table to vectors by another encoder, with a progress bar, and print what was done and the statements that
     follow. The arguments are those of `move`.
     """
     from lathe.service.chains.names import RAW
     from lathe.service.chains.resolve import ChainResolver
+    from lathe.service.index.pgvector import move
+    from lathe.service.index.pgvector import table as tables
     from lathe.service.index.pgvector.connection import open_database
-    from lathe.service.index.pgvector.move import (
-        find_old_column,
-        find_text_column,
-        move_table,
-        write_statements,
-    )
-    from lathe.service.index.pgvector.table import (
-        VectorColumn,
-        describe_space,
-        get_table,
-        parse_table_name,
-        require_searchable,
-    )
     from lathe.training.encoder.text_encoder import with_document_prompt
 
-    name, own = parse_table_name(table), with_document_prompt(encoder)
+    own = with_document_prompt(encoder)
     target = ChainResolver(open_chains(write=False)).resolve_for_encoder(encoder, chain, None)
     with open_database(postgres_url) as connection, ProgressBar() as progress:
         progress(0.0, "reading the table")
-        found = get_table(connection, name)
-        texts, old = find_text_column(found, text), find_old_column(connection, found, column)
+        found, texts, old = move.find_columns(connection, table, text, column)
         kind = old.choose_type(target.dimensions)
-        require_searchable(target.chain, target.quantizer, kind, old.metric)
-        wanted = VectorColumn(
-            into or "_".join([column, *re.findall(r"\w+", encoder.name)]),
-            kind,
-            target.dimensions,
-            describe_space(target.space_id, target.chain, kind),
-        )
+        tables.require_searchable(target.chain, target.quantizer, kind, old.metric)
+        new_name = into or "_".join([column, *re.findall(r"\w+", encoder.name)])
+        comment = tables.describe_space(target.space_id, target.chain, kind)
+        wanted = tables.VectorColumn(new_name, kind, target.dimensions, comment)
+
+        announce_triggers(connection, found, wanted.name, disable_triggers)
 
         def record_chain() -> None:
             if target.chain != RAW:
-                record_column(connection, name, wanted.name, target.chain)
+                record_column(connection, found.name, wanted.name, target.chain)
 
         def encode(batch: Sequence[str]) -> "Vectors":
             return target.apply(own.encode(batch).vectors)
 
-        counts = move_table(connection, found, texts, old, wanted, encode, record_chain, progress)
+        counts = move.move_table(connection, found, texts, old, wanted, encode, record_chain, progress)
         by = encoder.name if target.chain == RAW else f"{encoder.name} through {target.chain}"
-        statements = write_statements(connection, found, old, wanted, by)
-    skipped = {"without a text": counts.empty, "whose vector is zero": counts.zero}
-    notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)
-    typer.echo(f"{name}.{wanted.name}: {counts.written:,} rows by {by}{notes}; space {target.space_id}")
+        statements = move.write_statements(connection, found, texts, old, wanted, by)
+    notes = describe_left_out(counts, {"without a text": counts.empty, "whose vector is zero": counts.zero})
+    typer.echo(f"{found.name}.{wanted.name}: {counts.written:,} rows by {by}{notes}; space {target.space_id}")
     typer.echo("\n".join(statements))
+    report_refused(counts, skip)

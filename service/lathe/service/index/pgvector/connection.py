@@ -1,9 +1,11 @@
 """Connection to a database with pgvector, and its errors as errors of the service, which quote no password."""
 
 import os
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -24,6 +26,13 @@ Connection = psycopg.Connection[Any]
 """Connection in autocommit mode; a transaction is a block of `connection.transaction()`."""
 DEFAULTS = {"connect_timeout": 10, "application_name": "lathe"}
 """Settings of a connection that its connection string may replace."""
+CONFLICTS = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+"""Errors by which PostgreSQL ends a transaction that would succeed if it were alone."""
+MAX_TRIES = 8
+"""Number of times that such a transaction is tried."""
+FIRST_PAUSE = 0.2
+"""Maximum seconds before the second try; each further pause may be twice as long."""
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -43,7 +52,8 @@ def open_database(url: str | None) -> Iterator[Connection]:
         ServiceError: if the database cannot be reached, read or written.
     """
     try:
-        settings: dict[str, Any] = DEFAULTS | conninfo_to_dict(url or "")
+        # Names, keys and texts are exchanged in UTF-8, whatever the encoding of the database.
+        settings: dict[str, Any] = DEFAULTS | conninfo_to_dict(url or "") | {"client_encoding": "utf8"}
     except psycopg.ProgrammingError:  # its message can quote the password
         raise BadValueError(
             "the connection string cannot be parsed; it is postgresql://USER@HOST:PORT/DATABASE or host=… dbname=…",
@@ -59,6 +69,34 @@ def open_database(url: str | None) -> Iterator[Connection]:
         converted = _convert_postgres_error(error)
         message = converted.message.replace(password, "***") if password else converted.message
         raise type(converted)(message, code=converted.code) from None
+
+
+def retry_conflicts(action: Callable[[], Result], on_wait: Callable[[str], object]) -> Result:
+    """Call `action`, again after a pause if another session is in its way, and return its result. It must leave nothing
+    behind if it fails.
+
+    Args:
+        action: statement or transaction.
+        on_wait: called with a message before each pause.
+    """
+    for tries in range(1, MAX_TRIES):
+        try:
+            return action()
+        except CONFLICTS as error:
+            on_wait(f"{error.diag.message_primary}: try {tries + 1} of {MAX_TRIES}")
+            time.sleep(random.uniform(0.25, 0.5) * FIRST_PAUSE * 2**tries)  # noqa: S311
+    return action()
+
+
+def disable_triggers(connection: Connection) -> None:
+    """Let no trigger of an application fire in this session. Raise `ForbiddenError` if the role may not do so."""
+    try:
+        connection.execute("SET session_replication_role = replica")
+    except errors.InsufficientPrivilege:
+        raise ForbiddenError(
+            "--disable-triggers takes a role that may set session_replication_role: a superuser, or, since PostgreSQL "
+            "15, one that was granted it (GRANT SET ON PARAMETER session_replication_role TO …)"
+        ) from None
 
 
 def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
@@ -77,9 +115,11 @@ def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
             return ConflictError("the database is read-only: connect to the primary server, with write access")
         case errors.InsufficientPrivilege():
             return ForbiddenError(f"PostgreSQL refuses: {message}")
+        case errors.CharacterNotInRepertoire() | errors.UntranslatableCharacter():
+            return BadValueError(f"the database holds a text that is not in UTF-8, or cannot be: {message}")
         case psycopg.DataError():
             return BadValueError(f"PostgreSQL cannot store a row: {message}{where}")
-        case errors.LockNotAvailable() | errors.QueryCanceled() | errors.DeadlockDetected():
+        case _ if isinstance(error, (*CONFLICTS, errors.QueryCanceled)):
             return ConflictError(
                 f"PostgreSQL ended a statement ({message}): another session holds the table, or a limit is too low; "
                 "batches written before stay, and the same command continues"

@@ -4,9 +4,10 @@ Full vectors are reduced by a chain; texts are encoded, see `lathe.service.index
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from psycopg import sql
 
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.pgvector.column_types import FLOAT_TYPES, VectorType
-from lathe.service.index.pgvector.connection import Connection
+from lathe.service.index.pgvector.connection import Connection, retry_conflicts
 from lathe.service.index.pgvector.table import (
     Column,
     PgvectorTable,
@@ -22,22 +23,28 @@ from lathe.service.index.pgvector.table import (
     decode_vectors,
     encode_vectors,
     ensure_column,
+    ensure_digests,
     format_type,
     get_column,
+    name_digests,
 )
 from lathe.service.index.reducer import Vectors
 from lathe.transforms.progress import Progress
 
 BATCH_ROWS = 1024
 """Number of rows whose vectors are read and reduced at once, and written in one transaction."""
+MAX_BATCH_BYTES = 32 * 2**20
+"""Bytes of values that are read at once, however few rows they are; a larger value is read alone."""
+MAX_PASSES = 20
+"""Number of passes over a table, after which rows that change meanwhile are left to the next run."""
 STAGE = sql.Identifier(f"lathe_vectors_{secrets.token_hex(6)}")
 """Temporary table that takes the vectors of a batch; a table of the user's of that name would be hidden."""
 
 Key = tuple[str, ...]
 """Values of the primary key of a row, as text."""
 Mask = NDArray[np.bool_]
-Convert = Callable[[Sequence[Key], Sequence[Any]], tuple[Mask, Vectors]]
-"""Function of keys and values of rows that returns which of them have a direction, `(n,)`, and the vectors of those."""
+Convert = Callable[[Sequence[Any]], tuple[Mask, Vectors]]
+"""Function of values that returns which of them have a direction, `(n,)`, and the vectors of those, `(k, d)`."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,29 @@ class FillCounts:
         written: rows that got a vector.
         empty: rows without a value to make a vector of.
         zero: rows whose value has no direction, and that got none.
+        changing: whether rows changed in each of `MAX_PASSES` passes, so that some may have no vector yet.
+        refused: why no vector can be made of a row's value, by the key of the row.
     """
 
     written: int
     empty: int
     zero: int
+    changing: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Row(NamedTuple):
+    """Row that takes a vector, as it was read.
+
+    Attributes:
+        version: number of the transaction that wrote this version of the row.
+        is_stale: whether the row has a vector of another value.
+    """
+
+    key: Key
+    version: str
+    is_stale: bool
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -112,10 +137,11 @@ def reduce_column(
     on_ready: Callable[[], object],
     on_progress: Progress,
 ) -> FillCounts:
-    """Reduce the vectors in one column of a table into another, for rows that lack them there. Return the numbers of
-    rows written and left out.
+    """Reduce the vectors in one column of a table into another, for rows that lack them there or whose full vector has
+    changed. Return the numbers of rows written and left out.
 
-    Zero vectors have no direction and are left out.
+    Zero vectors have no direction and are left out. So are vectors that have another number of dimensions than the
+    others or give no finite result, which the counts name.
 
     Args:
         connection: open connection.
@@ -126,76 +152,104 @@ def reduce_column(
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        BadValueError: as `ColumnFilling`, or if a vector has another number of dimensions than the others or gives no
-            finite result.
+        BadValueError: as `ColumnFilling`.
         ConflictError: as `ensure_column` and `ColumnFilling.fill`.
     """
 
-    def convert(keys: Sequence[Key], fields: Sequence[bytes]) -> tuple[Mask, Vectors]:
-        try:
-            vectors = decode_vectors(fields, full.kind, full.dimensions)
-        except BadValueError as error:
-            raise BadValueError(
-                f"the row {name_row(keys, int(error.param or 0))} has {error.message}", "column"
-            ) from None
+    def convert(fields: Sequence[bytes]) -> tuple[Mask, Vectors]:
+        vectors = decode_vectors(fields, full.kind, full.dimensions)
         directed = np.asarray(vectors.any(axis=1))
         reduced = reduce(vectors[directed]) if directed.any() else np.empty((0, into.dimensions), np.float32)
-        finite = np.isfinite(reduced).all(axis=1)
-        if not finite.all():
-            key = name_row(keys, int(directed.nonzero()[0][(~finite).argmax()]))
-            raise BadValueError(f"the vector of the row {key} is too large for the chain to map in float32")
+        if not np.isfinite(reduced).all():
+            raise BadValueError("a vector too large for the chain to map in float32")
         return directed, reduced
 
-    filling = ColumnFilling(connection, full.table, full.column, into, BATCH_ROWS)
-    ensure_column(connection, full.table, into)
+    filling = ColumnFilling(connection, full.table, full.column, into, BATCH_ROWS, (BadValueError,))
+    with connection.transaction():
+        ensure_column(connection, full.table, into)
+        ensure_digests(connection, full.table, into.name)
     on_ready()
     return filling.fill(convert, on_progress)
 
 
 class ColumnFilling:
-    """Filling of a column of vectors from another column of the same table, for rows that lack a vector there.
+    """Filling of a column of vectors from another column of the same table.
+
+    It fills rows that lack a vector, and those whose vector is of another value: a digest beside each vector says what
+    value it was made of, whatever has changed the value since.
 
     Rows are read in order of the primary key, converted, and written in a transaction a batch. No row is locked while
     it is converted. One that another session changes meanwhile is not written, and read again in the next pass. So a
-    second run continues after the rows that are written, and fills rows added since.
+    second run continues after the rows that are written, and fills rows added or changed since.
 
     Args:
         connection: open connection.
         table: the table.
         source: column to make vectors of: `vector` or `halfvec`, which is read in binary, or texts.
-        into: column of vectors; it must exist before `fill`.
-        batch_rows: number of rows of a batch.
+        into: column of vectors; it and its digests must exist before `fill`.
+        batch_rows: maximum number of rows of a batch.
+        refusals: errors by which a value is refused. Its row is left out, and the others are filled.
+
+    Attributes:
+        refused: why rows were refused, by their keys. They are not tried again.
 
     Raises:
         BadValueError: if the table has no primary key.
     """
 
     def __init__(
-        self, connection: Connection, table: PgvectorTable, source: Column, into: VectorColumn, batch_rows: int
+        self,
+        connection: Connection,
+        table: PgvectorTable,
+        source: Column,
+        into: VectorColumn,
+        batch_rows: int,
+        refusals: tuple[type[Exception], ...],
     ) -> None:
         if not table.key:
             raise BadValueError(f"the table {table.name} has no primary key, by which rows are found again", "table")
         self.connection = connection
         self.table = table
         self.into = into
+        self.batch_rows = batch_rows
+        self.refusals = refusals
+        self.refused: dict[Key, str] = {}
         comma = sql.SQL(", ")
         self.keys = [sql.Identifier("t", name) for name in table.key]  # a bare name would mean its text in ORDER BY
         self.kinds = [sql.SQL(table.columns[name].written) for name in table.key]  # as the catalogue spells them
         staged = [sql.Identifier(f"key{position}") for position in range(len(self.keys))]
+        digest = sql.Identifier("t", name_digests(into.name))
         value: sql.Composable = sql.Identifier("t", source.name)
-        given = sql.SQL("{} IS NOT NULL").format(value)
-        if source.kind not in FLOAT_TYPES:
+        if source.kind in FLOAT_TYPES:
+            given = sql.SQL("{} IS NOT NULL").format(value)
+            current = sql.SQL("hash_array_extended(CAST({} AS real[]), 0)").format(value)
+            stale, size = "{} IS DISTINCT FROM {}", "pg_column_size(value)"
+        else:
             value = sql.SQL("CAST({} AS text)").format(value)
-            given = sql.SQL("btrim({}, E' \\t\\r\\n') <> ''").format(value)  # NULL is neither
+            # NULL is neither. Nearly all texts are told by their beginning, for which a large one is not read.
+            spaces = "E' \\t\\r\\n'"
+            given = sql.SQL(f"(btrim(left({{0}}, 99), {spaces}) <> '' OR btrim({{0}}, {spaces}) <> '')").format(value)
+            current = sql.SQL('hashtextextended({} COLLATE "C", 0)').format(value)  # others hold cases for equal
+            # A vector without a digest is the application's own, or that of an old column on the way back.
+            stale, size = "{} <> {}", "octet_length(value)"
         self.parts: dict[str, sql.Composable] = {
             "table": table.name.identifier,
             "value": value,
             "given": given,
+            "current": current,
+            "wanted": sql.SQL("{} AND ({} IS NULL OR {})").format(
+                given, sql.Identifier("t", into.name), sql.SQL(stale).format(digest, current)
+            ),
+            "size": sql.SQL(size),
             "into": sql.Identifier(into.name),
+            "digest": sql.Identifier(name_digests(into.name)),
             "kind": format_type(into.kind, into.dimensions),
             "stage": STAGE,
             "keys": comma.join(self.keys),
-            "texts": comma.join(sql.SQL("CAST({} AS text)").format(key) for key in self.keys),
+            "texts": comma.join(
+                sql.SQL("CAST({} AS text) AS {}").format(*pair) for pair in zip(self.keys, staged, strict=True)
+            ),
+            "staged": comma.join(staged),
             "declared": comma.join(sql.SQL("{} text").format(name) for name in staged),
             # xmin names the transaction that wrote this version of the row: any change gives another one.
             "same": sql.SQL(" AND ").join(
@@ -203,58 +257,89 @@ class ColumnFilling:
                 for pair in zip(self.keys, staged, self.kinds, strict=True)
             )
             + sql.SQL(" AND t.xmin::text = r.version"),
-            "rows": sql.Literal(batch_rows),
+            "bytes": sql.Literal(MAX_BATCH_BYTES),
         }
+        self._execute(
+            "CREATE TEMP TABLE IF NOT EXISTS {stage} ({declared}, version text, vector {kind}) ON COMMIT DELETE ROWS"
+        )
 
     def fill(self, convert: Convert, on_progress: Progress) -> FillCounts:
         """Fill the column in passes over the table, until a pass finds nothing to write. Return the numbers of rows.
 
+        A batch that meets another session in a deadlock, or the like, is tried again.
+
         Args:
-            convert: function of keys and values of rows that returns which of them have a direction, `(n,)`, and the
-                vectors of those, `(k, d)`.
+            convert: function of values of rows that returns which of them have a direction, `(n,)`, and the vectors of
+                those, `(k, d)`.
             on_progress: called with progress in [0, 1] and a message.
 
         Raises:
-            ConflictError: if a row that was updated has no vector then, as a trigger or a policy may want it.
+            ConflictError: if a row that was updated has no vector then, as a trigger or a policy may want it, or if its
+                value changes whenever its vector is written.
         """
-        self._execute(
-            "CREATE TEMP TABLE IF NOT EXISTS {stage} ({declared}, version text, vector {kind}) ON COMMIT DELETE ROWS"
-        )
-        counts = (
-            "SELECT count(*) FILTER (WHERE {given} AND {into} IS NULL), count(*) FILTER (WHERE ({given}) IS NOT TRUE)"
-        )
+        counts = "SELECT count(*) FILTER (WHERE {wanted}), count(*) FILTER (WHERE ({given}) IS NOT TRUE)"
         total, empty = self._execute(counts + " FROM {table} AS t")[0]
-        written = 0
-        while True:
-            before, zero, last, changed = written, 0, None, 0
-            while batch := self._read_batch(last):
-                last = batch[-1][:-2]
-                keys = [row[:-2] for row in batch]
-                directed, vectors = convert(keys, [row[-1] for row in batch])
-                zero += len(batch) - len(vectors)
-                if len(vectors):
-                    rows = [row[:-1] for row, kept in zip(batch, directed, strict=True) if kept]
-                    count = self._write_batch(rows, encode_vectors(vectors, self.into.kind))
-                    written, changed = written + count, changed + len(rows) - count
-                on_progress(min((written + zero) / max(total, 1), 1.0), f"{written:,} of {total:,} rows")
-            if written == before and not changed:
-                return FillCounts(written, empty, zero)
-            total = max(total, written)
+        written, fraction = 0, 0.0
+
+        def attempt(action: Callable[..., Any], *arguments: object) -> Any:
+            return retry_conflicts(partial(action, *arguments), lambda message: on_progress(fraction, message))
+
+        for number in range(MAX_PASSES):
+            zero, last, changed, limit = 0, None, 0, self.batch_rows
+            attempt(self._forget_empty)
+            while batch := attempt(self._read_batch, last, limit):
+                # PostgreSQL looks at as many rows, however few of them are returned.
+                last, limit = batch[-1].key, min(2 * len(batch), self.batch_rows)
+                rows = [row for row in batch if row.key not in self.refused]
+                fields = self._convert(rows, convert) if rows else []
+                zero += sum(one is None and row.key not in self.refused for row, one in zip(rows, fields, strict=True))
+                staged = [(row, one) for row, one in zip(rows, fields, strict=True) if row.is_stale or one is not None]
+                if staged:
+                    count = attempt(self._write_batch, staged, number > 1)
+                    written, changed = written + count, changed + len(staged)
+                fraction = min((written + zero + len(self.refused)) / max(total, 1), 1.0)
+                on_progress(fraction, f"{written:,} of {max(total, written):,} rows")
+            if not changed:
+                break
+        refused = {", ".join(key): reason for key, reason in self.refused.items()}
+        return FillCounts(written, empty, zero, changed > 0, refused)
 
     def read_filled(self, rows: int) -> tuple[list[Any], Vectors]:
-        """Return the values of up to `rows` random rows that have a vector, and these vectors `(n, d)`."""
+        """Return the values of up to `rows` random rows that have a vector, and these vectors `(n, d)`. Values that are
+        small enough for a batch are preferred.
+        """
         found = self._execute(
-            "SELECT {value}, {into} FROM {table} AS t WHERE {given} AND {into} IS NOT NULL ORDER BY random() LIMIT "
-            "{count}",
+            "SELECT * FROM (SELECT {value} AS value, {into} FROM {table} AS t WHERE {given} AND {into} IS NOT NULL) "
+            "AS filled ORDER BY {size} > {bytes} / {count}, random() LIMIT {count}",
             count=sql.Literal(rows),
         )
         vectors = decode_vectors([row[1] for row in found], self.into.kind, self.into.dimensions)
         return [row[0] for row in found], vectors
 
-    def _read_batch(self, last: Key | None) -> list[tuple[Any, ...]]:
-        """Read the next rows that lack a vector, after the key `last`. Return for each the parts of its key as texts,
-        its version, and its value.
+    def _convert(self, rows: Sequence[_Row], convert: Convert) -> list[bytes | None]:
+        """Convert the values of rows, and return a field for each: an encoded vector, or None for a row that gets none.
+        Rows that are refused are found by halving, as an error need not say which row it is of.
         """
+        try:
+            directed, vectors = convert([row.value for row in rows])
+        except self.refusals as error:
+            if len(rows) > 1:
+                half = len(rows) // 2
+                return self._convert(rows[:half], convert) + self._convert(rows[half:], convert)
+            self.refused[rows[0].key] = str(error)
+            return [None]
+        encoded = iter(encode_vectors(vectors, self.into.kind))
+        return [next(encoded) if has_direction else None for has_direction in directed]
+
+    def _forget_empty(self) -> None:
+        """Remove vectors of values that are gone from rows that have no value now."""
+        self._execute(
+            "UPDATE {table} AS t SET {into} = NULL, {digest} = NULL WHERE ({given}) IS NOT TRUE AND {into} IS NOT NULL "
+            "AND {digest} IS NOT NULL"
+        )
+
+    def _read_batch(self, last: Key | None, limit: int) -> list[_Row]:
+        """Read up to `limit` rows that lack a vector of their value, after the key `last`, within `MAX_BATCH_BYTES`."""
         after: sql.Composable = sql.SQL("")
         if last is not None:
             values = [
@@ -264,33 +349,48 @@ class ColumnFilling:
             after = sql.SQL("AND ({keys}) > ({values})").format(
                 keys=self.parts["keys"], values=sql.SQL(", ").join(values)
             )
-        return self._execute(
-            "SELECT {texts}, t.xmin::text, {value} FROM {table} AS t WHERE {given} AND {into} IS NULL {after} "
-            "ORDER BY {keys} LIMIT {rows}",
+        # PostgreSQL knows the size of a large text without reading it, so only what is returned takes memory.
+        found = self._execute(
+            "SELECT {staged}, version, is_stale, value FROM (SELECT *, sum({size}) OVER running AS bytes, "
+            "row_number() OVER running AS place FROM (SELECT {texts}, t.xmin::text AS version, "
+            "{into} IS NOT NULL AS is_stale, {value} AS value FROM {table} AS t WHERE {wanted} {after} "
+            "ORDER BY {keys} LIMIT {limit}) AS next_rows WINDOW running AS (ROWS UNBOUNDED PRECEDING)) AS sized "
+            "WHERE place = 1 OR bytes <= {bytes}",
             after=after,
+            limit=sql.Literal(limit),
         )
+        return [_Row(fields[:-3], *fields[-3:]) for fields in found]
 
-    def _write_batch(self, rows: Sequence[tuple[str, ...]], fields: Sequence[bytes]) -> int:
-        """Write encoded vectors of rows, given as keys with versions, in one transaction. Return the number of rows
-        written: those that were changed meanwhile are not.
+    def _write_batch(self, staged: Sequence[tuple[_Row, bytes | None]], again: bool) -> int:
+        """Write encoded vectors of rows in one transaction, with the digest of the value that each is of. Return the
+        number of rows that got one: rows that were changed meanwhile are left alone.
+
+        Args:
+            staged: rows with their fields.
+            again: whether these rows had their vectors before in this run, so that their values may change no more.
         """
         with self.connection.transaction():
             copy_rows = sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)
             with self.connection.cursor() as cursor, cursor.copy(copy_rows) as copy:
-                for row, field in zip(rows, fields, strict=True):
-                    copy.write_row((*(part.encode() for part in row), field))
+                for row, encoded in staged:
+                    copy.write_row((*(part.encode() for part in row.key), row.version.encode(), encoded))
             updated = self._execute(
-                "UPDATE {table} AS t SET {into} = r.vector FROM {stage} AS r WHERE {same} "
-                "RETURNING t.{into} IS NOT NULL"
+                "UPDATE {table} AS t SET {into} = r.vector, {digest} = {current} FROM {stage} AS r WHERE {same} "
+                "RETURNING r.vector IS NOT NULL, (t.{into} IS NULL) = (r.vector IS NULL), t.{digest} = {current}"
             )
-            written = sum(bool(row[0]) for row in updated)
+            kept = sum(bool(row[1]) for row in updated)
             (left,) = self._execute("SELECT count(*) FROM {table} AS t JOIN {stage} AS r ON {same}")[0]
-            if kept_out := len(updated) - written + left:
+            if kept_out := len(updated) - kept + left:
                 raise ConflictError(
-                    f"PostgreSQL wrote {written:,} of {written + kept_out:,} vectors of {self.table.name}: a trigger "
+                    f"PostgreSQL wrote {kept:,} of {kept + kept_out:,} vectors of {self.table.name}: a trigger "
                     "or a policy keeps the others out"
                 )
-        return written
+            if again and not all(row[2] for row in updated):
+                raise ConflictError(
+                    f"a trigger of {self.table.name} changes the value of a row whenever its vector is written, so "
+                    "that no vector is of the value: leave triggers out with --disable-triggers, or change that one"
+                )
+        return sum(bool(row[0]) for row in updated)
 
     def _execute(self, statement: str, **parts: sql.Composable) -> list[tuple[Any, ...]]:
         """Execute a statement with the names of the table in it, and return its rows, if it has any, in binary."""
@@ -298,8 +398,3 @@ class ColumnFilling:
         with self.connection.cursor(binary=True) as cursor:
             cursor.execute(composed)
             return [] if cursor.description is None else cursor.fetchall()
-
-
-def name_row(keys: Sequence[Key], row: int) -> str:
-    """Return the key of a row as text for messages."""
-    return ", ".join(keys[row])

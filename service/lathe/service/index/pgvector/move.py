@@ -5,29 +5,36 @@ the old column is the way back for as long as it is there.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
 
 import numpy as np
 from psycopg import errors, sql
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.pgvector.column_types import FLOAT_TYPES, MAX_INDEXED, VectorType
-from lathe.service.index.pgvector.connection import Connection
-from lathe.service.index.pgvector.filling import ColumnFilling, FillCounts, Key, Mask, name_row
+from lathe.service.index.pgvector.connection import Connection, retry_conflicts
+from lathe.service.index.pgvector.filling import ColumnFilling, FillCounts, Mask
 from lathe.service.index.pgvector.table import (
-    MAX_NAME_BYTES,
     OPERATOR_CLASSES,
+    TRIGGER,
     Column,
     PgvectorTable,
+    TableName,
     VectorColumn,
     ensure_column,
+    ensure_digests,
     find_indexes,
     format_index_statement,
     get_column,
+    get_table,
+    name_digests,
+    parse_table_name,
 )
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import Metric
-from lathe.training.errors import NotFiniteError
+from lathe.training.errors import NotFiniteError, TextError, TooLongError, UnknownTokenError
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality.metrics import normalized_rows
 
@@ -47,8 +54,8 @@ OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
 """Operator of a search, by metric."""
 TEXT_TYPES = ("text", "varchar", "bpchar", "citext")
 """Types of a column of texts."""
-FORGET = "lathe_forget_"
-"""Begin of the names of the trigger that empties the new vector of a row whose text changes, and of its function."""
+REFUSALS = (TooLongError, NotFiniteError, UnknownTokenError, TextError)
+"""Errors of an encoder that refuses a text."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +76,31 @@ class OldColumn:
         return "vector" if whole else "halfvec"
 
 
-def find_text_column(table: PgvectorTable, name: str) -> Column:
-    """Return a table's column of texts. Raise `UnknownNameError` if there is none of that name, and `BadValueError` if
-    it is of another type.
-    """
-    return get_column(table, name, TEXT_TYPES, "the texts", "text")
+def find_columns(connection: Connection, name: str, text: str, old: str) -> tuple[PgvectorTable, Column, OldColumn]:
+    """Return a table with its column of texts and its column of present vectors.
 
+    Metric and parameters of the present vectors are those of their index. Without an index, they are cosine and the
+    defaults.
 
-def find_old_column(connection: Connection, table: PgvectorTable, name: str) -> OldColumn:
-    """Return a table's column of present vectors, with metric and parameters of its index. Without an index, they are
-    cosine and the defaults. Raises as `find_text_column`.
+    Raises:
+        UnknownNameError: if there is no such table or column.
+        BadValueError: if a column is of another type, or the texts are generated from other columns.
     """
-    column = get_column(table, name, FLOAT_TYPES, "the present vectors", "column")
+    table = get_table(connection, parse_table_name(name))
+    texts = get_column(table, text, TEXT_TYPES, "the texts", "text")
+    if texts.is_generated:
+        raise BadValueError(
+            f"PostgreSQL generates the column {text} of {name} from others, so that no trigger sees it change: name a "
+            "column that is written",
+            param="text",
+        )
+    column = get_column(table, old, FLOAT_TYPES, "the present vectors", "column")
     metrics = {f"{column.kind}_{operators}": metric for metric, operators in OPERATOR_CLASSES.items()}
-    for index in find_indexes(connection, table, name):
+    for index in find_indexes(connection, table, old):
         if index.valid and index.operators in metrics:
-            return OldColumn(column, metrics[index.operators], index.parameters if index.method == "hnsw" else ())
-    return OldColumn(column, "cosine", ())
+            parameters = index.parameters if index.method == "hnsw" else ()
+            return table, texts, OldColumn(column, metrics[index.operators], parameters)
+    return table, texts, OldColumn(column, "cosine", ())
 
 
 def move_table(
@@ -101,8 +116,9 @@ def move_table(
     """Encode the texts of all rows into a second column, and build its index, while others search and write. Return the
     numbers of rows.
 
-    A second run continues. Rows that are added, or whose text changes, are found again: a trigger empties their new
-    vector. The index is built without a lock.
+    A second run continues. Rows that are added are found again, and those whose text differs from that which was
+    encoded. A trigger empties their new vector at once. The index is built without a lock. Texts that the encoder
+    refuses are left out, and named by the counts.
 
     Args:
         connection: open connection.
@@ -115,12 +131,13 @@ def move_table(
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        BadValueError: as `ColumnFilling`, or if a text gives no finite vector.
+        BadValueError: as `ColumnFilling`.
         ConflictError: as `ensure_column` and `ColumnFilling.fill`, or if another session holds the table.
     """
     if into.name == old.column.name:
         raise BadValueError(f"the present vectors are in {into.name} too: name another column with --into", "into")
-    filling = ColumnFilling(connection, table, text, into, BATCH_ROWS)
+    filling = ColumnFilling(connection, table, text, into, BATCH_ROWS, REFUSALS)
+    parts = _list_parts(connection, table)
     _limit_waiting(connection, table, into)
 
     def agrees() -> bool:
@@ -132,34 +149,35 @@ def move_table(
         # A few may be of a text that has changed since.
         return float((cosines >= MIN_COSINE).double().mean()) >= MIN_AGREEING
 
-    ensure_column(connection, table, into, agrees)
-    _watch_texts(connection, table, text, into)
+    with connection.transaction():
+        ensure_column(connection, table, into, agrees)
+        ensure_digests(connection, table, into.name)
+        _watch_texts(connection, table, text, into)
     connection.execute("SET lock_timeout = 0")  # from here on, others do not wait behind this session
     on_ready()
 
-    def convert(keys: Sequence[Key], texts: Sequence[str]) -> tuple[Mask, Vectors]:
-        try:
-            vectors = normalized_rows(encode(texts), np.float32).numpy()
-        except NotFiniteError as error:
-            raise error.at(f"the text of the row {name_row(keys, error.position or 0)}") from None
+    def convert(texts: Sequence[str]) -> tuple[Mask, Vectors]:
+        vectors = normalized_rows(encode(texts), np.float32).numpy()
         directed = np.asarray(vectors.any(axis=1))
         return directed, vectors[directed]
 
     counts = filling.fill(convert, part_of(on_progress, 0.0, 0.9))
     on_progress(0.9, f"building the index of {into.name}; rows are searched and written meanwhile")
-    _build_index(connection, table, old, into)
+    for part in parts:
+        build = partial(_build_index, connection, part, old, into, part is table and len(parts) > 1)
+        retry_conflicts(build, lambda message: on_progress(0.9, message))
     late = filling.fill(convert, part_of(on_progress, 0.99, 1.0))  # written while the index was built
-    return FillCounts(counts.written + late.written, late.empty, late.zero)
+    return replace(late, written=counts.written + late.written)
 
 
 def write_statements(
-    connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn, by: str
+    connection: Connection, table: PgvectorTable, text: Column, old: OldColumn, into: VectorColumn, by: str
 ) -> list[str]:
     """Return the lines that say how to switch, how to go back, and what to drop in the end, each an SQL statement. `by`
     says what makes the vectors of a query.
     """
 
-    def write(statement: str, column: str = "") -> str:
+    def write(statement: str, column: str) -> str:
         return (
             sql.SQL(statement)
             .format(
@@ -167,11 +185,13 @@ def write_statements(
                 keys=sql.SQL(", ").join(map(sql.Identifier, table.key)),
                 operator=sql.SQL(OPERATORS[old.metric]),
                 column=sql.Identifier(column),
-                function=_name_function(table, into),
+                function=sql.Identifier(table.schema, _name_function(table, text, column)),
+                digests=sql.Identifier(name_digests(column)),
             )
             .as_string(connection)
         )
 
+    drop = "DROP FUNCTION IF EXISTS {function} CASCADE; ALTER TABLE {table} DROP COLUMN IF EXISTS {digests}"
     search = "SELECT {keys} FROM {table} ORDER BY {column} {operator} $1 LIMIT 10;"
     return [
         f"-- the switch: search this column from now on, with queries by {by}",
@@ -179,9 +199,9 @@ def write_statements(
         "-- the way back, with queries by the encoder of before",
         write(search, old.column.name),
         "-- once the application writes the new vectors itself; until then the same command encodes rows written since",
-        write("DROP FUNCTION IF EXISTS {function} CASCADE;"),
+        write(drop + ";", into.name),
         "-- once no search needs the old vectors",
-        write("ALTER TABLE {table} DROP COLUMN {column};", old.column.name),
+        write(drop + ", DROP COLUMN {column};", old.column.name),
     ]
 
 
@@ -201,46 +221,61 @@ def _watch_texts(connection: Connection, table: PgvectorTable, text: Column, int
     """Add the trigger that empties the new vector of a row whose text changes, unless the change brings a new vector
     with it.
     """
-    function = _name_function(table, into)
+    name = _name_function(table, text, into.name)
+    function = sql.Identifier(table.schema, name)
     known = "SELECT 1 FROM pg_trigger WHERE tgrelid = %s AND tgfoid = to_regproc(%s)"
     if connection.execute(known, (table.oid, function.as_string(connection))).fetchone():
         return
-    parts = {
-        "function": function,
-        "table": table.name.identifier,
-        "text": sql.Identifier(text.name),
-        "column": sql.Literal(into.name),
-    }
-    with connection.transaction():
-        # Through JSON, so that an update goes on when the column is renamed or dropped. Nothing of the trigger names
-        # an operator of pgvector, which a restored dump would not find.
-        connection.execute(
-            sql.SQL(
-                "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                "IF to_jsonb(NEW) -> {column} = to_jsonb(OLD) -> {column} THEN "
-                "NEW := jsonb_populate_record(NEW, jsonb_build_object({column}, NULL)); END IF; RETURN NEW; END $$"
-            ).format(**parts)
+    # Only the column named is read from JSON, so other columns may hold what JSON cannot. Nothing here names an
+    # operator of pgvector, which a restored dump would not find.
+    connection.execute(
+        sql.SQL(
+            "CREATE OR REPLACE FUNCTION {}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "RETURN jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], NULL)); END $$"
+        ).format(function)
+    )
+    connection.execute(
+        sql.SQL(
+            "CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW "
+            'WHEN (CAST(OLD.{text} AS text) COLLATE "C" IS DISTINCT FROM CAST(NEW.{text} AS text) COLLATE "C" '
+            "AND CAST(OLD.{into} AS text) = CAST(NEW.{into} AS text)) EXECUTE FUNCTION {function}({column})"
+        ).format(
+            name=sql.Identifier(TRIGGER + name),
+            table=table.name.identifier,
+            text=sql.Identifier(text.name),
+            into=sql.Identifier(into.name),
+            function=function,
+            column=sql.Literal(into.name),
         )
-        connection.execute(
-            sql.SQL(
-                "CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW "
-                "WHEN (OLD.{text} IS DISTINCT FROM NEW.{text}) EXECUTE FUNCTION {function}()"
-            ).format(name=sql.Identifier(FORGET + into.name), **parts)
-        )
+    )
 
 
-def _name_function(table: PgvectorTable, into: VectorColumn) -> sql.Identifier:
-    """Return the name of the function of the trigger that watches the texts of a table, in the schema of the table."""
-    return sql.Identifier(table.schema, f"{FORGET}{table.name.table}_{into.name}"[:MAX_NAME_BYTES])
+def _name_function(table: PgvectorTable, text: Column, column: str) -> str:
+    """Return the name of the function of the trigger that watches a table's texts, which no other columns share."""
+    named = "\0".join((table.name.table, text.name, column))
+    return f"lathe_{sha256(named.encode()).hexdigest()[:24]}"
 
 
-def _build_index(connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn) -> None:
+def _list_parts(connection: Connection, table: PgvectorTable) -> list[PgvectorTable]:
+    """Return the partitions of a table that hold rows, and the table itself at last.
+
+    An index of a partitioned table cannot be built without a lock. It takes over the indexes that its partitions have.
+    """
+    names = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_partition_tree(%s) p JOIN pg_class c ON c.oid = p.relid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf AND c.oid <> %s ORDER BY c.oid",
+        (table.oid, table.oid),
+    ).fetchall()
+    return [*(get_table(connection, TableName(*name)) for name in names), table]
+
+
+def _build_index(connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn, locks: bool) -> None:
     """Build the index over the new vectors, with the metric and parameters of the old one, unless it is there. An index
-    whose building was interrupted is dropped first.
+    whose building was interrupted is dropped first. If the table has partitions with such indexes, `locks` is true.
     """
     for index in find_indexes(connection, table, into.name):
-        if not index.valid:
+        if not index.valid and not locks:
             connection.execute(sql.SQL("DROP INDEX CONCURRENTLY {}").format(sql.SQL(index.name)))
-    statement = format_index_statement(connection, table, into, old.metric, old.parameters, concurrently=True)
+    statement = format_index_statement(connection, table, into, old.metric, old.parameters, concurrently=not locks)
     if not statement.startswith("--"):
         connection.execute(statement)
