@@ -1,10 +1,18 @@
-"""What the last message of a long computation has to add, while it stands."""
+"""Waiting: for how long a progress message has stood, and changes that wait until Redis is back."""
 
 import os
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from lathe.service.errors import UnavailableError
+from lathe.transforms.progress import Progress
 
 STANDING_SECONDS = 15.0
 """Seconds after which the time that a message has stood is added to it."""
+REDIS_SECONDS = 300.0
+"""Seconds for which a change waits until Redis is back and takes writes."""
+T = TypeVar("T")
 
 
 class StandingMessage:
@@ -32,3 +40,21 @@ class StandingMessage:
         if waits and os.getloadavg()[0] > (os.cpu_count() or 1):
             described += "; other programs keep the cores busy"
         return described
+
+
+def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
+    """Call `change` until it does not fail because Redis is unreachable or full, at most `REDIS_SECONDS`. Return its
+    result.
+
+    It is called again each second, and the progress says so. Other errors, and the last one when time is up, are
+    raised.
+    """
+    deadline = time.monotonic() + REDIS_SECONDS
+    while True:
+        try:
+            return change()
+        except UnavailableError as error:
+            if not error.may_pass or time.monotonic() > deadline:
+                raise
+            on_progress(1.0, f"waiting: {error.message}")
+            time.sleep(1)

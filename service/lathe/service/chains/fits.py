@@ -1,17 +1,15 @@
 """Fits up to the registered version: shared by `lathe fit`, `lathe advise` and the jobs."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import STARTERS, Registry
-from lathe.service.errors import UnavailableError
+from lathe.service.waiting import wait_for_redis
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoding import LOCAL, FitEngine
@@ -23,10 +21,6 @@ from lathe.transforms.files import create_file
 from lathe.transforms.progress import Progress
 from lathe.transforms.statistics import Gaussian
 from lathe.transforms.vectors import row_blocks
-
-PATIENCE_SECONDS = 300.0
-"""Seconds for which a fit waits until Redis is back and takes writes, before it gives up publishing its chain."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ def publish_fitted_chain(
 ) -> dict[str, Any]:
     """Add a fitted chain to the registry as a new version. Return a dict with its reference, state and certificate.
 
-    While Redis is unreachable, full or read-only, publishing waits up to `PATIENCE_SECONDS`.
+    While Redis is unreachable, full or read-only, publishing waits for it, see `wait_for_redis`.
 
     Args:
         fitted: the chain.
@@ -146,24 +140,6 @@ def publish_fitted_chain(
         "size_routes": served,
         "certificate": fitted.certificate,
     }
-
-
-def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
-    """Call `change` until it does not fail because Redis is unreachable or full, at most `PATIENCE_SECONDS`. Return its
-    result.
-
-    It is called again each second, and the progress says so. Other errors, and the last one when time is up, are
-    raised.
-    """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return change()
-        except UnavailableError as error:
-            if not error.may_pass or time.monotonic() > deadline:
-                raise
-            on_progress(1.0, f"waiting: {error.message}")
-            time.sleep(1)
 
 
 def _write_vectors(fitted: FittedChain, path: Path) -> None:

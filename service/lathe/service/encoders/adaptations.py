@@ -8,13 +8,14 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from lathe.service.chains.fits import publish_fitted_chain, wait_for_redis
+from lathe.service.chains.fits import publish_fitted_chain
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.encoders.training import build_manifest, require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
+from lathe.service.waiting import wait_for_redis
 from lathe.training.adaptation.candidates import AdaptationResult, certify_recommended, try_candidates
 from lathe.training.adaptation.report import to_json
 from lathe.training.adaptation.request import AdaptRequest

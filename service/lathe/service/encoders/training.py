@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.fits import wait_for_redis
 from lathe.service.chains.names import require_name
 from lathe.service.encoder_settings import AddedEncoders
 from lathe.service.encoders.trained import TrainedEncoders, digest_files
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.home import Home
 from lathe.service.settings import Settings
+from lathe.service.waiting import wait_for_redis
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder

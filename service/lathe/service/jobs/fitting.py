@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.fits import FitContext, run_fit, wait_for_redis
+from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.home import Home
 from lathe.service.jobs.job import REPORT, VECTORS
 from lathe.service.jobs.sources import locate_inputs
 from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
+from lathe.service.waiting import wait_for_redis
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import TrainingError
 from lathe.transforms.errors import TransformError

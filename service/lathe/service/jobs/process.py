@@ -227,8 +227,8 @@ def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Pro
     named = {field: spec for field, spec in request.encoders.items() if "@" in spec.name}
     if not named:
         return request
-    from lathe.service.chains.fits import wait_for_redis
     from lathe.service.registries import open_trained
+    from lathe.service.waiting import wait_for_redis
 
     names = {spec.name.partition("@")[0] for spec in named.values()}
     home = Home(settings.home)

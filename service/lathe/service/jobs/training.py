@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.fits import wait_for_redis
 from lathe.service.home import Home
 from lathe.service.jobs.job import LOG
 from lathe.service.jobs.sources import locate_data_sets, locate_inputs, resolve_allowed_folder
 from lathe.service.registries import open_registry, open_trained
 from lathe.service.settings import Settings
+from lathe.service.waiting import wait_for_redis
 from lathe.transforms.progress import Progress, part_of
 
 if TYPE_CHECKING:
