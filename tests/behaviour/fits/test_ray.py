@@ -127,7 +127,7 @@ def test_a_damaged_file_is_skipped_or_refused_by_ray_as_by_the_local_engine(engi
     shared, local = (fit(by, written, None, tmp_path, "pca:4") for by in (engine, LOCAL))
     assert shared[0] == local[0] and "07.npy was left out" in " ".join(shared[1]["warnings"])
     assert shared[1] == local[1]
-    with pytest.raises(SourceError, match=r"07\.npy.* row 5"):
+    with pytest.raises(SourceError, match=r"07\.npy.* row 6"):
         encode_source(open_source(written), None, tmp_path / "work", no_progress, engine)
 
 

@@ -50,7 +50,7 @@ def build(records, listed=None):
 def test_bytes_in_metadata_are_text_or_refused_with_their_row():
     rows = build([{"id": 1.0, "name": b"caf\xc3\xa9", "n": {"deep": b"x"}}])
     assert rows == (["1"], [{"name": "café", "n": {"deep": "x"}}])
-    with pytest.raises(BadValueError, match="row 1: the metadata holds bytes that are not UTF-8"):
+    with pytest.raises(BadValueError, match="row 2: the metadata holds bytes that are not UTF-8"):
         build([{"id": 1}, {"id": 2, "raw": b"\xff"}])
 
 
