@@ -42,10 +42,9 @@ class Signature:
         return replace(self, zero_variance_directions=self.zero_variance_directions + directions)
 
     def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
-        """Return the signature of vectors after they are reduced to `dimensions` dimensions: their rank becomes at most
-        `dimensions`. `kind` is that of the reducing step, for error messages.
+        """Return the signature of vectors after they are reduced to `dimensions` dimensions.
 
-        Without known input dimensions the outputs are taken to have full rank.
+        The rank becomes at most `dimensions`. Without known input dimensions the outputs are taken to have full rank.
 
         Args:
             kind: kind of the reducing step, for the error message.
@@ -70,7 +69,7 @@ Spec = dict[str, Any]
 """A step as a JSON object: `{"kind": …}` and its parameters."""
 
 Side = Literal["query", "document"]
-"""Which vectors a map is applied to: those of queries, or those of the documents that are searched."""
+"""Which vectors a map is applied to: query vectors, or vectors of the documents that are searched."""
 
 Inverse = Literal["exact", "approximate", "none"]
 """How well a map can be inverted: up to rounding, only to an estimate of the input, or not at all."""
@@ -93,25 +92,28 @@ class Map(nn.Module):
     queries_only: bool = False
     """Whether documents stay as they are, and queries alone are mapped."""
 
-    # Every buffer passes one of the next two methods: those of a fit, of an artifact, of folding, of an inverse. `.to`
+    # Every buffer passes one of the next two methods: of a fit, an artifact, a folded map or an inverse. `.to`
     # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A tensor assigned to a buffer is first copied to the standard memory layout if it has
-        another.
+        """Set an attribute.
+
+        A tensor assigned to a buffer is first copied to the standard memory layout if it has another.
         """
         if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
             value = standardize_layout(value)
         super().__setattr__(name, value)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Register a buffer as `nn.Module` does. Its tensor is first copied to the standard memory layout if it has
-        another.
+        """Register a buffer as `nn.Module` does.
+
+        The tensor is first copied to the standard memory layout if it has another.
         """
         super().register_buffer(name, None if tensor is None else standardize_layout(tensor), persistent)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows `(n, d)` to outputs `(n, k)`, each row independently and without side effects. Subclasses define
-        this method.
+        """Map rows `(n, d)` to outputs `(n, k)`, each row independently and without side effects.
+
+        Subclasses define this method.
         """
         raise TypeError(f"{type(self).__name__} must define forward")
 
@@ -120,8 +122,10 @@ class Map(nn.Module):
     @overload
     def transform(self, rows: Any) -> NDArray[Any]: ...
     def transform(self, rows: Any) -> Any:
-        """Apply the fitted map to rows `(n, d)`, and return outputs `(n, k)`: a tensor on the same device for a tensor,
-        else a NumPy array.
+        """Apply the fitted map to rows `(n, d)`.
+
+        Returns:
+            The outputs `(n, k)`: a tensor on the same device for a tensor, else a NumPy array.
 
         Raises:
             NotFittedError: before `fit`.
@@ -130,23 +134,22 @@ class Map(nn.Module):
         return apply(self, rows)
 
     def primitives(self) -> "list[Map]":
-        """Return simpler maps that give the same outputs when they are applied in order: affine maps, column selections
-        and normalizations. By default the list holds only this map itself.
+        """Return simpler maps that give the same outputs when they are applied in order.
 
+        They are affine maps, column selections and normalizations; by default the list holds only this map itself.
         `Chain.fold` multiplies neighbouring ones into one.
         """
         return [self]
 
     def query_map(self) -> "Map":
-        """Return the map for query vectors, whose outputs are compared with this map's outputs for documents. By
-        default it is this map itself.
+        """Return the map for query vectors, whose outputs are compared with this map's outputs for documents.
+
+        By default it is this map itself.
         """
         return self
 
     def map_for(self, side: Side) -> "Map":
-        """Return the map for queries or for documents, as `side` says: `query_map()` for "query", this map itself for
-        "document".
-        """
+        """Return the map for queries or for documents: `query_map()` for "query", this map itself for "document"."""
         return self.query_map() if side == "query" and self.two_sided else self
 
     @property
@@ -155,7 +158,7 @@ class Map(nn.Module):
         return "none"
 
     def inverse(self) -> "Map":
-        """Return the map from outputs back to inputs. By default there is none, and `StepError` is raised.
+        """Return the map from outputs back to inputs.
 
         Raises:
             StepError: unless a subclass defines an inverse.
@@ -163,10 +166,12 @@ class Map(nn.Module):
         raise StepError(f"{self.kind} cannot be inverted")
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map. Return a tensor for a tensor, else a NumPy
-        array.
+        """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map.
 
         `inverse_kind` says how well inputs are recovered.
+
+        Returns:
+            A tensor for a tensor, else a NumPy array.
 
         Raises:
             StepError: if the map cannot be inverted.
@@ -191,28 +196,32 @@ class Map(nn.Module):
 
     @property
     def fitted(self) -> bool:
-        """Whether the map can be applied: no buffer is empty. True for a map without buffers."""
+        """Whether the map can be applied: no buffer is empty.
+
+        True for a map without buffers.
+        """
         return all(buffer.numel() > 0 for buffer in self.buffers())
 
     @property
     def device(self) -> torch.device:
-        """Device of the first buffer, on which the map is fitted and applied. It is the CPU for a
-        map without buffers.
+        """Device of the first buffer, on which the map is fitted and applied.
+
+        It is the CPU for a map without buffers.
         """
         return next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, d. None if the map takes any number, or is not fitted.
+        """Number of input dimensions, d.
 
-        By default the last axis of the first buffer that is neither empty nor a scalar.
+        None if the map takes any number, or is not fitted. By default it is the length of the last axis of the first
+        buffer that is neither empty nor a scalar.
         """
         # Weights `(k, d)` and means `(d,)` both end in d, so the order of registration does not matter.
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def check_parameters(self) -> None:
-        """Check the parameters of `__init__` by the rules in `parameter_rules`. Raise `StepError` for the first that is
-        not allowed.
+        """Check the parameters of `__init__` by the rules in `parameter_rules`.
 
         Raises:
             StepError: for the first parameter whose value is not allowed, with the value and what is allowed.
@@ -223,8 +232,9 @@ class Map(nn.Module):
                 raise StepError(f"{self.kind}: {name} must be {allowed}, got {value!r}")
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs (dimensions, rank, kind of codes), given that of the inputs. Subclasses
-        define this method.
+        """Return the signature of the outputs (dimensions, rank, kind of codes) for inputs of the given signature.
+
+        Subclasses define this method.
 
         Raises:
             StepError: if this map cannot be applied to such inputs.
@@ -232,8 +242,7 @@ class Map(nn.Module):
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check the parameters and that this map can be applied to such inputs. Return the signature of the outputs:
-        their dimensions, rank and kind of codes.
+        """Check the parameters and that this map can be applied to such inputs, and return the outputs' signature.
 
         Args:
             inputs: signature of the inputs.
@@ -256,16 +265,18 @@ class Map(nn.Module):
         return self.output_signature(inputs if fitted_on is None else replace(inputs, dimensions=fitted_on))
 
     def spec(self) -> Spec:
-        """Return a dict with the kind and the `__init__` parameters, which can be serialized as JSON. Fitted tensors
-        are left out.
+        """Return the kind and the `__init__` parameters as a dict that can be serialized as JSON.
+
+        Fitted tensors are left out.
         """
         # Parameters that are buffers, such as the weight of `Affine`, are tensors and have no JSON.
         parameters = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
         return {"kind": self.kind} | parameters
 
     def extra_repr(self) -> str:
-        """Return the text for `repr`: `name=value` for each parameter that differs from its default, and "not fitted"
-        if the map is not fitted.
+        """Return the text for `repr`: `name=value` for each parameter that differs from its default.
+
+        "not fitted" is appended if the map is not fitted.
         """
         defaults = {name: entry.default for name, entry in inspect.signature(type(self).__init__).parameters.items()}
         changed = {name: value for name, value in self.spec().items() if name in defaults and value != defaults[name]}
@@ -288,14 +299,14 @@ class _FittedMap(Protocol):
         """Yield the tensors that hold the fitted state."""
 
     def __call__(self, x: Tensor, **keywords: Any) -> Any:
-        """Map rows `(n, d)` to outputs `(n, k)`. `keywords` are further arguments of the map, such as `side` of a
-        chain.
+        """Map rows `(n, d)` to outputs `(n, k)`.
+
+        `keywords` are further arguments of the map, such as `side` of a chain.
         """
 
 
 def apply(module: _FittedMap, rows: Any, require_finite: bool = False, **keywords: Any) -> Any:
-    """Apply a fitted map or chain of transforms to rows `(n, d)`, without recording gradients. Return the outputs `(n,
-    k)` as a tensor for a tensor, else as a NumPy array.
+    """Apply a fitted map or chain of transforms to rows `(n, d)`, without recording gradients.
 
     The computation uses the dtype and device of the map; a resulting tensor is moved back to the device of `rows`.
 
@@ -304,6 +315,9 @@ def apply(module: _FittedMap, rows: Any, require_finite: bool = False, **keyword
         rows: `(n, d)`.
         require_finite: whether NaN and inf are refused, as they always are where the result is codes.
         keywords: passed on to `module`.
+
+    Returns:
+        The outputs `(n, k)`: a tensor for a tensor, else a NumPy array.
 
     Raises:
         NotFittedError: if the map has buffers that were never learned.
@@ -329,8 +343,9 @@ def apply(module: _FittedMap, rows: Any, require_finite: bool = False, **keyword
 
 
 def parameter_names(cls: type[nn.Module]) -> list[str]:
-    """Return the names of the `__init__` parameters of a class, without `self`. Return an empty list for a class that
-    has only `nn.Module.__init__`.
+    """Return the names of the `__init__` parameters of a class, without `self`.
+
+    The list is empty for a class that has only `nn.Module.__init__`.
     """
     if cls.__init__ is nn.Module.__init__:
         return []
@@ -338,11 +353,10 @@ def parameter_names(cls: type[nn.Module]) -> list[str]:
 
 
 def _like_tensor(module: _FittedMap, rows: Any) -> Tensor:
-    """Return a tensor that has the dtype and the device in which a map is computed. It is the map's first float buffer
-    if there is one, else an empty tensor.
+    """Return a tensor that has the dtype and the device in which a map is computed.
 
-    The empty tensor has the dtype of the rows (float32 unless they are a float tensor) and the device of the buffers,
-    or of the rows if there are no buffers.
+    It is the map's first float buffer if there is one, else an empty tensor, with the dtype of the rows (float32 unless
+    they are a float tensor) and the device of the buffers, or of the rows if there are no buffers.
     """
     # Integer buffers, such as the columns of a selection, say where to compute, but not in which dtype.
     like = next((buffer for buffer in module.buffers() if buffer.is_floating_point()), None)
@@ -373,8 +387,9 @@ class _TransformedView:
 
 
 def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
-    """Return a lazy view `(n, k)` of vectors `(n, d)`: rows are read and transformed by the fitted chain only when the
-    view is indexed.
+    """Return a lazy view `(n, k)` of vectors `(n, d)`, transformed by a fitted chain of transforms.
+
+    Rows are read and transformed only when the view is indexed.
     """
     # The owner makes the view, so that it can still compute the moments itself, where the rows are.
     if isinstance(vectors, SharedVectors):

@@ -48,8 +48,9 @@ class QueryPairs:
     excluded: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def __post_init__(self) -> None:
-        """Check that queries and documents are finite matrices, and that the pairs name existing rows. Every query
-        needs a pair, and no pair may repeat.
+        """Check that queries and documents are finite matrices, and that the pairs name existing rows.
+
+        Every query needs a pair, and a pair must not repeat.
         """
         for name, vectors in (("queries", self.queries), ("documents", self.documents)):
             if vectors.ndim != 2:
@@ -83,8 +84,9 @@ class QueryPairs:
         return len(self.queries)
 
     def append(self, others: "QueryPairs") -> "QueryPairs":
-        """Return these pairs with the queries of `others` after the present ones. Both must search
-        the same documents.
+        """Return these pairs with the queries of `others` after the present ones.
+
+        Both must search the same documents.
         """
         shift = np.array([len(self.queries), 0])
         return replace(
@@ -95,7 +97,9 @@ class QueryPairs:
         )
 
     def select(self, rows: NDArray[np.int64]) -> "QueryPairs":
-        """Return the pairs of some of the queries, which are renumbered in the order of `rows`. All documents stay.
+        """Return the pairs of some of the queries, which are renumbered in the order of `rows`.
+
+        All documents stay.
 
         Args:
             rows: distinct rows of queries, `(k,)`.
@@ -115,19 +119,24 @@ class QueryPairs:
     def map(
         self, queries: Callable[[FloatArray], FloatArray], documents: Callable[[FloatArray], FloatArray]
     ) -> "QueryPairs":
-        """Return the same pairs with other vectors: `queries` is applied to the matrix of queries, `documents` to that
-        of documents.
+        """Return the same pairs with other vectors.
+
+        Args:
+            queries: function applied to the matrix of query vectors.
+            documents: function applied to the matrix of document vectors.
         """
         return replace(self, queries=queries(self.queries), documents=documents(self.documents))
 
 
 def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Search all documents with every query by inner product, and compare the ranking with the relevant documents.
-    Return nDCG@k of each query `(n,)` and recall@k of each query `(n,)`.
 
     Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
     largest that is possible; recall@k is their share of all that are relevant, or of k if more are. Excluded documents
     are not ranked, as by the `ignore_identical_ids` of mteb.
+
+    Returns:
+        nDCG@k of each query `(n,)` and recall@k of each query `(n,)`.
     """
     n, m = len(pairs.queries), len(pairs.documents)
     documents = torch.from_numpy(np.ascontiguousarray(pairs.documents, np.float32))

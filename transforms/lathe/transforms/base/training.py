@@ -1,7 +1,4 @@
-"""What a training by gradient descent has beside its map: hyperparameters, a log of how it went, and checkpoints.
-
-Checkpoints are training states saved on disk, from which a killed fit is resumed.
-"""
+"""What a training by gradient descent has next to its map: hyperparameters, a training log, and checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -47,8 +44,9 @@ class TrainingConfig:
     patience: int = 0
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate of a training step, counted from 0. The rate rises linearly to its peak during the
-        warm-up, then falls linearly to 0.
+        """Return the learning rate of a training step, counted from 0.
+
+        The rate rises linearly to its peak during the warm-up, then falls linearly to 0.
         """
         warm = int(self.warmup * self.steps)
         if step < warm:
@@ -84,10 +82,10 @@ class TrainingLog:
 
     @property
     def still_falling(self) -> bool:
-        """Whether the last evaluation lowered the held-out loss by more than 1% of the total decrease before it. False
-        with fewer than three evaluations, or if a loss is NaN or inf.
+        """Whether the last evaluation lowered the held-out loss by more than 1% of the total decrease before it.
 
-        Some decrease is normal even at the end, because the learning rate decays to 0.
+        False with fewer than three evaluations, or if a loss is NaN or inf. Some decrease is normal even at the end,
+        because the learning rate decays to 0.
         """
         if len(self.heldout_losses) < 3 or not np.isfinite(self.heldout_losses).all():
             return False
@@ -96,8 +94,9 @@ class TrainingLog:
         return before - last > MIN_IMPROVEMENT * (first - before)
 
     def warnings(self, kind: str) -> list[str]:
-        """Return a list with one warning if the training diverged, or if the held-out loss was still falling at its
-        end. Return an empty list otherwise.
+        """Return a list with one warning if the training diverged or its held-out loss was still falling at the end.
+
+        The list is empty otherwise.
 
         Args:
             kind: kind of the trained transform, for the sentence.
@@ -109,8 +108,9 @@ class TrainingLog:
         return []
 
     def as_json(self) -> dict[str, Any]:
-        """Return the training log as a dict that can be serialized as JSON. The config is under `recipe`, and losses
-        that are NaN or inf are None.
+        """Return the training log as a dict that can be serialized as JSON.
+
+        The config is under `recipe`, and losses that are NaN or inf are None.
         """
         # JSON has no NaN and inf; `json.dumps` writes words for them that other parsers reject.
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
@@ -144,14 +144,13 @@ class Checkpoint:
 
     @classmethod
     def at(cls, place: "CheckpointPath") -> "Checkpoint":
-        """Return `place` itself if it is a `Checkpoint` already, else a checkpoint at this path
-        with default settings.
-        """
+        """Return `place` itself if it is a `Checkpoint`, else a checkpoint at this path with default settings."""
         return place if isinstance(place, Checkpoint) else cls(Path(place))
 
     def load(self) -> dict[str, Tensor] | None:
-        """Read the checkpoint's file, and return its tensors by name. Return None if the file is missing, cannot be
-        read, or was written with another key.
+        """Read the checkpoint's file, and return its tensors by name.
+
+        Returns None if the file is missing, cannot be read, or was written with another key.
         """
         try:
             with safe_open(self.path, "pt") as file:
@@ -163,7 +162,9 @@ class Checkpoint:
             return None
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write tensors and the key to the checkpoint's file, atomically. They replace what was saved before.
+        """Write tensors and the key to the checkpoint's file, atomically.
+
+        They replace what was saved before.
 
         Raises:
             OSError: if the file cannot be written.

@@ -43,11 +43,10 @@ class FitContext:
     pairs: QueryPairs | None = None
 
     def query_moments(self, dimensions: int) -> Moments | None:
-        """Return the moments of the queries that were given to the fit, or None if none were. Queries of other than
-        `dimensions` dimensions are refused.
+        """Return the moments of the queries that were given to the fit, or None if none were.
 
         Raises:
-            InputError: if they have other dimensions.
+            InputError: if the queries have other than `dimensions` dimensions.
         """
         if self.queries is None:
             return None
@@ -91,8 +90,9 @@ class Transform(Map):
     """Log of the last training; None if the fit has no training steps, or after loading."""
 
     def __init_subclass__(cls, registered: bool = True) -> None:
-        """Add the new subclass to `Transform.defined` under its kind, unless `registered` is False, as for base
-        classes.
+        """Add the new subclass to `Transform.defined` under its kind.
+
+        Base classes are left out by `registered=False`.
         """
         super().__init_subclass__()
         if registered:
@@ -107,10 +107,10 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the transform to vectors `(n, d)`, which are read in blocks, or to their moments. Buffers are set in
-        place, and the transform itself is returned.
+        """Fit the transform to vectors `(n, d)`, which are read in blocks, or to their moments.
 
-        Buffers stay on their device. After an error they are as before.
+        Buffers are set in place and stay on their device. After an error they are as before. Returns the transform
+        itself.
 
         Args:
             data: moments or vectors, as an array, a tensor or lists of numbers; `PairedMoments` for a transform that is
@@ -125,7 +125,7 @@ class Transform(Map):
                 by the others.
 
         Raises:
-            StepError: for parameters out of range, or that make no sense for vectors of those dimensions.
+            StepError: for parameters out of range, or that make no sense for vectors with this number of dimensions.
             InputError: if the data cannot be fitted on: no rows, NaN, inf, targets or pairs missing, targets not
                 expected.
         """
@@ -164,8 +164,7 @@ class Transform(Map):
         return self.to(device)
 
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return the data in the form that `learn` takes: the joint moments of vectors and targets for a transform that
-        is fitted on pairs, else `data` unchanged.
+        """Return the data in the form that `learn` takes.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.
@@ -186,8 +185,9 @@ class Transform(Map):
         return PairedMoments.from_pairs(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Learn from the data, and set the buffers in place. `fit` calls this method after its checks, and subclasses
-        define it.
+        """Learn from the data, and set the buffers in place.
+
+        `fit` calls this method after its checks, and subclasses define it.
 
         Args:
             data: the moments, or the vectors `(n, d)`, as `join_pairs` returns them.
@@ -197,19 +197,24 @@ class Transform(Map):
 
     @property
     def learned_directions(self) -> int:
-        """Number of output directions fitted from data, 0 by default. Certificates warn if there are fewer than ten
-        rows for each.
+        """Number of output directions fitted from data, 0 by default.
+
+        Certificates warn if there are fewer than ten rows for each.
         """
         return 0
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return the values that the fit derived from the data for parameters that were left open, by name. The dict is
-        empty by default, and becomes part of the certificate.
+        """Return the values that the fit derived from the data for parameters that were left open, by name.
+
+        The dict is empty by default, and becomes part of the certificate.
         """
         return {}
 
     def fit_warnings(self) -> list[str]:
-        """Return sentences about what makes this fit less reliable. The list is empty by default."""
+        """Return sentences about what makes this fit less reliable.
+
+        The list is empty by default.
+        """
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
@@ -237,10 +242,10 @@ class Transform(Map):
         return self
 
     def check_tensors(self) -> None:
-        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`. Raise
-        `ArtifactError` otherwise. An axis that several shapes name must have one length. A subclass may check more.
+        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`.
 
-        An artifact may come from somebody else: its digests are then right, and its tensors may hold anything.
+        An axis that several shapes name must have one length. A subclass may check more. An artifact may come from
+        somebody else: its digests are then right, and its tensors may hold anything.
 
         Raises:
             ArtifactError: if a buffer has another shape, or holds an entry that no fit gives.
@@ -266,8 +271,7 @@ class Transform(Map):
             self._check_entries(name, buffers[name], low, high)
 
     def _check_entries(self, name: str, tensor: Tensor, low: float, high: float) -> None:
-        """Check that all entries of a buffer lie from `low` to `high`. `tensor` is the buffer of that `name`, or a part
-        of it.
+        """Check that all entries of the buffer `name`, or of the part of it in `tensor`, lie from `low` to `high`.
 
         Raises:
             ArtifactError: with the first entry that does not.
@@ -282,8 +286,9 @@ class Transform(Map):
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Context manager that assigns the original buffers of all steps again if the block raises. The error is then
-    raised again. Changes within a buffer's tensor are not undone.
+    """Context manager that assigns the original buffers of all steps again if the block raises.
+
+    The error is then raised again. Changes within a buffer's tensor are not undone.
     """
     # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
     earlier = [dict(step.named_buffers()) for step in steps]
@@ -298,8 +303,9 @@ def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
 
 
 def _set_buffer(step: Map, name: str, tensor: Tensor) -> None:
-    """Assign a tensor to the buffer with a dotted name, such as `steps.0.mean`, whose first parts name modules inside
-    the step.
+    """Assign a tensor to the buffer with a dotted name, such as `steps.0.mean`.
+
+    The first parts of the name are modules inside the step.
     """
     owner, _, leaf = name.rpartition(".")
     setattr(step.get_submodule(owner), leaf, tensor)
@@ -312,7 +318,9 @@ class Registry(Mapping[str, type[Transform]]):
     """
 
     def __getitem__(self, kind: str) -> type[Transform]:
-        """Return the transform class of a kind. Its module is imported if needed.
+        """Return the transform class of a kind.
+
+        The class's module is imported if needed.
 
         Raises:
             KeyError: for an unknown kind.
@@ -336,8 +344,9 @@ TRANSFORMS = Registry()
 
 
 def build_transform(spec: Mapping[str, Any]) -> Transform:
-    """Build a transform that is not fitted yet from its spec, such as `{"kind": "pca", "dimensions": 128}`, and return
-    it. Its parameters are checked.
+    """Build a transform that is not fitted yet from its spec, such as `{"kind": "pca", "dimensions": 128}`.
+
+    The parameters are checked.
 
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.

@@ -25,12 +25,15 @@ ParameterRule = Callable[[Any], str | None]
 
 
 def _rule(allowed: str, accepts: Callable[[Any], bool]) -> ParameterRule:
-    """Return the rule that allows what `accepts` returns True for. `allowed` describes it in error messages."""
+    """Return the rule that allows what `accepts` returns True for; `allowed` describes it in error messages."""
     return lambda value: None if accepts(value) else allowed
 
 
 def whole_number(at_least: int, at_most: int = MAX_WHOLE) -> ParameterRule:
-    """Return the rule that a parameter is an integer from `at_least` to `at_most`. A bool is not allowed."""
+    """Return the rule that a parameter is an integer from `at_least` to `at_most`.
+
+    A bool is not allowed.
+    """
     # bool is a subclass of int: without the test for it, `true` in JSON would count as 1.
     return _rule(
         f"a whole number from {at_least} to {at_most}",
@@ -39,8 +42,9 @@ def whole_number(at_least: int, at_most: int = MAX_WHOLE) -> ParameterRule:
 
 
 def number(low: float, high: float) -> ParameterRule:
-    """Return the rule that a parameter is an int or a float from `low` to `high`, both included. A bool and NaN are not
-    allowed.
+    """Return the rule that a parameter is an int or a float from `low` to `high`, both included.
+
+    A bool and NaN are not allowed.
     """
     # NaN fails the comparison, as it fails every other.
     return _rule(f"a number from {low:g} to {high:g}", lambda value: _is_number(value) and low <= value <= high)
@@ -52,8 +56,9 @@ def one_of(*choices: str) -> ParameterRule:
 
 
 def or_word(word: str, rule: ParameterRule) -> ParameterRule:
-    """Return a rule that allows one word as well as what `rule` allows. Its message names the word for other strings
-    only.
+    """Return a rule that allows one word as well as what `rule` allows.
+
+    The message names the word for other strings only.
     """
 
     def check(value: Any) -> str | None:
@@ -65,7 +70,10 @@ def or_word(word: str, rule: ParameterRule) -> ParameterRule:
 
 
 def or_none(rule: ParameterRule) -> ParameterRule:
-    """Return a rule that allows None as well as what `rule` allows. Its message does not mention None."""
+    """Return a rule that allows None as well as what `rule` allows.
+
+    The message does not mention None.
+    """
     return lambda value: None if value is None else rule(value)
 
 
@@ -78,6 +86,7 @@ SEED = whole_number(0, MAX_SEED)
 
 def training_rules(min_steps: int = 1) -> dict[str, ParameterRule]:
     """Return the rules of the parameters `steps`, `batch`, `learning_rate` and `seed` of a trained transform, by name.
+
     All but the seed may be None, which stands for a default.
 
     Args:
@@ -92,5 +101,4 @@ def training_rules(min_steps: int = 1) -> dict[str, ParameterRule]:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is an int or a float. A bool is neither here, although Python counts it as an int."""
     return isinstance(value, int | float) and not isinstance(value, bool)
