@@ -20,9 +20,10 @@ GAIN_ITERATIONS = 30
 
 
 class Affine(Map):
-    """x ↦ Wx + b with the weight W `(k, d)` and the bias b `(k,)` or None. Outputs are L2-normalized if `normalize`.
+    """x ↦ Wx + b with the weight W `(k, d)` and the bias b `(k,)` or None.
 
-    `Chain.fold` builds such maps. Zero rows stay zero, and outputs that are only rounding error become zero.
+    Outputs are L2-normalized if `normalize`. Zero rows stay zero, and outputs that are only rounding error become zero.
+    `Chain.fold` builds such maps.
     """
 
     kind = "affine"
@@ -37,8 +38,9 @@ class Affine(Map):
         self.gain = _estimate_spectral_norm(weight)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return a signature with the number of output dimensions, k for a weight `(k, d)`. Nothing else is known of
-        the outputs.
+        """Return a signature with the number of output dimensions, k for a weight `(k, d)`.
+
+        Nothing else is known of the outputs.
 
         Raises:
             StepError: if the inputs are known not to have d dimensions.
@@ -50,8 +52,9 @@ class Affine(Map):
         return Signature(self.weight.shape[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Wx + b for rows x, `(n, d)` to `(n, k)`, L2-normalized if `normalize`. Zero rows, and outputs that are
-        only rounding error, become zero.
+        """Return Wx + b for rows x, `(n, d)` to `(n, k)`, L2-normalized if `normalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
         """
         y = multiply_rows(x, self.weight, self.bias)
         return (normalize_outputs if self.normalize else drop_rounding_residue)(y, x, self.gain)
@@ -61,10 +64,10 @@ class Affine(Map):
         return Affine(self.weight, self.bias, normalize=True)
 
     def then(self, following: "Affine") -> "Affine":
-        """Return one `Affine` that has the effect of this map followed by `following`. The matrices are multiplied in
-        float64.
+        """Return one `Affine` that has the effect of this map followed by `following`.
 
-        The bias is None if neither map has one. The `normalize` flags are ignored.
+        The matrices are multiplied in float64. The bias is None if neither map has one. The `normalize` flags are
+        ignored.
         """
         # W₂(W₁x + b₁) + b₂ = W₂W₁x + (W₂b₁ + b₂)
         weight = following.weight.double() @ self.weight.double()
@@ -97,8 +100,9 @@ class Projection(Affine):
         self.register_buffer("removed", removed)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x − Σ(x·uᵢ)uᵢ + b for rows x, `(n, d)` to `(n, d)`, L2-normalized if `normalize`. Zero rows, and
-        outputs that are only rounding error, become zero.
+        """Return x − Σ(x·uᵢ)uᵢ + b for rows x, `(n, d)` to `(n, d)`, L2-normalized if `normalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
         """
         y = x - (x @ self.removed.T) @ self.removed
         if self.bias is not None:
@@ -126,8 +130,9 @@ class InverseAffine(Map):
         self.register_buffer("offset", offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return By + μ for rows y, `(n, k)` to `(n, d)`. If B is None it is the identity, and if μ is None nothing is
-        added.
+        """Return By + μ for rows y, `(n, k)` to `(n, d)`.
+
+        If B is None it is the identity, and if μ is None nothing is added.
         """
         y = x if self.weight is None else multiply_rows(x, self.weight)
         return y if self.offset is None else y + self.offset
@@ -139,8 +144,7 @@ def translation(offset: Tensor) -> Affine:
 
 
 def _estimate_spectral_norm(weight: Tensor) -> float:
-    """Return an estimate of the spectral norm (largest singular value) of a weight `(k, d)`, by power iteration from a
-    fixed start.
+    """Estimate the spectral norm (largest singular value) of a weight `(k, d)`, by power iteration from a fixed start.
 
     It is a Python number, because reading a tensor in `forward` would make a GPU wait.
     """
@@ -160,8 +164,9 @@ def _estimate_spectral_norm(weight: Tensor) -> float:
 
 
 def pseudo_inverse(weight: Tensor) -> Tensor:
-    """Return the pseudo-inverse W⁺ `(d, k)` of a weight `(k, d)` that is a float64 copy of a float32 one. Singular
-    values within float32 rounding of zero count as zero.
+    """Return the pseudo-inverse W⁺ `(d, k)` of a weight `(k, d)` that is a float64 copy of a float32 one.
+
+    Singular values within float32 rounding of zero count as zero.
     """
     # The default tolerance follows the dtype: float64's would invert the rounding error of float32 entries.
     inverse: Tensor = torch.linalg.pinv(weight, rtol=max(weight.shape) * torch.finfo(torch.float32).eps)
@@ -196,7 +201,10 @@ class Linear(Transform, registered=False):
             self.register_buffer("mean", torch.empty(0))
 
     def set_map(self, weight: Tensor, mean: Tensor | None = None) -> None:
-        """Set the weight, and the mean if one is given. Both are stored as float32."""
+        """Set the weight, and the mean if one is given.
+
+        Both are stored as float32.
+        """
         self.weight = weight.float()
         if mean is not None:
             self.mean = mean.float()
@@ -210,16 +218,17 @@ class Linear(Transform, registered=False):
         return self._gain_of_weight[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return W(x − μ), or Wx if not centred, `(n, d)` to `(n, k)`. Rows are then L2-normalized if `renormalize`.
+        """Return W(x − μ), or Wx if not centred, `(n, d)` to `(n, k)`.
 
-        Zero rows, and outputs that are only rounding error, become zero.
+        Rows are then L2-normalized if `renormalize`. Zero rows, and outputs that are only rounding error, become zero.
         """
         y = functional.linear(x - self.mean if self.centered else x, self.weight)
         return (normalize_outputs if self.renormalize else drop_rounding_residue)(y, x, self.gain)
 
     def primitives(self) -> list[Map]:
-        """Return a list of one float64 `Affine` with the weight W and the bias −Wμ, followed by `Normalize` if
-        `renormalize`.
+        """Return a list of one float64 `Affine` with the weight W and the bias −Wμ.
+
+        `Normalize` follows it if `renormalize`.
         """
         weight = self.weight.double()
         bias = -(weight @ self.mean.double()) if self.centered else None
@@ -227,10 +236,10 @@ class Linear(Transform, registered=False):
 
     @property
     def inverse_kind(self) -> Inverse:
-        """How well the map can be inverted: `"exact"`, `"approximate"` or `"none"`. It is `"none"` if outputs are
-        renormalized, `"exact"` if fitted and W has rank d, else `"approximate"`.
+        """How well the map can be inverted: `"exact"`, `"approximate"` or `"none"`.
 
-        Renormalizing loses the row norms; a rank below d loses directions.
+        It is `"none"` if outputs are renormalized, `"exact"` if the map is fitted and W has rank d, else
+        `"approximate"`. Renormalizing loses the row norms; a rank below d loses directions.
         """
         if self.renormalize:
             return "none"
@@ -266,9 +275,9 @@ class Linear(Transform, registered=False):
 
 
 class Normalize(Transform):
-    """L2 normalization, x / ‖x‖. Zero rows stay zero.
+    """L2 normalization, x / ‖x‖.
 
-    Nothing is learned, and the norms are lost.
+    Zero rows stay zero. Nothing is learned, and the norms are lost.
 
     Example:
         >>> import numpy as np
@@ -289,5 +298,8 @@ class Normalize(Transform):
         """Do nothing, because normalization has no fitted state."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return rows divided by their L2 norms, `(n, d)` to `(n, d)`. Near-zero rows become zeros."""
+        """Return rows divided by their L2 norms, `(n, d)` to `(n, d)`.
+
+        Near-zero rows become zeros.
+        """
         return unit_rows(x)

@@ -31,11 +31,10 @@ class Alignment(Linear, registered=False):
             self.register_buffer("target_mean", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs, which have the dimensions of the targets. The dimensions are None if
-        those are unknown.
+        """Return the signature of the outputs, which have the dimensions of the targets.
 
-        The dimensions are `inputs.target_dimensions`, else those of the fitted weight. Directions beyond `output_rank`
-        are counted as directions without variance.
+        The dimensions are `inputs.target_dimensions`, else the output dimensions of the fitted weight, and None if
+        neither is known. Directions beyond `output_rank` are counted as directions without variance.
         """
         fitted = self.weight.shape[0] if self.fitted else None
         dimensions = fitted if inputs.target_dimensions is None else inputs.target_dimensions
@@ -45,18 +44,26 @@ class Alignment(Linear, registered=False):
         return replace(inputs, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs for inputs of the given rank. It is the same, unless a subclass limits it."""
+        """Return the rank of the outputs for inputs of the given rank.
+
+        It is the same, unless a subclass limits it.
+        """
         return rank
 
     def set_pair_map(self, weight: torch.Tensor, moments: PairedMoments) -> None:
-        """Set the weight and, if the map is centred, the means of vectors and targets. All are stored as float32."""
+        """Set the weight and, if the map is centred, the means of vectors and targets.
+
+        All are stored as float32.
+        """
         self.set_map(weight, torch.from_numpy(moments.source_mean()) if self.centered else None)
         if self.centered:
             self.target_mean = torch.from_numpy(moments.target_mean()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map vectors to the embedding space of the targets, `(n, d)` to `(n, k)`: W(x − μ_x) + μ_y, or Wx if not
-        centred. Zero rows, and outputs that are only rounding error, become zero.
+        """Map vectors to the embedding space of the targets, `(n, d)` to `(n, k)`.
+
+        The outputs are W(x − μ_x) + μ_y, or Wx if not centred. Zero rows, and outputs that are only rounding error,
+        become zero.
         """
         if not self.centered:
             return super().forward(x)
@@ -70,8 +77,9 @@ class Alignment(Linear, registered=False):
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Map:
-        """Return the map y ↦ W⁺(y − μ_y) + μ_x from targets back to vectors, with the pseudo-inverse W⁺. It is y ↦ W⁺y
-        if not centred.
+        """Return the map y ↦ W⁺(y − μ_y) + μ_x from targets back to vectors, with the pseudo-inverse W⁺.
+
+        It is y ↦ W⁺y if not centred.
         """
         inverse = pseudo_inverse(self.weight.double())
         offset = self.mean - inverse @ self.target_mean.double() if self.centered else None
@@ -79,10 +87,10 @@ class Alignment(Linear, registered=False):
 
 
 class Procrustes(Alignment):
-    """Orthogonal map W that brings vectors closest to their targets. Norms and angles stay.
+    """Orthogonal map W that brings vectors closest to their targets.
 
-    W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). If the dimensions differ, W is orthogonal on its smaller side only. With
-    `center`, μ_x is subtracted before the map and μ_y added after it.
+    Norms and angles stay. W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). If the dimensions differ, W is orthogonal on its
+    smaller side only. With `center`, μ_x is subtracted before the map and μ_y added after it.
 
     Example:
         >>> import numpy as np
@@ -102,10 +110,9 @@ class Procrustes(Alignment):
         self.center = center
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the orthogonal map that brings the vectors closest to their targets, and store it as the weight `(k,
-        d)`.
+        """Compute the orthogonal map that brings the vectors closest to their targets, and store it as the weight.
 
-        It is VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`.
+        The weight `(k, d)` is VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`.
         """
         assert isinstance(data, PairedMoments)  # `fit` has made them from vectors and targets
         _, cross = data.blocks(centered=self.center)
@@ -144,14 +151,16 @@ class LowRankAffine(Alignment):
         self.ridge = ridge
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs for inputs of the given rank: the same, but at most `self.rank` if that is
-        set.
+        """Return the rank of the outputs for inputs of the given rank.
+
+        It is the same, but at most `self.rank` if that is set.
         """
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the weight by reduced-rank ridge regression of the targets on the vectors, and store it with both
-        means. Everything is computed in float64 from the centred moments of the pairs.
+        """Compute the weight by reduced-rank ridge regression of the targets on the vectors, and store it.
+
+        Both means are stored too. Everything is computed in float64 from the centred moments of the pairs.
 
         Raises:
             InputError: if r exceeds the dimensions of the targets, or if the vectors do not vary, or not in every

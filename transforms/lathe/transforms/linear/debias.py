@@ -1,4 +1,4 @@
-"""Removal of directions that all embeddings share: of the mean direction, or of those of largest variance.
+"""Removal of directions that all embeddings share: the mean direction, or the directions of largest variance.
 
 All-but-the-Top subtracts the mean and removes the directions of largest variance.
 """
@@ -47,8 +47,9 @@ class DirectionRemoval(Transform, registered=False):
         return inputs.add_zero_variance(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return rows without their component along the direction u, L2-normalized, `(n, d)` to `(n, d)`. Rows parallel
-        to u become zero.
+        """Return rows without their component along the direction u, L2-normalized, `(n, d)` to `(n, d)`.
+
+        Rows parallel to u become zero.
         """
         return normalize_outputs(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
 
@@ -94,10 +95,9 @@ class R2(DirectionRemoval):
         self.register_buffer("noise_floor", torch.empty(0))
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute and store the direction of the mean, its norm ‖μ‖, and the norm it would have by chance. Rows are
-        L2-normalized first, but moments are taken as they are.
+        """Compute and store the direction of the mean, its norm ‖μ‖, and the norm it would have by chance.
 
-        Computed in float64, stored in float32.
+        Rows are L2-normalized first, but moments are taken as they are. Computed in float64, stored in float32.
 
         Raises:
             InputError: if the mean is exactly zero, so that it has no direction.
@@ -118,8 +118,9 @@ class R2(DirectionRemoval):
 
 
 def list_mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
-    """Return a list with one warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list. The noise floor is the
-    norm that the mean would have by chance.
+    """Return a list with one warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list.
+
+    The noise floor is the norm that the mean would have by chance.
     """
     if float(mean_norm) >= MIN_MEAN_NORM * float(noise_floor):
         return []
@@ -132,14 +133,14 @@ def list_mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> lis
 class ABTT(Transform):
     """ABTT-D: subtract the mean μ, remove the top D centred principal directions uᵢ, then renormalize.
 
-    Mu and Viswanath, *All-but-the-Top* (2018); D is `directions`, by default d/100 and at least 1. By default
-    y = ṽ − Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With `literal`, y = ṽ − Σ(v·uᵢ)uᵢ, as the
+    Mu and Viswanath, *All-but-the-Top* (2018); D is `directions`, by default d/100 and at least 1. By default y = ṽ −
+    Σ(ṽ·uᵢ)uᵢ with ṽ = v − μ, as the text of the mean-bias paper says. With `literal`, y = ṽ − Σ(v·uᵢ)uᵢ, as the
     algorithm is printed and some public implementations have it, which leaves a constant −Σ(μ·uᵢ)uᵢ in every vector.
     Rows are not normalized before the fit.
 
     Args:
         directions: D, the number of directions to remove; None for d/100, at least 1.
-        literal: whether the projection is that of the vector before centering, as the algorithm is printed.
+        literal: whether the vector is projected before centering, as the algorithm is printed.
         renormalize: whether outputs are L2-normalized.
 
     Example:
@@ -168,17 +169,17 @@ class ABTT(Transform):
         self.register_buffer("removed", torch.empty(0))
 
     def removed_count(self, dimensions: int) -> int:
-        """Return D, the number of directions to remove from vectors of `dimensions` dimensions: `directions`, or d/100
-        (rounded, at least 1) if that is None.
+        """Return D, the number of directions to remove from vectors of `dimensions` dimensions.
+
+        D is `directions`, or d/100 (rounded, at least 1) if `directions` is None.
         """
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs with D more directions without variance, or D − 1 if both `literal` and
-        `renormalize` are set.
+        """Return the signature of the inputs with D more directions without variance.
 
-        Normalizing turns the constant that the literal form leaves into a direction that varies. While the input
-        dimensions are unknown, D is `directions` or 1.
+        It is D − 1 if both `literal` and `renormalize` are set, because normalizing turns the constant that the literal
+        form leaves into a direction that varies. While the input dimensions are unknown, D is `directions` or 1.
 
         Raises:
             StepError: if the inputs have no more than D dimensions.
@@ -209,11 +210,10 @@ class ABTT(Transform):
         self.removed = torch.from_numpy(spectrum.directions[:count].copy()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return rows with the mean subtracted and their components along the D removed directions taken out, `(n, d)`
-        to `(n, d)`. They are then L2-normalized if `renormalize`.
+        """Subtract the mean and the components along the D removed directions from rows, `(n, d)` to `(n, d)`.
 
-        With `literal`, the components are those of the rows before centering. Zero rows, and outputs that are only
-        rounding error, become zero.
+        The rows are then L2-normalized if `renormalize`. With `literal`, the components are taken of the rows before
+        centering. Zero rows, and outputs that are only rounding error, become zero.
         """
         centred = x - self.mean
         # Two thin products cost 2dD per row; the projection matrix would cost d².
@@ -226,7 +226,10 @@ class ABTT(Transform):
         return "none" if self.renormalize else "approximate"
 
     def inverse(self) -> Map:
-        """Return the approximate inverse y ↦ y + μ, which adds the mean. The removed directions stay lost."""
+        """Return the approximate inverse y ↦ y + μ, which adds the mean.
+
+        The removed directions stay lost.
+        """
         return InverseAffine(None, self.mean)
 
     def primitives(self) -> list[Map]:

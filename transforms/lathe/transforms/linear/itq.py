@@ -15,22 +15,22 @@ MAX_ROWS = 20_000
 
 
 class ITQ(Linear):
-    """Orthogonal map after which the coordinates of rows are close to their signs, for a vector store that keeps one
-    bit or one small integer of each coordinate.
+    """Orthogonal map after which the coordinates of rows are close to their signs.
 
-    Nothing is lost: inner products and cosines stay as they are, so that rescoring by what a store holds finds what it
-    found before. What a store's own quantizer loses of them becomes less.
+    It is meant for a vector store that keeps one bit or one small integer of each coordinate. Nothing is lost: inner
+    products and cosines stay as they are, so that rescoring by what a store holds finds what it found before. What a
+    store's own quantizer loses of them becomes less.
 
     y = Rx with R orthogonal and ‖sign(XRᵀ) − XRᵀ‖ small, by alternating B = sign(XRᵀ) and the orthogonal Procrustes
     solution of B against X, from a random rotation: Gong and Lazebnik, *Iterative Quantization* (CVPR 2011), Algorithm
     1, without its projection on principal components. X are the unit vectors of the rows.
 
-    With `aligned`, the first coordinate is that along the mean, whose sign is the same for nearly all rows, and the
-    rotation is learned from the centred coordinates orthogonal to it: their signs are balanced. That is for stores that
+    With `aligned`, the first coordinate is the one along the mean, whose sign is the same for nearly all rows, and the
+    rotation is learned from the centred coordinates orthogonal to it: their signs are balanced. Use it for stores that
     keep the sign alone. A store that divides one range for all coordinates into integers loses by it.
 
     Args:
-        aligned: whether the first coordinate is that along the mean.
+        aligned: whether the first coordinate is the one along the mean.
         iterations: rounds of the two steps.
         seed: seed of the first rotation, and of the choice of rows if there are more than `MAX_ROWS`.
 
@@ -55,9 +55,7 @@ class ITQ(Linear):
         self.seed = seed
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the inputs, because a rotation changes neither dimensions nor
-        rank.
-        """
+        """Return the signature (dimensions, rank) of the inputs, because a rotation changes neither."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:

@@ -60,8 +60,10 @@ class PCA(Linear):
         return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the top eigenvectors of the covariance in float64, and store them as the weight. With `center="none"`
-        they are those of the uncentred second moment. With `center="data"` the mean is stored too.
+        """Compute the top eigenvectors of the covariance in float64, and store them as the weight.
+
+        With `center="none"` they are the eigenvectors of the uncentred second moment. With `center="data"` the mean is
+        stored too.
 
         Raises:
             InputError: if the vectors vary in fewer than `dimensions` directions, where `dimensions` is less than d.

@@ -49,16 +49,15 @@ class Selection(Map):
         return x[..., self.columns]
 
     def select_from(self, affine: Affine) -> Affine:
-        """Return one `Affine` that has the effect of `affine` followed by this selection: it has the selected rows of
-        the weight and bias. The `normalize` flag of `affine` is ignored.
+        """Return one `Affine` that has the effect of `affine` followed by this selection.
+
+        It has the selected rows of the weight and bias. The `normalize` flag of `affine` is ignored.
         """
         bias = None if affine.bias is None else affine.bias[self.columns]
         return Affine(affine.weight[self.columns], bias)
 
     def as_affine(self) -> Affine:
-        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of the identity, in
-        float64.
-        """
+        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of a float64 identity."""
         identity = torch.eye(int(self.width), dtype=torch.float64, device=self.columns.device)
         return Affine(identity[self.columns])
 
@@ -81,9 +80,7 @@ class ScatterColumns(Map):
         return len(self.columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a new tensor `(n, d)` that holds the columns of x `(n, k)` at their positions, and zeros in the
-        others.
-        """
+        """Return a new tensor `(n, d)` with the columns of x `(n, k)` at their positions, and zeros in the others."""
         y = x.new_zeros(*x.shape[:-1], int(self.width))
         y[..., self.columns] = x
         return y
@@ -129,7 +126,10 @@ class Truncation(FittedSelection):
         super().__init__(dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the column positions 0 to k − 1. Of the data, only the number of dimensions is used."""
+        """Store the column positions 0 to k − 1.
+
+        Of the data, only the number of dimensions is used.
+        """
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
 
     def check_tensors(self) -> None:

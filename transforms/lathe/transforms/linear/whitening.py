@@ -117,16 +117,18 @@ class Whitening(Linear):
 
     @property
     def regularized(self) -> bool:
-        """Whether the parameters bound the scaling of directions without variance. Shrinkage, a relative ε, rcond, or
-        power 0 do.
+        """Whether the parameters bound the scaling of directions without variance.
+
+        Shrinkage and a relative ε of at least `MIN_REGULARIZATION` do, and so do `rcond` and power 0.
         """
         shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= MIN_REGULARIZATION
         softened = self.relative and self.epsilon >= MIN_REGULARIZATION  # an absolute ε can only be judged by the data
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions. With the form
-        `zca` the number of dimensions stays, and only the rank is reduced.
+        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions.
+
+        With the form `zca` the number of dimensions stays, and only the rank is reduced.
 
         Raises:
             StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
@@ -150,8 +152,10 @@ class Whitening(Linear):
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the principal directions, scaled by (λ + ε)^{−p/2}, and the mean from the moments, and store them as
-        weight and mean. For `zca` the weight also rotates back to the original axes.
+        """Compute the weight and the mean from the moments, and store them.
+
+        The weight holds the principal directions, scaled by (λ + ε)^{−p/2}. For `zca` it also rotates back to the
+        original axes.
 
         Raises:
             InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
@@ -176,14 +180,16 @@ class Whitening(Linear):
             self.chosen_power = torch.tensor(power, dtype=torch.float32)
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return the power that the fit derived from the eigenvalues, as `{"power": p}`. Return an empty dict if the
-        power was given.
+        """Return the power that the fit derived from the eigenvalues, as `{"power": p}`.
+
+        The dict is empty if the power was given.
         """
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _compute_covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)` with ddof=1, or with `shrinkage` the covariance with ddof=0, shrunk towards
-        tr(C)/d · I.
+        """Return the covariance `(d, d)` with ddof=1.
+
+        With `shrinkage` it is the covariance with ddof=0, shrunk towards tr(C)/d · I.
         """
         if self.shrinkage is None:
             return moments.covariance()
@@ -197,8 +203,7 @@ class Whitening(Linear):
         return shrunk
 
     def _compute_scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
-        """Return the factor `(d,)` by which each principal direction is scaled, (λ + ε)^{−p/2}, and 0 for directions
-        that are dropped.
+        """Return the factor `(d,)` by which each principal direction is scaled: (λ + ε)^{−p/2}, or 0 if it is dropped.
 
         Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
         directions are dropped only if ε is 0 and the power is not.
@@ -226,8 +231,10 @@ class Whitening(Linear):
 
 
 def compute_shrinkage_weight(moments: Moments, target: NDArray[np.float64] | None = None) -> float:
-    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards a target `(d, d)`, by Ledoit and
-    Wolf (2004, Lemma 3.3). The target is tr(C)/d · I by default. The weight is 0 if the covariance equals it.
+    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards a target `(d, d)`.
+
+    The weight follows Ledoit and Wolf (2004, Lemma 3.3), and is 0 if the covariance equals the target. The target is
+    tr(C)/d · I by default.
     """
     # With S the covariance and T the target, the weight is b²/δ²: δ² = ‖S − T‖², and b² the smaller of δ² and
     # Σ ‖yyᵀ − S‖²/n² = (Σ‖y‖⁴/n − ‖S‖²)/n. The paper's norms have a factor 1/d, which cancels.
