@@ -185,10 +185,10 @@ class Map(nn.Module):
         return apply(self.inverse(), rows)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Yield the map's buffers, and those of modules inside it.
+        """Yield the buffers of the map and of the modules inside it.
 
-        A map with no modules inside yields its own buffers directly: torch's search for modules takes longer than many
-        a map.
+        A map with no modules inside yields its own buffers directly: torch's search for modules takes longer than
+        applying many a map.
         """
         if self._modules:
             return super().buffers(recurse)

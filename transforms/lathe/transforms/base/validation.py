@@ -11,7 +11,7 @@ MAX_WHOLE = 65_536
 """Default upper bound of integer parameters: above the dimensions of any encoder and any useful batch size."""
 
 MAX_TRAINING_STEPS = 1_000_000
-"""Maximum number of training steps: a thousand times those of the presets, some hours of work."""
+"""Maximum number of training steps: a thousand times as many as the presets have, some hours of work."""
 
 MAX_SEED = 2**63 - 1
 """Largest seed that torch accepts."""
