@@ -76,7 +76,6 @@ class FitDistribution:
         retained_subspace: Subspace | None,
     ) -> "FitDistribution":
         """Fit a Gaussian to a sample of the fitted rows, and measure the scores and norms of held-out rows under it.
-        Return both as a `FitDistribution`.
 
         Args:
             rows: `(n, d)`, rows that the chain was fitted on.
@@ -103,10 +102,9 @@ class FitDistribution:
         return cls(rows.shape[0], len(heldout), gaussian, percentiles, (low, high), outside)
 
     def quantile_ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return, for each score, an estimate of the fraction of held-out rows with a lower one, `(n,)` in [0, 1]. Ties
-        count half.
+        """Estimate, for each score, the fraction of held-out rows with a lower one, `(n,)` in [0, 1].
 
-        It is interpolated linearly between the stored percentiles.
+        Ties count half. The fraction is interpolated linearly between the stored percentiles.
         """
         # Among equal percentiles `np.interp` takes the upper level; mirrored, it takes the lower one.
         below = np.interp(scores, self.scores, LEVELS)
@@ -115,10 +113,9 @@ class FitDistribution:
         return ranks
 
     def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-        """Return a mask `(n,)` that is true for norms below the 0.001 quantile or above the 0.999 quantile of the
-        held-out rows' norms. NaN counts as outside.
+        """Return a mask `(n,)` of the norms outside the 0.001 and 0.999 quantiles of the held-out rows' norms.
 
-        Both bounds have a relative tolerance of `NORM_MARGIN`.
+        NaN counts as outside. Both bounds have a relative tolerance of `NORM_MARGIN`.
         """
         low, high = self.norms
         # Negated, because comparisons with NaN are False and NaN must count as outside.
@@ -127,8 +124,9 @@ class FitDistribution:
 
     @cached_property
     def payload(self) -> bytes:
-        """Content of the file reference.safetensors, as bytes. It has the arrays of the Gaussian and the percentiles of
-        the scores.
+        """Content of the file reference.safetensors, as bytes.
+
+        It has the arrays of the Gaussian and the percentiles of the scores.
         """
         of_gaussian = {name: getattr(self.gaussian, name) for name in ("mean", "directions", "variances")}
         arrays = of_gaussian | {"scores": self.scores}
@@ -197,7 +195,7 @@ class FitDistribution:
         A file from somebody else has the right digest, and may hold anything.
 
         Raises:
-            ArtifactError: if one has not.
+            ArtifactError: if a shape or a range is wrong.
         """
         mean, directions, variances = self.gaussian.mean, self.gaussian.directions, self.gaussian.variances
         r, d = directions.shape if directions.ndim == 2 else (0, 0)
@@ -231,7 +229,10 @@ def _sample_moments(rows: Vectors) -> Moments:
 
 
 def vector_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
-    """Return the L2 norms `(n,)` of rows `(n, d)`, in the rows' dtype. A norm that overflows is inf."""
+    """Return the L2 norms `(n,)` of rows `(n, d)`, in the rows' dtype.
+
+    A norm that overflows is inf.
+    """
     with np.errstate(over="ignore"):
         norms: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
     return norms

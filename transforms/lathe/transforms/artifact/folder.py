@@ -69,8 +69,7 @@ fields belong to the caller.
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder with a chain's manifest and tensors, atomically. Return the manifest with the schema
-    version and the digests added.
+    """Write a new artifact folder with a chain's manifest and tensors, atomically.
 
     Missing parent folders are created; an existing artifact is never overwritten.
 
@@ -79,6 +78,9 @@ def write_artifact(
         manifest: fields of the manifest, JSON-serializable.
         tensors: fitted tensors by name.
         distribution: content of reference.safetensors, whose digest the manifest already holds; None for no such file.
+
+    Returns:
+        The manifest with the schema version and the digests added.
 
     Raises:
         ArtifactError: if the folder exists already.
@@ -117,8 +119,7 @@ def write_artifact(
 
 
 def read_file(path: Path, name: str, root: Path | None = None, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of the file `name` in the artifact folder `path`. If `root` is given, links that lead out of
-    that folder are refused.
+    """Return the bytes of the file `name` in the artifact folder `path`.
 
     Args:
         path: path of the artifact folder.
@@ -127,7 +128,7 @@ def read_file(path: Path, name: str, root: Path | None = None, max_bytes: int | 
         max_bytes: maximum bytes of the file; None for any number.
 
     Raises:
-        OSError: if it cannot be read, is no regular file or too large, or a link leads out of `root`.
+        OSError: if it cannot be read, is not a regular file or too large, or a link leads out of `root`.
     """
     if root is None:
         return read_plain_file(path / name, max_bytes)
@@ -179,7 +180,9 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
 
 
 def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
-    """Check that fields of a manifest have the given types. Fields that are missing or null are not checked.
+    """Check that fields of a manifest have the given types.
+
+    Fields that are missing or null are not checked.
 
     Args:
         path: path of the artifact folder, for the message.
@@ -197,9 +200,12 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Read an artifact folder and verify its digests. Return the manifest, and the tensors by name.
+    """Read an artifact folder, and verify its digests.
 
     `root` is as in `read_file`.
+
+    Returns:
+        The manifest, and the tensors by name.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
@@ -215,10 +221,12 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Read an artifact folder and verify its digests. Return the manifest, and the tensors as the bytes of
-    chain.safetensors.
+    """Read an artifact folder, and verify its digests, without parsing the tensors.
 
     `root` is as in `read_file`.
+
+    Returns:
+        The manifest, and the tensors as the bytes of chain.safetensors.
 
     Raises:
         ArtifactError: if anything is missing, truncated, altered or too new.
@@ -245,7 +253,10 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest as canonical JSON, in hexadecimal. The field `manifest_sha256` is left out."""
+    """Return the SHA-256 of a manifest as canonical JSON, in hexadecimal.
+
+    The field `manifest_sha256` is left out.
+    """
     # Of the parsed fields, sorted and without spaces, so that reformatting the file does not count as altering it.
     digested = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

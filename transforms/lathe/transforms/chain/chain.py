@@ -112,15 +112,17 @@ class Chain(nn.Module):
     def signature(
         self, dimensions: int | None = None, refit: bool = False, target_dimensions: int | None = None
     ) -> Signature:
-        """Check that every step can be applied to the outputs of the ones before it. Return the signature of the last
-        outputs: their dimensions, rank and kind of codes.
+        """Check that every step can be applied to the outputs of the ones before it.
 
         No step is applied: the check uses only parameters and numbers of dimensions.
 
         Args:
-            dimensions: of the inputs; None if unknown.
+            dimensions: number of dimensions of the inputs; None if unknown.
             refit: whether to ignore fitted state, because the steps will be fitted again.
-            target_dimensions: of the targets, if steps are to be fitted on pairs.
+            target_dimensions: number of dimensions of the targets, if steps are to be fitted on pairs.
+
+        Returns:
+            The signature of the last outputs: their dimensions, rank and kind of codes.
 
         Raises:
             StepError: naming the first step that cannot follow the steps before it, with the reason.
@@ -153,10 +155,10 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the steps in order and in place, each on the vectors as transformed by the steps before it. Return the
-        chain itself.
+        """Fit the steps in order and in place, each on the vectors as transformed by the steps before it.
 
-        The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
+        The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored. Returns
+        the chain itself.
 
         Args:
             vectors: `(n, d)`: an array, a tensor, a memmap or lists of numbers.
@@ -212,11 +214,10 @@ class Chain(nn.Module):
 
     @staticmethod
     def _check_pairs(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
-        """Check that `pairs` are given if a step learns from queries and relevant documents, and are not given if none
-        does. Their vectors must have `dimensions` dimensions.
+        """Check that `pairs` are given if a step learns from queries and relevant documents, and else are not given.
 
         Raises:
-            InputError: if they are missing, not expected, or of other dimensions.
+            InputError: if the pairs are missing, not expected, or their vectors do not have `dimensions` dimensions.
         """
         learning = [step.kind for step in steps if step.takes_pairs]
         if pairs is None and learning:
@@ -231,8 +232,7 @@ class Chain(nn.Module):
                 raise InputError(f"the {name} of the pairs have {vectors.shape[1]} dimensions, the rows {dimensions}")
 
     def _select_steps_to_fit(self, refit: bool) -> dict[int, Transform]:
-        """Return the steps that `fit` has to fit, by their positions: all steps if `refit`, else those that are not
-        fitted yet.
+        """Return the steps that `fit` has to fit, by their positions: all if `refit`, else those not fitted yet.
 
         Raises:
             StepError: if one of them can only be applied, as in a folded chain.
@@ -262,11 +262,10 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> None:
-        """Fit the step at position `index`, in place, on the vectors as transformed by the steps before it, which must
-        be fitted.
+        """Fit the step at position `index`, in place, on the vectors as transformed by the steps before it.
 
-        A quantizer is fitted on normalized rows if the chain normalizes. Arguments are those of `fit`, but `checkpoint`
-        is a file and not a folder.
+        The steps before it must be fitted. A quantizer is fitted on normalized rows if the chain normalizes. The
+        arguments are as in `fit`, but `checkpoint` is a file and not a folder.
         """
 
         def report(fraction: float, message: str) -> None:
@@ -286,11 +285,11 @@ class Chain(nn.Module):
         step.fit(vectors, report, targets, checkpoint, queries, pairs)
 
     def forward(self, x: Tensor, dimensions: int | None = None, side: Side = "document") -> Tensor:
-        """Apply the fitted steps to rows `(n, d)`, and return floats or byte codes `(n, k)`. Floats are cut to the
-        first `dimensions` columns and normalized if the chain normalizes, then quantized if its last step is a
-        quantizer.
+        """Apply the fitted steps to rows `(n, d)`, and return floats or byte codes `(n, k)`.
 
-        With the side "query" the steps are applied as they map queries, and nothing is quantized.
+        Floats are cut to the first `dimensions` columns and normalized if the chain normalizes, then quantized if the
+        last step is a quantizer. With the side "query" the steps are applied as they map queries, and nothing is
+        quantized.
         """
         quantizer = None
         for step in self.transforms:
@@ -299,7 +298,7 @@ class Chain(nn.Module):
             else:
                 x = step.map_for(side)(x)
 
-        # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
+        # Cut first, because a prefix of a unit row is not a unit row; quantize last: codes cannot be normalized.
         x = x if dimensions is None else x[..., :dimensions]
         x = unit_rows(x) if self.normalize else x
         return quantizer(x) if quantizer is not None and side == "document" else x
@@ -309,14 +308,16 @@ class Chain(nn.Module):
     @overload
     def transform(self, rows: Any, dimensions: int | None = None) -> NDArray[Any]: ...
     def transform(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform documents `(n, d)` to floats or byte codes `(n, k)`. Return a tensor on the input's device for a
-        tensor, else a NumPy array.
+        """Transform documents `(n, d)` to floats or byte codes `(n, k)`.
 
         A chain that ends in a quantizer outputs codes; see `dequantize`.
 
         Args:
             rows: the vectors.
             dimensions: number of leading dimensions to output, if the chain is nested.
+
+        Returns:
+            A tensor on the input's device for a tensor, else a NumPy array.
 
         Raises:
             NotFittedError: before `fit`.
@@ -327,47 +328,56 @@ class Chain(nn.Module):
         return apply(self, rows, require_finite=True, dimensions=dimensions)
 
     def floats(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform documents `(n, d)` to floats `(n, k)`: like `transform`, but byte codes are decoded if the chain
-        ends in a quantizer.
+        """Transform documents `(n, d)` to floats `(n, k)`.
+
+        It is `transform`, but byte codes are decoded if the chain ends in a quantizer.
         """
         return self.dequantize(self.transform(rows, dimensions))
 
     def transform_queries(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform queries `(n, d)` to floats `(n, k)`, whose inner products with the documents' outputs are the
-        scores of a search. Return a tensor for a tensor, else a NumPy array.
+        """Transform queries `(n, d)` to floats `(n, k)`.
 
-        Steps map queries in their own way if they have one, and a quantizer is left out: inner products with `floats`
-        of documents are the scores of their codes. Parameters and errors are those of `transform`.
+        The inner products of the outputs with the documents' outputs are the scores of a search. Steps map queries in
+        their own way if they have one, and a quantizer is left out: inner products with `floats` of documents are the
+        scores of their codes. Parameters, type of the result and errors are as in `transform`.
         """
         self.require_dimensions(dimensions)
         return apply(self, rows, require_finite=True, dimensions=dimensions, side="query")
 
     def without_quantizer(self) -> "Chain":
-        """Return a chain of the same steps without the quantizer at its end. The steps are shared, not copied."""
+        """Return a chain of the same steps without the quantizer at its end.
+
+        The steps are shared, not copied.
+        """
         return Chain(self.float_steps, self.normalize)
 
     def query_chain(self) -> "Chain":
-        """Return a chain whose `transform` maps queries as `transform_queries` of this chain does. It has no quantizer.
+        """Return a chain whose `transform` maps queries as `transform_queries` of this chain does.
 
-        It shares its tensors with this chain, and cannot be fitted or saved.
+        It has no quantizer, shares its tensors with this chain, and cannot be fitted or saved.
         """
         return Chain([step.map_for("query") for step in self.float_steps], self.normalize)
 
     @property
     def two_sided(self) -> bool:
-        """Whether a step maps queries otherwise than documents. That queries are not quantized does not count."""
+        """Whether a step maps queries otherwise than documents.
+
+        That queries are not quantized does not count.
+        """
         return any(step.two_sided for step in self.transforms)
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode the quantizer's codes to floats, and return them, `(n, k)`. Return the input unchanged if the chain
-        has no quantizer.
+        """Decode the quantizer's codes to floats `(n, k)`.
+
+        Without a quantizer, the input is returned unchanged.
         """
         return codes if self.quantizer is None else self.quantizer.inverse_transform(codes)
 
     @property
     def inverse_kind(self) -> Inverse:
-        """How well the chain can be inverted: `"exact"`, `"approximate"` or `"none"`. It is `"none"` if the chain
-        normalizes, else that of its worst step.
+        """How well the chain can be inverted: `"exact"`, `"approximate"` or `"none"`.
+
+        It is `"none"` if the chain normalizes, else the kind of the step that can be inverted least.
         """
         kinds = {step.inverse_kind for step in self.transforms} | {"none" if self.normalize else "exact"}
         if "none" in kinds:
@@ -375,10 +385,12 @@ class Chain(nn.Module):
         return "approximate" if "approximate" in kinds else "exact"
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)`, by inverting the steps in reverse order. Return a tensor for a
-        tensor, else a NumPy array.
+        """Map outputs `(n, k)` back to inputs `(n, d)`, by inverting the steps in reverse order.
 
         The result is exact or approximate, as `inverse_kind` says.
+
+        Returns:
+            A tensor for a tensor, else a NumPy array.
 
         Raises:
             StepError: if the chain cannot be inverted.
@@ -399,18 +411,22 @@ class Chain(nn.Module):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, fixed by the fit. None if no step fixes it."""
+        """Number of input dimensions, fixed by the fit.
+
+        None if no step fixes it.
+        """
         return next((step.input_dimensions for step in self.transforms if step.input_dimensions), None)
 
     @property
     def output_dimensions(self) -> int | None:
-        """Number of output dimensions. None if `input_dimensions` is None."""
+        """Number of output dimensions, or None if `input_dimensions` is None."""
         return None if self.input_dimensions is None else self.dimensions_after(self.input_dimensions)
 
     @property
     def bytes_per_vector(self) -> int | None:
-        """Number of bytes of an output vector: 4 per dimension as floats, or the size of its code. None if the output
-        dimensions are unknown.
+        """Number of bytes of an output vector: 4 per dimension as floats, or the size of its code.
+
+        None if the output dimensions are unknown.
         """
         width = self.output_dimensions
         if width is None:
@@ -419,27 +435,31 @@ class Chain(nn.Module):
 
     @property
     def nested(self) -> bool:
-        """Whether any prefix of an output, once normalized, is usable by itself (Matryoshka). The last step other than
-        `Normalize` decides, and a chain that ends in a quantizer is not nested.
+        """Whether any prefix of an output, once normalized, is usable by itself (Matryoshka).
+
+        The last step other than `Normalize` decides, and a chain that ends in a quantizer is not nested.
         """
         last = next((step for step in reversed(self.transforms) if not isinstance(step, Normalize)), None)
         return last is not None and bool(last.nested)
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether `transform` can give outputs of `dimensions` dimensions: the full number, or fewer if the
-        chain is nested (Matryoshka). Return False if the full number is unknown.
+        """Return whether `transform` can give outputs of `dimensions` dimensions.
+
+        It can give the full number, or fewer if the chain is nested (Matryoshka). False if the full number is unknown.
         """
         return serves_dimensions(self.output_dimensions, self.nested, dimensions)
 
     def describe_dimensions(self) -> str:
-        """Return as text which output dimensions the chain can give: "any number up to 384" if it is nested, else "only
-        384".
+        """Return as text which output dimensions the chain can give.
+
+        It is "any number up to 384" if the chain is nested, else "only 384".
         """
         return f"any number up to {self.output_dimensions}" if self.nested else f"only {self.output_dimensions}"
 
     def require_dimensions(self, dimensions: int | None) -> None:
-        """Check that `transform` can give outputs of `dimensions` dimensions. None stands for the full number and is
-        always allowed.
+        """Check that `transform` can give outputs of `dimensions` dimensions.
+
+        None stands for the full number and is always allowed.
 
         Raises:
             InputError: if it cannot.
@@ -449,7 +469,6 @@ class Chain(nn.Module):
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
         """Return a new chain with the same outputs, in which consecutive affine steps are multiplied into one matrix.
-        If `dimensions` is given, the outputs are cut to that many leading dimensions.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
         nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
@@ -457,6 +476,7 @@ class Chain(nn.Module):
 
         Args:
             dimensions: number of leading dimensions to output, if the chain is nested; only these are computed.
+                None outputs all.
             normalize: replaces the chain's own setting; None keeps it.
             side: vectors that the new chain's `transform` is for: `document` as `transform` of this chain maps them,
                 `query` as `transform_queries`, without a quantizer.
@@ -489,14 +509,17 @@ class Chain(nn.Module):
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
     def truncate_folded(self, dimensions: int) -> "Chain | None":
-        """Return a copy of a folded chain that outputs only the first `dimensions` dimensions. Return None if its last
-        map is not affine, or if the chain has a quantizer or normalizes after its steps.
+        """Return a copy of a folded chain that outputs only the first `dimensions` dimensions.
 
         The result equals `fold(dimensions)` of the chain that this one was folded from. It shares the tensors, so that
         it takes no memory.
 
         Args:
             dimensions: number of leading dimensions to output, of a chain that is nested.
+
+        Returns:
+            The chain, or None if the last map is not affine, or if the chain has a quantizer or normalizes after its
+                steps.
         """
         last = self.transforms[-1] if self.transforms else None
         if not isinstance(last, Affine) or self.quantizer is not None or self.normalize:
@@ -506,8 +529,9 @@ class Chain(nn.Module):
         return Chain([*self.transforms[:-1], Affine(last.weight[:dimensions], bias, last.normalize)], normalize=False)
 
     def as_module(self) -> EncoderModule:
-        """Return a module that applies the chain within a `SentenceTransformer`, as in
-        `model.append(chain.as_module())`. It shares the chain's tensors.
+        """Return a module that applies the chain within a `SentenceTransformer`.
+
+        Append it by `model.append(chain.as_module())`. It shares the chain's tensors.
         """
         return EncoderModule(self)
 
@@ -570,15 +594,18 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         distribution: FitDistribution | None = None,
     ) -> Manifest:
-        """Write the fitted chain to a new artifact folder, and return the manifest that was written. The folder holds
-        manifest, tensors and, if given, the distribution of the fitted rows.
+        """Write the fitted chain to a new artifact folder.
 
-        See `lathe.transforms.artifact.folder` for the files.
+        The folder holds manifest, tensors and, if given, the distribution of the fitted rows. See
+        `lathe.transforms.artifact.folder` for the files.
 
         Args:
-            path: of the new folder.
+            path: path of the new folder.
             metadata: fields added to the manifest; they override `self.metadata`, but not the chain's own fields.
             distribution: of the rows that the chain was fitted on, to compare other rows with; None stores none.
+
+        Returns:
+            The manifest that was written.
 
         Raises:
             ArtifactError: if the chain is not fitted, is folded, or the folder exists.
@@ -604,18 +631,19 @@ class Chain(nn.Module):
         return write_artifact(Path(path), manifest, self.tensors(), payload)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the fitted buffers of all steps by name. A name is the step's position and the buffer's name, such as
-        `0.mean`.
+        """Return the fitted buffers of all steps by name.
+
+        A name is the step's position and the buffer's name, such as `0.mean`.
         """
         steps = enumerate(self.transforms)
         return {f"{index}.{name}": buffer for index, step in steps for name, buffer in step.named_buffers()}
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from the specs of its steps and their tensors, and return it. `specs()` and `tensors()`
-        of a chain give both.
+        """Build a fitted chain from the specs of its steps and their tensors.
 
-        Tensors whose names do not begin with a step's position are ignored.
+        `specs()` and `tensors()` of a chain give both. Tensors whose names do not begin with a step's position are
+        ignored.
 
         Raises:
             StepError: for unknown steps.
@@ -631,14 +659,14 @@ class Chain(nn.Module):
 
     @classmethod
     def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
-        """Load a fitted chain from its artifact folder, check it, and return it. The folder's manifest becomes its
-        `metadata`.
+        """Load a fitted chain from its artifact folder, and check it.
 
-        The chain is checked by applying it to two rows as documents and as queries, because an artifact from elsewhere
-        may hold anything. Its outputs are bit-equal to those of the saved chain.
+        The chain is checked by applying it to two rows as documents and as queries, because an artifact from somebody
+        else may hold anything. Its outputs are bit-equal to the outputs of the saved chain, and the folder's manifest
+        becomes its `metadata`.
 
         Args:
-            path: of the folder.
+            path: path of the folder.
             root: a folder around it that no link may lead out of; None follows links anywhere.
 
         Raises:
@@ -657,11 +685,10 @@ class Chain(nn.Module):
         return chain
 
     def _check_against_manifest(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        """Check that the dimensions in a manifest are this chain's, and that every loaded tensor belongs to one of its
-        steps.
+        """Check that the manifest has this chain's dimensions, and that every loaded tensor belongs to a step.
 
         Raises:
-            ArtifactError: if they are not, or a tensor belongs to none.
+            ArtifactError: if a dimension differs, or a tensor belongs to no step.
         """
         for name, actual in (
             ("input_dimensions", self.input_dimensions),
@@ -675,10 +702,10 @@ class Chain(nn.Module):
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
     def _check_by_applying(self) -> None:
-        """Check that the chain maps two rows, zeros and a random unit row, to finite outputs of the right shape, both
-        as documents and as queries.
+        """Check that the chain maps two rows to finite outputs of the right shape, as documents and as queries.
 
-        Only applying the chain shows whether the tensors of different steps fit together.
+        The rows are zeros and a random unit row. Only applying the chain shows whether the tensors of different steps
+        fit together.
 
         Raises:
             ArtifactError: if an output has another shape, or is not finite.
@@ -697,7 +724,9 @@ class Chain(nn.Module):
 
 
 def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:
-    """Return whether vectors of `full` dimensions can be cut to `dimensions`. They can if the numbers are equal, or if
-    the vectors are nested and `dimensions` is smaller. Return False if `full` is None.
+    """Return whether vectors of `full` dimensions can be cut to `dimensions`.
+
+    They can if the numbers are equal, or if the vectors are nested and `dimensions` is smaller. False if `full` is
+    None.
     """
     return full is not None and (dimensions == full or (nested and 1 <= dimensions < full))

@@ -14,14 +14,16 @@ from lathe.transforms.linear import Affine, Normalize, Selection
 
 
 def fold_primitives(primitives: list[Map]) -> list[Map]:
-    """Merge neighbouring maps of a list into as few maps as possible with the same outputs. Return the new list, whose
-    matrices are products computed in float64.
+    """Merge neighbouring maps of a list into as few maps as possible with the same outputs.
 
-    A normalization before bias-free maps that end in a normalization changes nothing and is dropped; a normalization
-    right after an affine map becomes part of that map.
+    Matrices are multiplied in float64. A normalization before bias-free maps that end in a normalization changes
+    nothing and is dropped; a normalization right after an affine map becomes part of that map.
 
     Args:
         primitives: maps in order, as `Map.primitives` returns them.
+
+    Returns:
+        A new list of maps.
     """
     folded: list[Map] = []
     for position, primitive in enumerate(primitives):
@@ -37,8 +39,9 @@ def fold_primitives(primitives: list[Map]) -> list[Map]:
 
 
 def _is_normalize_redundant(following: list[Map]) -> bool:
-    """Return whether an L2 normalization before the maps `following` has no effect on their outputs. That is so if only
-    linear maps (selections and affine maps without a bias) come before the next normalization.
+    """Return whether an L2 normalization before the maps `following` has no effect on their outputs.
+
+    It has none if only linear maps (selections and affine maps without a bias) come before the next normalization.
     """
     for step in following:
         if isinstance(step, Normalize):
@@ -50,9 +53,7 @@ def _is_normalize_redundant(following: list[Map]) -> bool:
 
 
 def _merge(before: Map, step: Map) -> Map | None:
-    """Return one map with the same outputs as `before` followed by `step`, or None if no single affine map or selection
-    has them.
-    """
+    """Return one affine map or selection with the outputs of `before` followed by `step`, or None if there is none."""
     # After a normalization, nothing can be merged into an affine map: W₂(y/‖y‖) has a factor for each row.
     if isinstance(before, Affine) and not before.normalize:
         if isinstance(step, Affine):
@@ -72,10 +73,12 @@ def _merge(before: Map, step: Map) -> Map | None:
 
 
 def list_affine_maps(step: Map) -> list[Affine] | None:
-    """Return the affine maps that a fitted step consists of, in order. Its normalizations are left out, and selections
-    become affine maps. Return None if the step has other maps too.
+    """Return the affine maps that a fitted step consists of, in order.
 
-    The list is empty if the step only normalizes.
+    Normalizations are left out, and selections become affine maps.
+
+    Returns:
+        The maps, or None if the step has other maps too. The list is empty if the step only normalizes.
     """
     parts = []
     for primitive in step.primitives():
@@ -101,7 +104,7 @@ class FittedChain(Protocol):
         """Map rows `(n, d)` as queries or as documents, and return floats or codes `(n, k)`."""
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode codes to floats, and return them. Floats are returned unchanged."""
+        """Decode codes to floats; floats are returned unchanged."""
 
 
 class EncoderModule(nn.Module):
@@ -123,12 +126,14 @@ class EncoderModule(nn.Module):
         self.chain = chain
 
     def forward(self, features: dict[str, Any], task: str | None = None) -> dict[str, Any]:
-        """Replace the embeddings `(n, d)` under `sentence_embedding` by the chain's float outputs `(n, k)`. Return the
-        same dict `features`, which is changed in place.
+        """Replace the embeddings `(n, d)` under `sentence_embedding` by the chain's float outputs `(n, k)`.
 
         Args:
             features: what the modules before this one computed; changed in place.
             task: `query` maps the embeddings as queries; anything else maps them as documents.
+
+        Returns:
+            The same dict `features`.
         """
         # A model may run in half precision; the chain is applied in the dtype of its own buffers.
         dtype = next((b.dtype for b in self.buffers() if b.is_floating_point()), torch.float32)
@@ -142,8 +147,9 @@ class EncoderModule(nn.Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return the number of dimensions of the embeddings that the chain outputs. sentence-transformers calls this
-        method.
+        """Return the number of dimensions of the embeddings that the chain outputs.
+
+        sentence-transformers calls this method.
 
         Raises:
             NotFittedError: if the chain is not fitted.

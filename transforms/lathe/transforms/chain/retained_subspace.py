@@ -11,12 +11,14 @@ from lathe.transforms.vectors import as_float64
 
 
 def retained_subspace(chain: Chain) -> Subspace | None:
-    """Compute the subspace of the input space that a fitted chain's outputs depend on, and return it. Return None if
-    the chain takes any number of dimensions, or has steps that are not affine.
+    """Compute the subspace of the input space that a fitted chain's outputs depend on.
 
     It is the row space of the product of the chain's matrices. Normalizations change norms only and a quantizer keeps
     every direction, so both are ignored. The result is the subspace of the chain's full outputs, not of a prefix. A
     subspace of more than d/2 dimensions is stored as its orthogonal complement.
+
+    Returns:
+        The subspace, or None if the chain takes any number of dimensions, or has steps that are not affine.
     """
     d = chain.input_dimensions
     if d is None:
@@ -40,11 +42,13 @@ def retained_subspace(chain: Chain) -> Subspace | None:
 
 
 def build_leading_query_maps(chain: Chain) -> Chain | None:
-    """Build a chain of the steps at the start of `chain` that change queries only, as they map queries. Return None if
-    the first step changes documents too.
+    """Build a chain of the steps at the start of `chain` that change queries only, as they map queries.
 
     Such maps change what is looked for. What follows approximates the scores of their outputs with the documents, so a
     search that rescores candidates by the documents' original vectors compares these outputs with them.
+
+    Returns:
+        The chain, or None if the first step changes documents too.
     """
     maps = [step.query_map() for step in takewhile(lambda step: step.queries_only, chain.float_steps)]
     return Chain(maps, normalize=False) if maps else None

@@ -9,10 +9,9 @@ from lathe.transforms.chain.chain import Chain
 
 
 def serialize_chain(chain: Chain) -> bytes:
-    """Return a fitted chain as safetensors bytes, whose header holds the specs of the steps and `normalize`. Metadata
-    are left out.
+    """Return a fitted chain as safetensors bytes, whose header holds the specs of the steps and `normalize`.
 
-    The outputs of the rebuilt chain are bit-equal.
+    Metadata are left out. The outputs of the rebuilt chain are bit-equal.
     """
     # safetensors accepts only strings as metadata, and no tensors that are not contiguous.
     header = {"steps": json.dumps(chain.specs()), "normalize": json.dumps(chain.normalize)}

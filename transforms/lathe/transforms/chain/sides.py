@@ -18,12 +18,14 @@ from lathe.transforms.vectors import Vectors
 
 
 class Sides(Transform):
-    """Step that applies other steps to queries than to documents, `(n, d)` to `(n, k)` each. The steps of the chain
-    that follow it are the same for both.
+    """Step that applies other steps to queries than to documents, `(n, d)` to `(n, k)` each.
 
-    The steps of documents are fitted on the rows, those of queries on queries if some are given, else on the rows too.
-    `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])` subtracts the mean of queries from queries, and that of
-    documents from documents. In place of a list of steps, `{"query": […], "document": […]}` stands for this step alone.
+    The steps of the chain that follow it are the same for both. The steps of documents are fitted on the rows, the
+    steps of queries on queries if some are given, else on the rows too.
+
+    `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])` subtracts the mean of the queries from queries, and the
+    mean of the documents from documents. In place of a list of steps, `{"query": […], "document": […]}` stands for this
+    step alone.
 
     Args:
         query: specs of the steps of queries, in order; an empty list leaves queries as they are.
@@ -62,8 +64,7 @@ class Sides(Transform):
             raise StepError(f"{self.kind}: neither queries nor documents have a step; leave {self.kind} out")
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs (dimensions, rank), which must have equal dimensions for queries and
-        documents.
+        """Return the signature (dimensions, rank) of the outputs, with equal dimensions for queries and documents.
 
         Raises:
             StepError: if a step cannot follow those before it, or queries and documents end in different dimensions.
@@ -82,8 +83,9 @@ class Sides(Transform):
         return replace(documents, zero_variance_directions=empty)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Fit the steps of documents on the rows, and the steps of queries on `context.queries`, or on the rows too if
-        no queries are given.
+        """Fit the steps of documents on the rows, and the steps of queries on `context.queries`.
+
+        If no queries are given, the steps of queries are fitted on the rows too.
 
         Raises:
             InputError: if a step cannot be fitted, moments are given in place of rows, or queries have other dimensions
@@ -100,7 +102,7 @@ class Sides(Transform):
                 side.chain.fit(rows, on_progress=context.report)
 
     def check_tensors(self) -> None:
-        """Check the loaded tensors of all steps, those of queries and those of documents.
+        """Check the loaded tensors of all steps, for queries and for documents.
 
         Raises:
             ArtifactError: if a tensor has a shape or an entry that no fit gives.
@@ -115,13 +117,17 @@ class Sides(Transform):
         return self.document_side.chain.input_dimensions or self.query_side.chain.input_dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the steps of documents to rows, `(n, d)` to `(n, k)`. `query_map` applies those of queries."""
+        """Apply the steps of documents to rows, `(n, d)` to `(n, k)`.
+
+        `query_map` applies the steps of queries.
+        """
         mapped: Tensor = self.document_side(x)
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps that the documents' steps consist of, or one selection of all columns if documents
-        have no steps.
+        """Return the simpler maps that the documents' steps consist of.
+
+        If documents have no steps, the list holds one selection of all columns.
         """
         if parts := self.document_side.primitives():
             return parts
@@ -155,23 +161,25 @@ class _ChainMap(Map):
         return inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the steps to rows `(n, d)`, and return `(n, k)`. Without steps, return a copy of the rows."""
+        """Apply the steps to rows, `(n, d)` to `(n, k)`.
+
+        Without steps, return a copy of the rows.
+        """
         # A copy, as of every other map: what uses the outputs may write into them.
         mapped: Tensor = self.chain(x) if len(self.chain) else x.clone()
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps of all steps, in order. The list is empty if there are no steps."""
+        """Return the simpler maps of all steps, in order, or an empty list without steps."""
         return [part for step in self.chain.transforms for part in step.primitives()]
 
 
 def _build_steps_of(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
-    """Build the steps that are applied to queries only, or to documents only, and return them as a chain that is not
-    fitted. `name` says which, for error messages.
+    """Build the steps of queries or of documents, as `name` says, as a chain that is not fitted.
 
     Raises:
-        StepError: if they are no steps, or among them are codes, steps with two lists of their own, or steps that are
-            fitted on targets or pairs.
+        StepError: if the specs are not steps, or among them are codes, steps with two lists of their own, or steps that
+            are fitted on targets or pairs.
     """
     if not isinstance(steps, list | tuple):
         raise StepError(f"{Sides.kind}: the steps of {name} are a list, [] for none, got {steps!r}")

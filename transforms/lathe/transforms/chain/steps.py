@@ -19,8 +19,7 @@ OPENING, CLOSING = "[{(", "]})"
 
 
 def parse_steps(text: str) -> list[Transform]:
-    """Parse the steps of a chain from text such as `r2,geopres:96`, and return them as a list of transforms that are
-    not fitted yet.
+    """Parse the steps of a chain from text such as `r2,geopres:96` into transforms that are not fitted yet.
 
     A step is `kind`, `kind:value` (the value of its first parameter, `dimensions` for most) or
     `kind:key=value,key=value`; steps are joined by commas. A step may also be written as a JSON object, all of them as
@@ -41,7 +40,7 @@ def parse_steps(text: str) -> list[Transform]:
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
 
-    # An object without `kind` is no step: it has a list of steps for queries, and one for documents.
+    # An object without `kind` is not a step: it has a list of steps for queries, and one for documents.
     parsed = _parse_value(text) if text.lstrip().startswith("{") else None
     if isinstance(parsed, dict) and parsed and "kind" not in parsed:
         return build_steps(parsed)
@@ -62,11 +61,11 @@ def parse_steps(text: str) -> list[Transform]:
 
 
 def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Transform]:
-    """Build the steps of a chain from their specs, dicts with `kind` and parameters. Return them as a list of
-    transforms that are not fitted yet.
+    """Build the steps of a chain from their specs, as transforms that are not fitted yet.
 
     Args:
-        specs: the list, or `{"query": […], "document": […]}` with the specs for queries and those for documents.
+        specs: list of dicts with `kind` and parameters, or `{"query": […], "document": […]}` with one such
+            list for queries and one for documents.
 
     Raises:
         StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of the
@@ -91,8 +90,7 @@ def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[
 
 
 def _join_sides(sides: Mapping[str, Any]) -> Spec:
-    """Return the spec of a single step, of kind `sides`, from a dict with one list of steps for queries and one for
-    documents.
+    """Return the spec of one step, of kind `sides`, from a dict with lists of steps for queries and for documents.
 
     Both lists must be there, and one may be empty: a list that was forgotten must not pass for an empty one.
 
@@ -108,8 +106,9 @@ def _join_sides(sides: Mapping[str, Any]) -> Spec:
 
 
 def _split_top_level(text: str) -> list[str]:
-    """Split text at the commas that are outside of brackets and quotes. Return the parts, stripped of white space and
-    without empty ones.
+    """Split text at the commas that are outside of brackets and quotes.
+
+    The parts are stripped of white space, and empty parts are left out.
 
     Raises:
         StepError: if a bracket or quote is not closed.
@@ -135,9 +134,7 @@ def _split_top_level(text: str) -> list[str]:
 
 
 def _parse_step(part: str) -> Spec:
-    """Parse one step, such as `geopres`, `geopres:96`, `geopres:dimensions=96` or a JSON object. Return its spec, a
-    dict with `kind` and parameters.
-    """
+    """Parse one step, such as `geopres`, `geopres:96`, `geopres:dimensions=96` or a JSON object, into its spec."""
     if part.startswith("{"):
         return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
 
@@ -151,7 +148,7 @@ def _parse_step(part: str) -> Spec:
 
 
 def _find_main_parameter(kind: str) -> str:
-    """Return the name of the parameter that the value in `kind:value` sets: the first parameter of the kind's class.
+    """Return the name of the parameter that `kind:value` sets, the first of the kind's class.
 
     For an unknown kind it is `dimensions`; `build_steps` reports the kind later.
 
@@ -167,10 +164,10 @@ def _find_main_parameter(kind: str) -> str:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse JSON text, and return its value.
+    """Parse JSON text.
 
     Raises:
-        StepError: if it is invalid.
+        StepError: if the text is not valid JSON.
     """
     try:
         return parse_json(text)
@@ -179,8 +176,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_parameter(part: str) -> Spec:
-    """Parse `key=value`, and return the dict `{key: value}`. The value is parsed as JSON if it is valid JSON, else it
-    is a string.
+    """Parse `key=value` into the dict `{key: value}`, with the value as JSON if it is valid JSON, else as a string.
 
     Raises:
         StepError: if the key is `kind`, which names a step.
@@ -192,7 +188,7 @@ def _parse_parameter(part: str) -> Spec:
 
 
 def _parse_value(text: str) -> Any:
-    """Return the value of JSON text, or the text itself if it is no JSON."""
+    """Return the value of JSON text, or the text itself if it is not JSON."""
     try:
         return parse_json(text)
     except ValueError:
