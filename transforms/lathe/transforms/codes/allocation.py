@@ -29,8 +29,8 @@ class CodeLayout:
     """Where the bits of the coordinates lie in a code.
 
     Attributes:
-        coordinates: indices of the coordinates that have bits `(m,)`, those with the most bits first; of coordinates
-            with equal bits, those with the most variance first.
+        coordinates: indices of the coordinates that have bits `(m,)`, in descending order of their number of bits;
+            where the bits are equal, in descending order of variance.
         bits: number of bits of each of them `(m,)`, from 1 to 8, descending.
         octets: index of the byte that holds the lowest of their bits `(m,)`; the others may reach into the next byte.
         shifts: position of the lowest of their bits within that byte `(m,)`, from 0 to 7.
@@ -43,16 +43,18 @@ class CodeLayout:
 
 
 def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Divide `total` bits among the coordinates of a code so that the squared quantization error is smallest. Return
-    the number of bits of each coordinate, 0 to 8, as integers `(d,)`.
+    """Divide `total` bits among the coordinates of a code so that the squared quantization error is smallest.
 
     Each bit goes to the coordinate whose error it reduces most, where b bits leave the variance times the Lloyd–Max
     distortion of b bits (Gersho and Gray, 1992, section 8.3). The distortion is convex in b, so the greedy choice is
-    the best one. Coordinates without variance get no bits, and bits that nobody needs are left over.
+    the best one. Coordinates without variance get no bits, and bits that no coordinate needs are left over.
 
     Args:
         variances: variance of each coordinate `(d,)`, nonnegative.
         total: number of bits to give.
+
+    Returns:
+        The number of bits of each coordinate, 0 to 8, as integers `(d,)`.
     """
     gains = -np.diff(compute_distortions())
     bits = np.zeros(len(variances), np.int64)
@@ -72,8 +74,10 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
 
 
 def allocate_equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray[np.int64]:
-    """Give `bits` bits to each of the `total // bits` coordinates of largest variance. Return the number of bits of
-    each coordinate `(d,)`, which is 0 for the others and for those without variance.
+    """Give `bits` bits to each of the `total // bits` coordinates of largest variance.
+
+    Returns the number of bits of each coordinate `(d,)`, which is 0 for the others and for coordinates without
+    variance.
     """
     bits_of_each = np.zeros(len(variances), np.int64)
     # A stable order, so that equal variances give the same bits on every machine.
@@ -83,8 +87,9 @@ def allocate_equal_bits(variances: NDArray[np.float64], total: int, bits: int) -
 
 
 def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Decide at which byte and bit of a code each coordinate lies, and return the layout. No coordinate crosses from
-    one byte into the next, unless that would raise the quantization error by more than 2 %.
+    """Decide at which byte and bit of a code each coordinate lies.
+
+    No coordinate crosses from one byte into the next, unless that would raise the quantization error by more than 2 %.
 
     Args:
         bits: number of bits wanted for each coordinate `(d,)`, 0 to 8; at most 8 times `octets` altogether.
@@ -99,8 +104,9 @@ def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int
 
 
 def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-    """Lay the bits of the coordinates one after the other, and return the layout. Each coordinate gets exactly the bits
-    wanted, and may cross from one byte into the next.
+    """Lay the bits of the coordinates one after the other.
+
+    Each coordinate gets exactly the bits wanted, and may cross from one byte into the next.
 
     Args:
         bits: number of bits of each coordinate `(d,)`, 0 to 8.
@@ -114,12 +120,12 @@ def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64])
 
 
 def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Lay the bits of the coordinates in bytes so that no coordinate crosses from one byte into the next, and return
-    the layout. Bits that do not fit anywhere are given to other coordinates.
+    """Lay the bits of the coordinates in bytes so that no coordinate crosses from one byte into the next.
 
-    The largest coordinates are placed first, each in the first byte with room (first fit, decreasing). One that fits
-    nowhere is cut to the largest gap. Gaps that remain are filled with coordinates that had no bits. Bytes that begin
-    with coordinates of large variance come first, so that a prefix of the code is a code of fewer bytes.
+    The coordinates with the most bits are placed first, each in the first byte with room (first fit, decreasing). One
+    that fits nowhere is cut to the largest gap, and its other bits are given to other coordinates. Gaps that remain are
+    filled with coordinates that had no bits. Bytes that begin with coordinates of large variance come first, so that a
+    prefix of the code is a code of fewer bytes.
 
     Args:
         bits: number of bits wanted for each coordinate `(d,)`, 0 to 8; at most 8 times `octets` altogether.
@@ -130,7 +136,7 @@ def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float6
     placed: list[tuple[int, int, int, int]] = []
 
     def place(coordinate: int, wanted: int) -> None:
-        """Put a coordinate into the first byte that has room for all of its bits, else into the widest gap."""
+        """Put a coordinate into the first byte that has room for all of its bits, else into the largest gap."""
         # First fit, decreasing: a byte of 6 bits is filled by one of 2 that comes later.
         octet = next((i for i, free in enumerate(free_bits) if free >= wanted), None)
         if octet is None:

@@ -13,9 +13,10 @@ from lathe.transforms.codes.lloyd_max import MAX_BITS, build_normal_quantizer
 
 
 class CodeDecoder(Map):
-    """Decoder of the byte codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ. A code of zeros becomes the zero vector.
+    """Decoder of the byte codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ.
 
-    ŷᵢ is the quantized value of coordinate i, and f the factor that restores the norm of the fitted vectors.
+    ŷᵢ is the quantized value of coordinate i, and f the factor that restores the norm of the fitted vectors. A code of
+    zeros becomes the zero vector.
     """
 
     kind = "code_decoder"
@@ -43,15 +44,16 @@ class CodeDecoder(Map):
         return self.octets
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:
-        """Look up the quantized value of every coordinate in codes `(n, bytes)`. Return the values in standard
-        deviations, `(m, n)`: one row for each coordinate.
+        """Look up the quantized value of every coordinate in codes `(n, bytes)`.
+
+        The values are in standard deviations, `(m, n)`: one row for each coordinate.
         """
         bits, octets, shifts = self.layout.int()
         cells = codes.T[octets].int()
         if not self.whole_bytes:
             cells |= functional.pad(codes, (0, 1)).T[octets + 1].int() << BYTE
 
-        # (m, n): the bits of each coordinate now begin at bit 0, with those of others above them.
+        # (m, n): the bits of each coordinate now begin at bit 0, with other bits of the byte above them.
         cells >>= shifts.unsqueeze(1)
         entries = (cells & ((1 << bits) - 1).unsqueeze(1)) + (1 << bits).unsqueeze(1)
         return self.levels.index_select(0, entries.flatten()).reshape(entries.shape)  # 5 times as fast as levels[…]
@@ -62,10 +64,10 @@ class CodeDecoder(Map):
         return self.decoder @ self.decoder.T
 
     def compute_norm_factors(self, values: Tensor) -> Tensor:
-        """Compute the factor f `(n,)` by which the decoded offset from the mean is scaled, so that each decoded vector
-        has the norm that all fitted vectors had. Return 1 for each if those norms varied.
+        """Compute the factor f `(n,)` that gives each decoded vector the norm that all fitted vectors had.
 
-        ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is then the fitted norm.
+        f scales the decoded offset from the mean: ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm. It is 1 for each vector if
+        the fitted norms varied.
 
         Args:
             values: quantized coordinates ŷ `(m, n)`, as `decode_coordinates` returns them.
@@ -89,7 +91,10 @@ class CodeDecoder(Map):
         return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode codes `(n, bytes)` to floats `(n, d)`. A code of zeros becomes a row of zeros."""
+        """Decode codes `(n, bytes)` to floats `(n, d)`.
+
+        A code of zeros becomes a row of zeros.
+        """
         codes = x.reshape(-1, x.shape[-1]).to(torch.uint8)
         residuals = self.decode_coordinates(codes).T @ self.decoder
         if self.norm.any():
@@ -99,8 +104,9 @@ class CodeDecoder(Map):
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
     def score(self, encoded: Tensor, codes: Tensor, norm_factors: Tensor | None, tables: Tensor | None) -> Tensor:
-        """Return the inner products `(a, n)` of encoded queries with the vectors that codes `(n, bytes)` stand for. A
-        code of zeros scores 0. `norm_factors` and `tables` are intermediate results that save time if they are known.
+        """Return the inner products `(a, n)` of encoded queries with the vectors that codes `(n, bytes)` stand for.
+
+        A code of zeros scores 0. `norm_factors` and `tables` are intermediate results that save time if they are known.
 
         Args:
             encoded: queries as `TransformCoding.encode_queries` returns them.
@@ -123,7 +129,8 @@ class CodeDecoder(Map):
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 
     def build_score_tables(self, encoded: Tensor) -> Tensor:
-        """Return what each of the 256 values of each byte adds to the score of each encoded query, `(a, bytes, 256)`.
+        """Return what each value of each byte adds to the score of each encoded query, `(a, bytes, 256)`.
+
         The term ⟨q, μ⟩ is left out.
         """
         # (a, m, 256): what each value of a byte adds through each of its coordinates.
@@ -131,9 +138,7 @@ class CodeDecoder(Map):
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 
     def build_level_table(self) -> Tensor:
-        """Return the quantized value of every coordinate for each of the 256 values of the byte that holds it, `(m,
-        256)`.
-        """
+        """Return the value of every coordinate for each of the 256 values of the byte that holds it, `(m, 256)`."""
         bits, _, shifts = self.layout.unsqueeze(2)
         values = torch.arange(256, device=self.levels.device)
         entries = ((values >> shifts) & ((1 << bits) - 1)) + (1 << bits)

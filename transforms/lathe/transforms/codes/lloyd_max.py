@@ -37,19 +37,18 @@ class _NormalQuantizer:
 
 @cache
 def build_normal_quantizer(bits: int) -> _NormalQuantizer:
-    """Compute the scalar quantizer with 2^bits levels that has the least squared error for values from the unit normal
-    (Lloyd–Max). Return its levels, thresholds and mean squared error.
+    """Compute the scalar quantizer with 2^bits levels of least squared error for the unit normal (Lloyd–Max).
 
-    `bits` is from 0 to `MAX_BITS`. The conditions are those of Lloyd (1982), *Least squares quantization in PCM*, and
-    Max (1960), *Quantizing for minimum distortion*: a boundary lies midway between two levels, and a level is the mean
-    of the normal in its cell. The normal's density is log-concave, so they have a single solution (Fleischer, 1964).
+    `bits` is from 0 to `MAX_BITS`. The conditions are from Lloyd (1982), *Least squares quantization in PCM*, and Max
+    (1960), *Quantizing for minimum distortion*: a boundary lies midway between two levels, and a level is the mean of
+    the normal in its cell. The normal's density is log-concave, so they have a single solution (Fleischer, 1964).
     Newton's method finds it.
     """
     if bits == 0:
         return _NormalQuantizer(0, np.zeros(1), np.zeros(0), 1.0)
 
     half = 2 ** (bits - 1)
-    # Panter and Dite (1951): the best levels have a density near φ^(1/3), which is that of a normal of variance 3.
+    # Panter and Dite (1951): the best levels have a density near φ^(1/3), the density of a normal of variance 3.
     ranks = (torch.arange(half, dtype=torch.float64) + 0.5) / (2 * half) + 0.5
     positive = (math.sqrt(3) * torch.special.ndtri(ranks)).numpy()
 
@@ -81,8 +80,9 @@ def compute_distortions() -> NDArray[np.float64]:
 
 
 def build_threshold_table() -> NDArray[np.float64]:
-    """Return the thresholds of the Lloyd–Max quantizers with 0 to 8 bits in one table `(512,)`. Those of b bits begin
-    at entry 2^b, and inf follows them.
+    """Return the thresholds of the Lloyd–Max quantizers with 0 to 8 bits in one table `(512,)`.
+
+    The thresholds of b bits begin at entry 2^b, and inf follows them.
     """
     return np.concatenate(
         [np.zeros(1), *([*build_normal_quantizer(b).thresholds, np.inf] for b in range(MAX_BITS + 1))]
@@ -90,22 +90,18 @@ def build_threshold_table() -> NDArray[np.float64]:
 
 
 def _find_cell_edges(positive: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the boundaries of the cells `(k + 1,)` of positive levels `(k,)`: 0, the midpoints
-    between levels, and ∞.
-    """
+    """Return the boundaries of the cells `(k + 1,)` of positive levels `(k,)`: 0, the midpoints, and ∞."""
     return np.concatenate([[0.0], (positive[1:] + positive[:-1]) / 2, [np.inf]])
 
 
 def _compute_normal_density(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the density φ(x) of the unit normal at each x. It is 0 at ∞."""
+    """Return the density φ(x) of the unit normal at each x, which is 0 at ∞."""
     density: NDArray[np.float64] = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     return density
 
 
 def _compute_interval_probabilities(edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability that the unit normal gives each interval between neighbouring edges, `(k,)` for edges `(k
-    + 1,)`.
-    """
+    """Return the unit normal's probability of each interval between neighbouring edges, `(k,)` for edges `(k + 1,)`."""
     # Upper tails keep their digits where Φ is near 1 and its differences cancel.
     tails = torch.special.erfc(torch.from_numpy(edges / math.sqrt(2))).numpy() / 2
     masses: NDArray[np.float64] = tails[:-1] - tails[1:]

@@ -28,10 +28,10 @@ BLOCK_ROWS = 128
 class ProductCoding(TransformCoding):
     """Transform coding with a codebook of 256 centroids for each byte, learned by k-means.
 
-    Mean, metric, coordinates and the allocation of bits are those of `TransformCoding`. The coordinates of a byte are
-    then quantized together: their codebook starts as the grid of their Lloyd–Max levels and moves by k-means to where
-    the rows are, in the metric of scores. It finds more neighbours than the grid at the same bytes. It needs the rows
-    for the fit, not only their moments, and encodes more slowly. FAISS's `IndexPQ` searches the codes.
+    Mean, metric, coordinates and the allocation of bits are the same as in `TransformCoding`. The coordinates of a byte
+    are then quantized together: their codebook starts as the grid of their Lloyd–Max levels and moves by k-means to
+    where the rows are, in the metric of scores. It finds more neighbours than the grid at the same bytes. It needs the
+    rows for the fit, not only their moments, and encodes more slowly. FAISS's `IndexPQ` searches the codes.
 
     Product quantization: Jégou, Douze and Schmid (2011). Starting from the allocation of a transform code, in place of
     a rotation that balances the bytes, is what differs from OPQ (Ge et al., 2013).
@@ -92,12 +92,13 @@ class ProductCoding(TransformCoding):
         self.register_buffer("deviations", torch.empty(0))
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-        """Lay the bits of the coordinates in the code so that no coordinate crosses a byte, and return the layout."""
+        """Lay the bits of the coordinates in the code so that no coordinate crosses a byte."""
         return lay_out_in_whole_bytes(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Learn the 256 centroids of each byte by k-means, and set `centroids` and `deviations`. K-means starts from
-        the levels of the scalar quantizers.
+        """Learn the 256 centroids of each byte by k-means, and set `centroids` and `deviations`.
+
+        K-means starts from the levels of the scalar quantizers.
 
         Raises:
             InputError: for moments, fewer rows than centroids, or so many bytes that none holds two coordinates.
@@ -143,8 +144,9 @@ class ProductCoding(TransformCoding):
         return torch.cat(blocks)
 
     def _arrange_codebooks(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Arrange the centroids of all bytes in tensors of equal size, with which one batched product finds the nearest
-        centroids. Return the weighted centroids, their offsets and the positions of the coordinates.
+        """Arrange the centroids of all bytes in tensors of equal size.
+
+        With them, one batched product finds the nearest centroids.
 
         Returns:
             Centroids weighted by the variances `(bytes, k, 256)`, where k is the largest number of coordinates of a
@@ -169,9 +171,7 @@ class ProductCoding(TransformCoding):
         return _ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
 
     def _find_norm_factors(self, y: Tensor) -> Tensor:
-        """Return the factor `(n,)` by which decoding scaled each vector to give it the fitted norm, from the
-        coordinates `(m, n)` of the decoded vectors.
-        """
+        """Compute the factor `(n,)` by which decoding scaled each vector, from the decoded coordinates `(m, n)`."""
         # In the byte with the most coordinates, f·ŷ is parallel to one centroid.
         in_byte = self.layout[1] == self.layout[1].mode().values
         scale = self.deviations[in_byte].unsqueeze(1)
@@ -182,8 +182,9 @@ class ProductCoding(TransformCoding):
         return factors.gather(0, nearest.unsqueeze(0)).squeeze(0).clamp(min=torch.finfo(y.dtype).tiny)
 
     def shorten(self, octets: int) -> Self:
-        """Return a fitted step for shorter codes, of `octets` bytes. Such a code is the first `octets` bytes of this
-        step's code.
+        """Return a fitted step for shorter codes, of `octets` bytes.
+
+        Such a code is the first `octets` bytes of this step's code.
 
         Raises:
             NotFittedError: before `fit`.
@@ -196,7 +197,7 @@ class ProductCoding(TransformCoding):
 
 
 class _ProductDecoder(CodeDecoder):
-    """Decoder of the codes of `ProductCoding`, whose levels are those of the codebooks."""
+    """Decoder of the codes of `ProductCoding`, whose levels are the centroids of the codebooks."""
 
     kind = "product_decoder"
 
@@ -208,8 +209,9 @@ class _ProductDecoder(CodeDecoder):
         self.register_buffer("centroids", centroids)
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:
-        """Look up the quantized value of every coordinate in codes `(n, bytes)`. Return the values in standard
-        deviations, `(m, n)`: one row for each coordinate.
+        """Look up the quantized value of every coordinate in codes `(n, bytes)`.
+
+        The values are in standard deviations, `(m, n)`: one row for each coordinate.
         """
         return self.centroids.gather(1, codes.T[self.layout[1]].long())
 
@@ -219,10 +221,10 @@ class _ProductDecoder(CodeDecoder):
 
 
 def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
-    """Run `iterations` rounds of k-means on points `(n, k)`, starting from the centroids `(256, k)`. Return the moved
-    centroids `(256, k)`.
+    """Run `iterations` rounds of k-means on points `(n, k)`, starting from the centroids `(256, k)`.
 
-    A centroid without points moves to the point that is farthest from its own centroid.
+    Returns the moved centroids `(256, k)`. A centroid without points moves to the point that is farthest from its own
+    centroid.
     """
     for _ in range(iterations):
         # Half the squared distances (n, 256), less ‖p‖² / 2, which is the same for all centroids of a point.

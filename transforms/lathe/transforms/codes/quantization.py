@@ -17,15 +17,14 @@ MIN_MAGNITUDE = 1e-30
 """Minimum decoded magnitude a, so that a dimension that was 0 in all fitted rows still decodes to a sign."""
 
 INT8_DEVIATIONS = 4.0
-"""Half-width of the int8 range around the mean, in standard deviations, if fitted on moments."""
+"""Half the extent of the int8 range around the mean, in standard deviations, if fitted on moments."""
 
 DECODED_ROWS = 4096
 """Number of codes that are decoded at a time to be scored: 6 MB of floats at 384 dimensions."""
 
 
 class Quantizer(Transform, registered=False):
-    """Base class of quantizers, which encode floats `(n, k)` as codes of bytes. `inverse_transform` decodes codes to
-    floats.
+    """Base class of quantizers, which encode floats `(n, k)` as codes of bytes.
 
     `inverse_transform` decodes codes to floats.
 
@@ -41,22 +40,26 @@ class Quantizer(Transform, registered=False):
         return Signature(inputs.dimensions, inputs.zero_variance_directions, self.kind)
 
     def code_bytes(self, dimensions: int) -> int:
-        """Return the number of bytes of the code of a vector of `dimensions` dimensions. Subclasses
-        define this method.
+        """Return the number of bytes of the code of a vector of `dimensions` dimensions.
+
+        Subclasses define this method.
         """
         raise TypeError(f"{type(self).__name__} must define code_bytes")
 
     def recode(self, floats: Any) -> Any:
-        """Return the codes that decode to `floats` `(n, k)`, which `inverse_transform` returned. By default the floats
-        are encoded again.
+        """Return the codes that decode to `floats` `(n, k)`, which `inverse_transform` returned.
+
+        By default the floats are encoded again.
         """
         return self.transform(floats)
 
     def score(self, queries: Any, codes: Any) -> Any:
-        """Return the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for. They are
-        a tensor for a tensor of queries, else a NumPy array.
+        """Return the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for.
 
         The codes are decoded a block at a time.
+
+        Returns:
+            A tensor for a tensor of queries, else a NumPy array.
 
         Raises:
             NotFittedError: before `fit`.
@@ -70,10 +73,12 @@ class Quantizer(Transform, registered=False):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the L2 norms `(n,)` of the vectors that codes stand for, as a tensor for a tensor of codes, else as a
-        NumPy array.
+        """Return the L2 norms `(n,)` of the vectors that codes stand for.
 
         An inner product over this norm is the cosine with a query of norm 1.
+
+        Returns:
+            A tensor for a tensor of codes, else a NumPy array.
         """
         norms = next(self.buffers()).new_empty(len(codes))
         for rows, decoded in self._decode_blocks(codes):
@@ -81,16 +86,18 @@ class Quantizer(Transform, registered=False):
         return norms.to(codes.device) if isinstance(codes, Tensor) else norms.cpu().numpy()
 
     def _decode_blocks(self, codes: Any) -> Iterator[tuple[slice, Tensor]]:
-        """Decode codes a block at a time. Yield, for each block, the slice of its rows, and the decoded vectors `(m,
-        k)`.
+        """Decode codes a block at a time.
+
+        Yields the slice of the block's rows, and the decoded vectors `(m, k)`.
         """
         for start in range(0, len(codes), DECODED_ROWS):
             rows = slice(start, start + DECODED_ROWS)
             yield rows, self.inverse_transform(torch.as_tensor(codes[rows]).to(self.device))
 
     def clipped_share(self, rows: Any) -> float | None:
-        """Return the share of the values of rows `(n, k)` that lie beyond the fitted range. Return None, as by default,
-        for codes without a range.
+        """Return the share of the values of rows `(n, k)` that lie beyond the fitted range.
+
+        None, as by default, for codes without a range.
         """
         return None
 
@@ -135,8 +142,9 @@ class Int8(Quantizer):
         return dimensions
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the scale and the zero point of each dimension from its range in the data, extended to include 0, and
-        store both.
+        """Compute the scale and the zero point of each dimension from its range in the data, and store both.
+
+        The range is extended to include 0.
         """
         low, high = _find_ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
@@ -147,7 +155,10 @@ class Int8(Quantizer):
         self.zero_point = torch.from_numpy(np.clip(np.round(-128 - low / scale), -128, 127)).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as int8 codes `(n, k)`. Values outside the fitted range are clipped."""
+        """Encode rows `(n, k)` as int8 codes `(n, k)`.
+
+        Values outside the fitted range are clipped.
+        """
         # `round` takes halves to the even number, as QuantizeLinear does; a cast without the clamp would wrap around.
         return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
 
@@ -213,8 +224,9 @@ class Binary(Quantizer):
         return -(-dimensions // 8)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the magnitude a `(k,)` to which each dimension is decoded, and store it: the mean absolute value, or
-        the root mean square if fitted on moments, and at least `MIN_MAGNITUDE`.
+        """Compute the magnitude a `(k,)` to which each dimension is decoded, and store it.
+
+        It is the mean absolute value, or the root mean square if fitted on moments, and at least `MIN_MAGNITUDE`.
         """
         # The mean magnitude minimizes the squared error of ±a. Moments lack it; the root mean square is an upper bound.
         if isinstance(data, Moments):
@@ -224,8 +236,9 @@ class Binary(Quantizer):
         self.size = torch.from_numpy(np.maximum(size, MIN_MAGNITUDE)).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as one bit per dimension, packed into uint8 codes `(n, ⌈k/8⌉)`. A bit is 1 where the
-        value is above 0.
+        """Encode rows `(n, k)` as one bit per dimension, packed into uint8 codes `(n, ⌈k/8⌉)`.
+
+        A bit is 1 where the value is above 0.
         """
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
         octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
@@ -233,14 +246,18 @@ class Binary(Quantizer):
         return torch.sum(octets, dim=-1, dtype=torch.uint8)
 
     def inverse(self) -> Map:
-        """Return the decoder as a map from packed bits to ±a in each dimension. A code of zeros becomes the zero
-        vector.
+        """Return the decoder as a map from packed bits to ±a in each dimension.
+
+        A code of zeros becomes the zero vector.
         """
         return _BinaryDecoder(self.size)
 
 
 class _BinaryDecoder(Map):
-    """Decoder of packed bits to ±a in each dimension. A code of zeros becomes the zero vector."""
+    """Decoder of packed bits to ±a in each dimension.
+
+    A code of zeros becomes the zero vector.
+    """
 
     kind = "binary_decoder"
 
@@ -255,8 +272,9 @@ class _BinaryDecoder(Map):
         return -(-len(self.size) // 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode packed bits `(n, ⌈k/8⌉)` to floats `(n, k)`: +a for a set bit and −a for an unset one. A code of zeros
-        becomes the zero vector.
+        """Decode packed bits `(n, ⌈k/8⌉)` to floats `(n, k)`: +a for a set bit and −a for an unset one.
+
+        A code of zeros becomes the zero vector.
         """
         # `apply` converts codes to the dtype of the buffers; float32 holds all 256 byte values exactly.
         bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
@@ -270,8 +288,9 @@ def _bit_shifts(like: Tensor) -> Tensor:
 
 
 def _find_ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the minimum `(d,)` and the maximum `(d,)` of each dimension of the vectors. From moments, return mean − 4
-    and mean + 4 standard deviations.
+    """Return the minimum `(d,)` and the maximum `(d,)` of each dimension of the vectors.
+
+    From moments, they are the mean − 4 and the mean + 4 standard deviations.
 
     Raises:
         InputError: if the vectors hold NaN or inf.

@@ -64,20 +64,19 @@ Rotation = Literal["none", "random"]
 
 
 class TransformCoding(Quantizer):
-    """Query-weighted transform coding: a code of `bytes` bytes for each vector. The bits go to the coordinates whose
-    errors would change scores most.
+    """Query-weighted transform coding: a code of `bytes` bytes for each vector.
 
-    With the mean μ and the metric M_λ = (1 − λ)·I + λ·M/(tr M/d), M = E[qqᵀ] the uncentred second moment of queries, y
-    = Gᵀ M_λ^½ (x − μ) are the coordinates of a vector x along the principal axes G of M_λ^½ (x − μ). Every coordinate
-    is quantized by the Lloyd–Max quantizer of a normal of its variance, with as many bits as reduce the error most;
-    coordinates without a bit are dropped.
+    The bits go to the coordinates whose errors would change scores most. With the mean μ and the metric M_λ = (1 − λ)·I
+    + λ·M/(tr M/d), M = E[qqᵀ] the uncentred second moment of queries, y = Gᵀ M_λ^½ (x − μ) are the coordinates of a
+    vector x along the principal axes G of M_λ^½ (x − μ). Every coordinate is quantized by the Lloyd–Max quantizer of a
+    normal of its variance, with as many bits as reduce the error most; coordinates without a bit are dropped.
 
-    A query q is compared with a code in these coordinates: ⟨q, x̂⟩ = ⟨q, μ⟩ + f·⟨q', ŷ⟩ with q' = Gᵀ M_λ^−½ q, and x̂ the
-    vector that the code stands for, which `inverse_transform` returns. With λ = 1 and f = 1 the mean squared error of
-    such a score over queries is E‖y − ŷ‖², so that bits go where scores err; with λ = 0 it is that of the vectors. A
-    quantizer's levels are means of their cells and so shorten x̂ − μ, more for some vectors than for others. Where all
-    fitted vectors have the same norm, as after normalization, the factor f > 0 restores it: ‖x̂‖ is that norm. The
-    factor follows from the code and takes no bytes. Where norms vary, or without `restore_norm`, f = 1.
+    A query q is compared with a code in these coordinates: ⟨q, x̂⟩ = ⟨q, μ⟩ + f·⟨q', ŷ⟩ with q' = Gᵀ M_λ^−½ q, and x̂
+    the vector that the code stands for, which `inverse_transform` returns. With λ = 1 and f = 1 the mean squared error
+    of such a score over queries is E‖y − ŷ‖², so that bits go where scores err; with λ = 0 it is the mean squared error
+    of the vectors. A quantizer's levels are means of their cells and so shorten x̂ − μ, more for some vectors than for
+    others. Where all fitted vectors have the same norm, as after normalization, the factor f > 0 restores it: ‖x̂‖ is
+    that norm. The factor follows from the code and takes no bytes. Where norms vary, or without `restore_norm`, f = 1.
 
     Transform coding: Goyal, *Theoretical foundations of transform coding* (2001); weighting by queries as in ScaNN's
     anisotropic loss (arXiv 1908.10396) and LeanVec (arXiv 2312.16335).
@@ -193,7 +192,7 @@ class TransformCoding(Quantizer):
         super().check_parameters()
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs: that of the inputs, marked as codes, so that no step may follow.
+        """Return the input signature marked as codes, so that no step may follow.
 
         Raises:
             StepError: if the budget is more than 8 bits for every dimension, or less than `bits` would need.
@@ -218,8 +217,9 @@ class TransformCoding(Quantizer):
         return self.encoder.shape[0]
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if the fitted vectors vary in too few directions to fill the bytes, else an
-        empty list.
+        """Return a list with one warning if the fitted vectors vary in too few directions to fill the bytes.
+
+        The list is empty otherwise.
         """
         filled = -(-int(self._find_bit_ends().max()) // BYTE) if self.layout.numel() else self.bytes
         if filled < self.bytes:
@@ -227,8 +227,9 @@ class TransformCoding(Quantizer):
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute mean, encoder, decoder and layout of the codes, and set them as buffers. They follow from the moments
-        of the rows and, if given, of the queries.
+        """Compute mean, encoder, decoder and layout of the codes, and set them as buffers.
+
+        They follow from the moments of the rows and, if given, of the queries.
 
         Raises:
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
@@ -267,15 +268,15 @@ class TransformCoding(Quantizer):
         self._learn_levels(data, torch.from_numpy(deviations[:, 0]).float())
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-        """Decide where in a code the bits of each coordinate lie, and return the layout."""
         # Whole bytes cannot give all coordinates 3, 5, 6 or 7 bits.
         if self.bits is not None and BYTE % self.bits:
             return lay_out_in_sequence(bits, variances)
         return lay_out(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Do nothing, because the levels are those of the normal distribution. Subclasses may learn levels from the
-        rows.
+        """Do nothing, because the levels are the Lloyd–Max levels of the normal distribution.
+
+        Subclasses may learn levels from the rows.
 
         Args:
             data: what the step is fitted on.
@@ -285,10 +286,10 @@ class TransformCoding(Quantizer):
     def _rotate(
         self, axes: NDArray[np.float64], variances: NDArray[np.float64], total: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix. Return the axes `(d, d)`,
-        and the variances along them `(d,)`.
+        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix.
 
-        The rotation becomes part of the encoder's matrix, so a fast Hadamard transform would save nothing.
+        Returns the axes `(d, d)`, and the variances along them `(d,)`. The rotation becomes part of the encoder's
+        matrix, so a fast Hadamard transform would save nothing.
         """
         leading = min(total // (self.bits or 1), int((variances > 0).sum()))
         rotation = draw_rotation(leading, np.random.default_rng(self.seed))
@@ -298,8 +299,7 @@ class TransformCoding(Quantizer):
         )
 
     def check_tensors(self) -> None:
-        """Check shapes and ranges of the loaded tensors, and that the bits of all coordinates lie within the code
-        without overlap.
+        """Check shapes and ranges of the loaded tensors, and that the bits lie within the code without overlap.
 
         Raises:
             ArtifactError: if they do not.
@@ -314,16 +314,18 @@ class TransformCoding(Quantizer):
             raise ArtifactError(f"the tensor 'layout' of {self.kind} has bits that overlap or lie beyond the code")
 
     def coordinates(self, x: Tensor) -> Tensor:
-        """Return the coordinates of rows `(n, d)` along the encoder's axes, in standard deviations, `(m, n)`: one row
-        for each coordinate.
+        """Return the coordinates of rows `(n, d)` along the encoder's axes, `(m, n)`: one row for each coordinate.
+
+        They are in standard deviations.
         """
         # The transposed product is half as fast again on a CPU, and keeps every coordinate's values together.
         return self.encoder @ (x - self.mean).T
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`, a block of rows at a time. Near-zero rows become zeros.
+        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`, a block of rows at a time.
 
-        The coordinates are rounded. Then, in `adjustment_rounds` rounds, levels move so that cosines grow.
+        The coordinates are rounded. Then, in `adjustment_rounds` rounds, levels move so that cosines grow. Near-zero
+        rows become zeros.
         """
         rows = x.reshape(-1, x.shape[-1])
         code = x.new_empty(len(rows), self.bytes, dtype=torch.uint8)
@@ -337,8 +339,9 @@ class TransformCoding(Quantizer):
         return code.reshape(*x.shape[:-1], self.bytes)
 
     def round_coordinates(self, y: Tensor) -> Tensor:
-        """Round coordinates `(m, n)`, as `coordinates` returns them, to their nearest levels. Return the codes of these
-        levels, uint8 `(n, bytes)`.
+        """Round coordinates `(m, n)`, as `coordinates` returns them, to their nearest levels.
+
+        Returns the codes of these levels, uint8 `(n, bytes)`.
         """
         bits, octets, shifts = self.layout.cpu().tolist()
         # (m, n) cell numbers; coordinates with equal bits are neighbours, and are quantized together.
@@ -365,16 +368,16 @@ class TransformCoding(Quantizer):
 
     @property
     def adjustment_rounds(self) -> int:
-        """Number of times that encoding chooses levels again after rounding. It is 0 without `adjust_levels`, and where
-        norms are not restored.
+        """Number of times that encoding chooses levels again after rounding.
+
+        It is 0 without `adjust_levels`, and where norms are not restored.
         """
         if not (self.adjust_levels and self.norm.any()):
             return 0
         return self.weighted_adjustment_rounds if self.weighting else self.max_adjustment_rounds
 
     def _adjust_levels(self, y: Tensor, codes: Tensor) -> Tensor:
-        """Choose the levels of vectors again, so that each vector and its decoded vector come closer. Return the best
-        codes of each vector, uint8 `(n, bytes)`.
+        """Choose the levels of vectors again, so that each vector and its decoded vector come closer.
 
         Rounding ignores the factor f that restores the norm of x̂ = μ + f·r. The best x̂ maximizes ⟨x, x̂⟩ where ‖x̂‖ is
         the norm, a condition with the multiplier κ = ⟨x, r⟩ / ⟨r, x̂⟩. For the f and κ of the present levels, ⟨x, x̂⟩ −
@@ -412,10 +415,12 @@ class TransformCoding(Quantizer):
         return codes
 
     def recode(self, floats: Any) -> Any:
-        """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. They are
-        a tensor for a tensor, else a NumPy array.
+        """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned.
 
         `transform` would not do: it takes the residual of a vector whose norm was restored for a longer one.
+
+        Returns:
+            A tensor for a tensor, else a NumPy array.
         """
         rows = as_tensor(floats, like=self.mean)
         if not self.norm.any():
@@ -430,9 +435,7 @@ class TransformCoding(Quantizer):
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
     def _find_norm_factors(self, y: Tensor) -> Tensor:
-        """Return the factor `(n,)` by which decoding scaled each vector to give it the fitted norm, from the
-        coordinates `(m, n)` of the decoded vectors.
-        """
+        """Compute the factor `(n,)` by which decoding scaled each vector, from the decoded coordinates `(m, n)`."""
         # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
         fewest_bits = int(self.layout[0, -1])
         positive = torch.from_numpy(build_normal_quantizer(fewest_bits).levels[2 ** (fewest_bits - 1) :]).to(y)
@@ -448,9 +451,7 @@ class TransformCoding(Quantizer):
         return factors
 
     def _distance_to_levels(self, y: Tensor) -> Tensor:
-        """Return, for each vector, the mean squared distance of its coordinates to their nearest levels, `(n,)` for
-        coordinates `(m, n)`.
-        """
+        """Return the mean squared distance `(n,)` of each vector's coordinates `(m, n)` to their nearest levels."""
         bits = self.layout[0].tolist()
         error = y.new_zeros(y.shape[1])
         for start, stop in _find_equal_runs(bits):
@@ -466,10 +467,10 @@ class TransformCoding(Quantizer):
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 
     def shorten(self, octets: int) -> Self:
-        """Return a fitted step for shorter codes, of `octets` bytes. Such a code is the first `octets` bytes of this
-        step's code.
+        """Return a fitted step for shorter codes, of `octets` bytes.
 
-        The bytes with the coordinates of largest variance come first. A step fitted for the smaller budget is better.
+        Such a code is the first `octets` bytes of this step's code. The bytes with the coordinates of largest variance
+        come first. A step fitted for the smaller budget is better.
 
         Raises:
             NotFittedError: before `fit`.
@@ -495,10 +496,10 @@ class TransformCoding(Quantizer):
         return BYTE * self.layout[1] + self.layout[2] + self.layout[0]
 
     def clipped_share(self, rows: Any) -> float:
-        """Return the share, in [0, 1], of the coordinates of rows `(n, d)` that lie more than `CLIP_DEVIATIONS`
-        standard deviations from the mean.
+        """Return the share of the coordinates of rows `(n, d)` that lie far outside the fitted distribution, in [0, 1].
 
-        The outermost cell stands for values near its level; far beyond, the error grows with the value.
+        Such coordinates lie more than `CLIP_DEVIATIONS` standard deviations from the mean. The outermost cell stands
+        for values near its level; far beyond, the error grows with the value.
         """
         x = as_tensor(rows, like=self.mean)
         blocks = [self.coordinates(x[i : i + SCORE_ROWS]).abs() > CLIP_DEVIATIONS for i in range(0, len(x), SCORE_ROWS)]
@@ -506,19 +507,24 @@ class TransformCoding(Quantizer):
         return clipped / max(1, len(x) * len(self.encoder))
 
     def encode_queries(self, queries: Any) -> Any:
-        """Return queries q `(a, d)` as floats `(a, m + 1)`: the m coordinates q' in units of each coordinate's
-        deviation, then ⟨q, μ⟩. They are a tensor for a tensor, else a NumPy array.
+        """Return queries q `(a, d)` as floats `(a, m + 1)`, which `CodeDecoder.score` compares with codes.
 
-        The inner product with a code's coordinates in deviations, followed by a 1, is ⟨q, x̂⟩ where the norm factor is
-        1.
+        The floats are the m coordinates q' in units of each coordinate's deviation, then ⟨q, μ⟩. The inner product with
+        a code's coordinates in deviations, followed by a 1, is ⟨q, x̂⟩ where the norm factor is 1.
+
+        Returns:
+            A tensor for a tensor, else a NumPy array.
         """
         return apply(_QueryMap(self.mean, self.decoder), queries)
 
     def norm_factors(self, codes: Any) -> Any:
-        """Compute the factor `(n,)` that gives each code's decoded vector the norm that all fitted vectors had. Return
-        1 for each if those norms varied. The result is a tensor for a tensor of codes, else a NumPy array.
+        """Compute the factor `(n,)` that gives each code's decoded vector the norm that all fitted vectors had.
 
-        An index that computes the factors once can score by table look-ups.
+        It is 1 for each code if the fitted norms varied. An index that computes the factors once can score by table
+        look-ups.
+
+        Returns:
+            A tensor for a tensor of codes, else a NumPy array.
         """
         coder, packed = self._prepare(codes)
         with torch.no_grad():
@@ -531,7 +537,6 @@ class TransformCoding(Quantizer):
 
     def score(self, queries: Any, codes: Any, norm_factors: Any = None) -> Any:
         """Return the inner products `(a, n)` of queries `(a, d)` with the vectors that codes `(n, bytes)` stand for.
-        They are a tensor for a tensor of queries, else a NumPy array.
 
         The score is asymmetric: documents are quantized, and queries are not.
 
@@ -540,6 +545,9 @@ class TransformCoding(Quantizer):
             codes: uint8 `(n, bytes)`.
             norm_factors: what the method `norm_factors` returned for these codes `(n,)`; computed if None. With them a
                 few queries are scored by look-ups of one table entry for each byte.
+
+        Returns:
+            A tensor for a tensor of queries, else a NumPy array.
 
         Raises:
             NotFittedError: before `fit`.
@@ -562,8 +570,9 @@ class TransformCoding(Quantizer):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def _prepare(self, codes: Any) -> tuple[CodeDecoder, Tensor]:
-        """Check that an array holds codes of this step. Return the decoder, and the codes as a uint8 tensor on the
-        step's device.
+        """Check that an array holds codes of this step, and return the decoder and the codes.
+
+        The codes are a uint8 tensor on the step's device.
 
         Raises:
             InputError: unless they are codes.
@@ -576,8 +585,9 @@ class TransformCoding(Quantizer):
         return self._get_decoder(), packed
 
     def _get_decoder(self) -> CodeDecoder:
-        """Return the decoder for the step's present tensors. It is cached, and built again only after a fit or a move
-        to another device has replaced the tensors.
+        """Return the decoder for the step's present tensors.
+
+        It is cached, and built again only after a fit or a move to another device has replaced the tensors.
         """
         tensors, prepared = tuple(self.buffers()), self._prepared
         if prepared is None or any(
@@ -588,8 +598,10 @@ class TransformCoding(Quantizer):
         return prepared[1]
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the L2 norms `(n,)` of the vectors that codes stand for, as a tensor for a tensor of codes, else as a
-        NumPy array.
+        """Return the L2 norms `(n,)` of the vectors that codes stand for.
+
+        Returns:
+            A tensor for a tensor of codes, else a NumPy array.
         """
         if not self.norm.any():
             return super().decoded_norms(codes)
@@ -597,12 +609,15 @@ class TransformCoding(Quantizer):
         return norms if isinstance(codes, Tensor) else norms.numpy()
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
-        """Express the codes as a product quantizer of 8 bits, as FAISS has them. Return its centroids `(bytes, 256,
-        8)`, and the position of each coordinate among its `8 · bytes` dimensions, `(m,)`.
+        """Express the codes as a product quantizer of 8 bits, as FAISS has them.
 
         FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
         the inner products ⟨q', ŷ⟩ without the norm factors. In a query for FAISS, coordinate i of `encode_queries`
         stands at the i-th position, and zeros elsewhere.
+
+        Returns:
+            The centroids `(bytes, 256, 8)`, and the position of each coordinate among their `8 · bytes` dimensions,
+                `(m,)`.
 
         Raises:
             InputError: if coordinates cross bytes, as where many have 5 to 7 bits.
@@ -622,10 +637,13 @@ class TransformCoding(Quantizer):
         )
 
     def score_codes(self, codes: Any, others: Any) -> Any:
-        """Return the inner products `(a, n)` of the vectors that codes `(a, bytes)` stand for with those that the codes
-        `others` `(n, bytes)` stand for.
+        """Return the inner products `(a, n)` of the vectors that two arrays of codes stand for.
 
         The symmetric score: both are quantized, as where documents are compared with documents.
+
+        Args:
+            codes: uint8 `(a, bytes)`.
+            others: uint8 `(n, bytes)`.
         """
         return self.score(self.inverse_transform(codes), others)
 
@@ -646,8 +664,9 @@ class _QueryMap(Map):
 
 
 def _find_constant_norm(moments: Moments) -> float:
-    """Return the L2 norm that all rows have, from their moments, or 0 if their norms differ by more than
-    `MAX_NORM_DEVIATION` allows.
+    """Return the L2 norm that all rows have, from their moments, or 0 if the norms differ.
+
+    `MAX_NORM_DEVIATION` is the difference that is allowed.
     """
     square = float(moments.second_moment().trace())
     # NaN where the fourth moments are unknown: then the norms count as different.
@@ -656,9 +675,7 @@ def _find_constant_norm(moments: Moments) -> float:
 
 
 def _find_cells(y: Tensor, bits: int) -> Tensor:
-    """Return the number of the quantizer's cell in which each value lies, uint8 of the shape of `y`: how many
-    thresholds lie below the value.
-    """
+    """Return the quantizer's cell of each value, uint8 of the shape of `y`: how many thresholds lie below the value."""
     thresholds = torch.from_numpy(build_normal_quantizer(bits).thresholds).to(y)
     if bits > COMPARISON_BITS:
         return torch.bucketize(y, thresholds, out_int32=True).to(torch.uint8)
@@ -675,8 +692,10 @@ def _find_equal_runs(values: list[int]) -> list[tuple[int, int]]:
 
 
 def _group_by_distinct_bytes(octets: list[int]) -> list[list[int]]:
-    """Divide coordinates into groups within which no two lie in the same byte, given the byte of each. Return, for each
-    group, the positions of its coordinates.
+    """Divide coordinates into groups of positions within which no two lie in the same byte.
+
+    Args:
+        octets: byte of each coordinate.
     """
     groups: list[list[int]] = []
     counts: dict[int, int] = {}
