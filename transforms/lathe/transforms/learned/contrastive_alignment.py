@@ -32,7 +32,7 @@ fewer steps, so that training takes a few seconds at most."""
 
 
 class ContrastiveAlignment(Alignment):
-    """Affine map x ↦ W(x − μ_x) + μ_y that brings each vector nearer to its own target than to those of others.
+    """Affine map x ↦ W(x − μ_x) + μ_y that brings each vector nearer to its own target than to the other targets.
 
     W minimizes InfoNCE (van den Oord et al., arXiv 1807.03748), −log exp(⟨z, y⟩/τ) / Σ_y' exp(⟨z, y'⟩/τ), over the
     targets y' of a batch, where z is the mapped vector and all are L2-normalized. Squared errors are lowered most by
@@ -84,8 +84,7 @@ class ContrastiveAlignment(Alignment):
         self.seed = seed
 
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return vectors `(n, d)` and targets `(n, k)` as `PairedRows`, because the training reads rows and not their
-        moments.
+        """Return vectors `(n, d)` and targets `(n, k)` as `PairedRows`, because training reads rows and not moments.
 
         Raises:
             InputError: without targets, or for moments.
@@ -95,8 +94,9 @@ class ContrastiveAlignment(Alignment):
         return PairedRows(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the weight, starting from the orthogonal map of `Procrustes`, and store it with the means of vectors
-        and targets.
+        """Train the weight, starting from the orthogonal map of `Procrustes`, and store it.
+
+        The means of vectors and targets are stored too.
 
         Raises:
             InputError: for fewer than 4 pairs, or if vectors or targets do not differ.
@@ -124,8 +124,9 @@ class ContrastiveAlignment(Alignment):
         self.set_pair_map(weight.cpu(), moments)
 
     def _measure_spread(self, targets: Vectors) -> float:
-        """Return the standard deviation of the cosines between targets of different rows, for up to `SPREAD_ROWS`
-        targets.
+        """Return the standard deviation of the cosines between targets of different rows.
+
+        At most `SPREAD_ROWS` targets are used.
 
         Raises:
             InputError: if it is 0 up to rounding.
@@ -148,11 +149,11 @@ class ContrastiveAlignment(Alignment):
 
 
 def make_alignment(dimensions: int, target_dimensions: int) -> Transform:
-    """Return the unfitted transform from vectors of one encoder to those of another. It is trained, or orthogonal if
-    training would take too long.
+    """Return the unfitted transform from vectors of one encoder to vectors of another.
 
-    The recall on held-out pairs does not choose among maps. It is highest for the map of the smallest squared error,
-    with which searches find least (research/adapters.md).
+    It is trained, or orthogonal if training would take too long. The recall on held-out pairs does not choose among
+    maps: it is highest for the map of the smallest squared error, with which searches find least
+    (research/adapters.md).
     """
     steps = min(MAX_STEPS, MAX_STEPS * FULL_TRAINING_ENTRIES // (dimensions * target_dimensions))
     return Procrustes(center=True) if steps < MIN_STEPS else ContrastiveAlignment(steps=steps)

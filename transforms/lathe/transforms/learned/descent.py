@@ -39,11 +39,15 @@ class BatchSampler(Protocol):
 
     @property
     def heldout_rows(self) -> NDArray[np.int64]:
-        """Indices of the rows that are held out from training, ascending. Empty if none are."""
+        """Indices of the rows that are held out from training, ascending.
+
+        Empty if none are.
+        """
 
     def sample(self, step: int) -> Tensor:
-        """Return the training batch of a step, the same in every call: vectors, or row numbers where the loss looks the
-        vectors up.
+        """Return the training batch of a step, the same in every call.
+
+        It holds vectors, or row numbers where the loss looks the vectors up.
         """
 
     def heldout(self) -> Tensor:
@@ -83,8 +87,9 @@ class Batches:
         self.shifts = self.heldout_rows - np.arange(count)
 
     def sample(self, step: int) -> Tensor:
-        """Return the training batch of a step, `(size, d)` float32: distinct random rows that are not held out, with
-        Gaussian noise of the deviation `noise` added.
+        """Return the training batch of a step, `(size, d)` float32: distinct random rows that are not held out.
+
+        Gaussian noise of the deviation `noise` is added.
         """
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
@@ -107,11 +112,10 @@ class Batches:
 def prepare_checkpoint(
     context: FitContext, spec: Spec, config: TrainingConfig, vectors: Vectors, mean: NDArray[np.float64]
 ) -> Checkpoint | None:
-    """Return the context's checkpoint with a key that identifies this fit, and create the folder of its file. Return
-    None if the context has no checkpoint.
+    """Return the context's checkpoint with a key that identifies this fit, and create the folder of its file.
 
     The key is a SHA-256 digest, so a checkpoint of another fit is not resumed. The data are identified by their number
-    of rows, the first and last row, and the mean.
+    of rows, the first and last row, and the mean. Returns None if the context has no checkpoint.
 
     Args:
         context: has the checkpoint, or None if checkpoints are off.
@@ -146,12 +150,12 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters with AdamW, in place, and return the log of the training. They end with the values of the
-    lowest held-out loss, or with the last values if no rows are held out.
+    """Train the parameters with AdamW, in place, and return the log of the training.
 
-    Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. Without held-out
-    rows the last parameters stay. Training resumes from a checkpoint with the same key, and then ends with the same
-    result as without interruption, bit for bit where arithmetic is repeatable.
+    The parameters end with the values of the lowest held-out loss, or with the last values if no rows are held out.
+    Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. It resumes from a
+    checkpoint with the same key, and then ends with the same result as without interruption, bit for bit where
+    arithmetic is repeatable.
 
     Args:
         kind: kind of the transform, for messages.
@@ -216,8 +220,9 @@ def train(
 
 
 def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> LossFunction:
-    """Return a function of a batch that computes the loss by `loss_of` and its gradients by backpropagation. It returns
-    the loss as a float, and stores the gradient of every parameter in `parameter.grad`.
+    """Return a function of a batch that computes the loss by `loss_of` and its gradients by backpropagation.
+
+    It returns the loss as a float, and stores the gradient of every parameter in `parameter.grad`.
     """
 
     def loss_function(batch: Tensor) -> float:
@@ -234,11 +239,11 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
 
 @contextmanager
 def limit_threads(rows: int, device: torch.device) -> Iterator[None]:
-    """Context manager that runs the block with one torch thread if the device is a CPU and `rows`, the size of a batch,
-    is at most `SMALL_BATCH`. The number of threads is restored afterwards.
+    """Context manager that runs the block with one torch thread if a batch is small and the device is a CPU.
 
-    Two threads wait for each other after every small operation: they gain little on an idle machine, and where another
-    process uses a core they take twelve times as long.
+    A batch of at most `SMALL_BATCH` `rows` is small. The number of threads is restored afterwards. Two threads wait for
+    each other after every small operation: they gain little on an idle machine, and where another process uses a core
+    they take twelve times as long.
     """
     threads = torch.get_num_threads()
     if device.type == "cpu" and rows <= SMALL_BATCH:
@@ -250,8 +255,7 @@ def limit_threads(rows: int, device: torch.device) -> Iterator[None]:
 
 
 def compute_checked_mean(kind: str, vectors: Vectors) -> NDArray[np.float64]:
-    """Return the mean of all rows of `vectors` `(n, d)`, `(d,)` float64, after checking that the rows are finite and
-    not all equal.
+    """Check that the rows of `vectors` `(n, d)` are finite and not all equal, and return their mean `(d,)` in float64.
 
     Raises:
         InputError: if a row holds NaN or inf, or all rows are equal.
@@ -272,8 +276,9 @@ def compute_checked_mean(kind: str, vectors: Vectors) -> NDArray[np.float64]:
 def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
-    """Compute the loss of the held-out batch and append it to `log`. If it is the lowest so far, copy the parameters to
-    `best`. If the patience has run out, set `log.stopped_early`.
+    """Compute the loss of the held-out batch and append it to `log`.
+
+    If it is the lowest so far, copy the parameters to `best`. If the patience has run out, set `log.stopped_early`.
     """
     # The gradients that this stores are replaced by the next batch's before the optimizer's next step.
     log.heldout_losses.append(loss(heldout))
@@ -289,8 +294,9 @@ def _evaluate(
 
 
 def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
-    """Copy the best parameters back into the parameters, in place, if there were evaluations. Set the parameters'
-    `grad` to None.
+    """Copy the best parameters back into the parameters, in place, if there were evaluations.
+
+    The parameters' `grad` becomes None.
 
     Raises:
         InputError: if the training diverged before there was a finite held-out loss.
@@ -305,8 +311,9 @@ def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str
 
 
 def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
-    """Write the state of a training to the checkpoint's file. Return an empty string, or a note for the progress
-    message if the file cannot be written.
+    """Write the state of a training to the checkpoint's file.
+
+    Returns an empty string, or a note for the progress message if the file cannot be written.
     """
     try:
         checkpoint.save(state)
@@ -318,9 +325,7 @@ def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str
 def _collect_state(
     parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, log: TrainingLog
 ) -> dict[str, Tensor]:
-    """Return the whole state of a training as tensors by name, for a checkpoint: the parameters, the best parameters,
-    AdamW's averages and the log.
-    """
+    """Return the state of a training as tensors by name: parameters, best parameters, AdamW's averages and the log."""
     tensors = {
         "steps": torch.tensor(log.steps),
         "loss": torch.tensor(log.loss, dtype=torch.float64),
@@ -341,9 +346,7 @@ def _restore_state(
     optimizer: torch.optim.Optimizer,
     log: TrainingLog,
 ) -> None:
-    """Set the state of a training from a checkpoint's tensors by name. `parameters`, `best`, `optimizer` and `log` are
-    changed in place.
-    """
+    """Set the state of a training from a checkpoint's tensors by name, in place."""
     log.steps, log.loss = int(stored["steps"]), float(stored["loss"])
     log.heldout_losses = stored["heldout_losses"].tolist()
     log.stopped_early = bool(stored["stopped_early"])
@@ -358,9 +361,7 @@ def _restore_state(
 
 
 def draw_uniform_weights(shape: Sequence[int], fan_in: int, generator: torch.Generator) -> Tensor:
-    """Draw a float32 tensor of the given shape on the CPU from U(−1/√fan_in, 1/√fan_in), as `torch.nn.Linear` does, and
-    return it.
-    """
+    """Draw a float32 tensor on the CPU from U(−1/√fan_in, 1/√fan_in), as `torch.nn.Linear` does."""
     start: Tensor = (2 * torch.rand(*shape, generator=generator) - 1) / fan_in**0.5
     return start
 
@@ -388,11 +389,11 @@ On 10,000 rows, an evaluation at every second step ends training after 18 steps:
 
 def build_paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
     """Return the training config of the GeoPres paper for a fit on `rows` rows, with ten epochs unless `steps` is set.
-    Arguments that are not None replace the paper's values.
 
-    An epoch is counted in steps; there is an evaluation after each. The paper's epochs have 500 steps. With few rows an
-    epoch has one or two steps, and the loss swings so much from one epoch to the next that patience would end the
-    training at its start. So evaluations are at least `MIN_EVALUATION_INTERVAL` steps apart.
+    Arguments that are not None replace the paper's values. An epoch is counted in steps; there is an evaluation after
+    each. The paper's epochs have 500 steps. With few rows an epoch has one or two steps, and the loss swings so much
+    from one epoch to the next that patience would end the training at its start. So evaluations are at least
+    `MIN_EVALUATION_INTERVAL` steps apart.
     """
     config = PAPER.override(steps, batch, learning_rate)
     steps = PAPER_EPOCHS * max(1, rows // config.batch) if steps is None else steps

@@ -1,4 +1,4 @@
-"""Training of a linear map from a known one on: their difference is what is trained."""
+"""Training of the difference of a linear map to a known one."""
 
 from collections.abc import Callable
 from typing import ClassVar, Protocol
@@ -23,7 +23,7 @@ CHECK_EVERY, PATIENCE = 10, 8
 
 
 class _TrainedMap(Protocol):
-    """Protocol of the transforms that `train_difference` trains: their parameters are those of the training.
+    """Protocol of the transforms that `train_difference` trains, whose parameters are the settings of the training.
 
     Attributes:
         kind: kind of the transform.
@@ -50,8 +50,9 @@ class _TrainedMap(Protocol):
 
 
 def make_config(step: _TrainedMap, heldout: int) -> TrainingConfig:
-    """Return the training config of a transform, from its parameters. Up to `heldout` rows are held out to decide when
-    to stop.
+    """Return the training config of a transform, from its parameters.
+
+    Up to `heldout` rows are held out to decide when to stop.
     """
     return TrainingConfig(
         steps=step.steps,
@@ -75,10 +76,10 @@ def train_difference(
     vectors: Vectors,
     mean: NDArray[np.float64],
 ) -> Tensor:
-    """Train a map W that starts as the known map W₀, and return the W `(k, d)` of the lowest held-out loss. That may be
-    W₀ itself.
+    """Train a map W that starts as the known map W₀, and return the W `(k, d)` of the lowest held-out loss.
 
-    W − W₀ is trained, so that weight decay draws W to W₀ and not to zero. Sets `step.training_log`.
+    The result may be W₀ itself. W − W₀ is trained, so that weight decay draws W to W₀ and not to zero. Sets
+    `step.training_log`.
 
     Args:
         step: the step that is fitted.

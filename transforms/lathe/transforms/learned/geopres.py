@@ -165,10 +165,10 @@ class GeoPres(Linear):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the weight at which training starts, train it on the vectors, and store the weight and
-        `training_log`. From moments, or with 0 steps, the weight is not trained.
+        """Compute the weight at which training starts, train it on the vectors, and store it.
 
-        `training_log` is None if nothing was trained.
+        From moments, or with 0 steps, the weight is not trained. `training_log` is set too, to None if nothing was
+        trained.
 
         Raises:
             InputError: if all rows are equal, or `data` are moments and the preset is `paper`.
@@ -184,7 +184,7 @@ class GeoPres(Linear):
             mean = compute_checked_mean(self.kind, data)
             start, axes = draw_random_weight(data.shape[1], self.dimensions, self.seed), None
         else:
-            # Cosines are to be kept, so the directions are those of unit rows.
+            # Cosines are to be kept, so the directions are computed from unit rows.
             moments = unit_moments(data)
             mean, (start, axes) = moments.mean, _compute_spectral_start(moments, self.dimensions)
 
@@ -199,10 +199,10 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _build_training_config(self, rows: int) -> TrainingConfig:
-        """Return the training config of the preset, with `steps`, `batch` and `learning_rate` in place of its values
-        where they are not None.
+        """Return the training config of the preset, with `steps`, `batch` and `learning_rate` where they are set.
 
-        The number of rows decides the steps of the preset `paper`, and `nested` those of the preset `lathe`.
+        The number of rows decides the steps of the preset `paper`, and `nested` decides the steps of the preset
+        `lathe`.
         """
         overrides = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
@@ -218,12 +218,14 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train a weight that starts as `start` `(k, d)`, which may be changed in place. Return the trained weight `(k,
-        d)` and the training log.
+        """Train a weight that starts as `start` `(k, d)`, which may be changed in place.
 
         With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the result
-        is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be those that
+        is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be the ones that
         differ in scale. A weight trained for unit outputs is rescaled by `_find_best_scale`.
+
+        Returns:
+            The trained weight `(k, d)` and the training log.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
@@ -245,11 +247,9 @@ class GeoPres(Linear):
         set_up, importance = self._set_up_loss(loss, LossSetup(first, weight, sizes, normalized, self.rank_strength))
 
         def loss_function(batch: Tensor) -> float:
-            """Return the mean over output sizes of importance × loss. The gradient of their sum is stored in
-            `weight.grad`.
-            """
+            """Store the gradient of Σ importance × loss in `weight.grad`, and return the mean over output sizes."""
             losses, weight.grad = prefix_losses(set_up, prepare(batch), weight, sizes, importance, normalized)
-            # The gradient is that of the sum: Adam's steps do not depend on a constant factor.
+            # The gradient is of the sum: Adam's steps do not depend on a constant factor.
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
         with limit_threads(batches.size, self.device):
@@ -261,11 +261,11 @@ class GeoPres(Linear):
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
-        """Build the loss of this name for a training. Return it, and the weight of each output size in the gradient: 1
-        / its loss at the start, or 1 for losses that are divided by their start already.
+        """Build the loss of this name for a training.
 
-        A weight is also 1 if the loss at the start is 0. Without weights the smallest size, whose loss is largest,
-        would dominate, and gradients would depend on the scale of the vectors.
+        Returns the loss, and the weight of each output size in the gradient: 1 / its loss at the start. The weight is 1
+        for losses that are divided by their start already, and if the loss at the start is 0. Without weights the
+        smallest size, whose loss is largest, would dominate, and gradients would depend on the scale of the vectors.
         """
         loss = LOSSES[name].set_up(setup)
         if LOSSES[name].relative:
@@ -277,11 +277,13 @@ class GeoPres(Linear):
 
 
 def _compute_spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Compute the weight at which training starts: the scaled top k eigenvectors of the uncentred second moment. Return
-    it, `(k, d)`, and all eigenvectors as rows, `(d, d)`.
+    """Compute the weight at which training starts: the scaled top k eigenvectors of the uncentred second moment.
 
     The scaled eigenvectors best keep squared distances of zero-mean Gaussian data: the i-th eigenvector is scaled by
-    √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
+    √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th.
+
+    Returns:
+        The weight `(k, d)`, and all eigenvectors as rows, `(d, d)`, both float64.
 
     Raises:
         InputError: if all rows are equal.
@@ -302,17 +304,17 @@ def _compute_spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, 
 
 
 def draw_random_weight(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
-    """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d) by `seed`, with d the input dimensions, as
-    `torch.nn.Linear` does. Return it.
+    """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d), as `torch.nn.Linear` does.
+
+    d is `input_dimensions`.
     """
     return draw_uniform_weights((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
 
 
 def _find_best_scale(x: Tensor, weight: Tensor) -> float:
-    """Return the factor by which `weight` must be multiplied so that distances between outputs best fit those between
-    rows of `x`, by least squares.
+    """Return the factor of `weight` with which distances between outputs best fit the distances between rows of `x`.
 
-    The first 1024 rows are used. The factor is 1 if all their outputs coincide.
+    The fit is by least squares, on the first 1024 rows. The factor is 1 if all their outputs coincide.
     """
     # `distances` uses dot products, which cancel less if rows are centred; no distance changes.
     rows = x[:1024] - x[:1024].mean(0)

@@ -125,14 +125,14 @@ class QueryAdapter(Transform):
         self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the inputs unchanged, because queries and documents keep their
-        dimensions.
-        """
+        """Return the signature (dimensions, rank) of the inputs, which the map does not change."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the matrix W for queries on the context's pairs of query and relevant document, and store it. If W does
-        not improve held-out queries enough, store the identity. The rows in `data` give only the dimensions.
+        """Train the matrix W for queries on the context's pairs of query and relevant document, and store it.
+
+        If W does not improve held-out queries enough, the identity is stored. The rows in `data` give only the
+        dimensions.
 
         Raises:
             InputError: for fewer than `MIN_QUERIES` distinct queries, or other dimensions than the rows.
@@ -167,7 +167,10 @@ class QueryAdapter(Transform):
         self.query_count = torch.tensor([len(pairs)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a copy of documents `(n, d)`. Queries are mapped by `query_map`."""
+        """Return a copy of documents `(n, d)`.
+
+        Queries are mapped by `query_map`.
+        """
         return x.clone()
 
     def primitives(self) -> list[Map]:
@@ -189,8 +192,9 @@ class QueryAdapter(Transform):
         return InverseAffine(None, self.weight.new_zeros(len(self.weight)))
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if the identity was kept because no trained map was better, else an empty
-        list.
+        """Return a list with one warning if the identity was kept because no trained map was better.
+
+        The list is empty otherwise.
         """
         if not torch.equal(self.weight.cpu(), torch.eye(len(self.weight))):
             return []
@@ -238,28 +242,30 @@ class PairBatches:
         # As in a sparse matrix by rows: the relevant documents of query q are _answers[_first[q] : _first[q + 1]].
         self._answers, self._first = by_query[:, 1], np.searchsorted(by_query[:, 0], np.arange(len(pairs) + 1))
         self._documents = len(pairs.documents)
-        # One number for each pair of query and document that is no negative, to look up many pairs at once.
+        # One number for each pair of query and document that is not a negative, to look up many pairs at once.
         known = np.concatenate([pairs.relevant, pairs.excluded])
         self._keys = torch.from_numpy(np.unique(known[:, 0] * self._documents + known[:, 1])).to(device)
         self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
 
     def sample(self, step: int) -> Tensor:
-        """Return the training batch of a step as row numbers `(b, 2 + k)`. Each row has a query, one of its relevant
-        documents, and k mined negatives.
+        """Return the training batch of a step as row numbers `(b, 2 + k)`.
+
+        Each row has a query, one of its relevant documents, and k mined negatives.
         """
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
         rows = generator.choice(self._trained, self._size, replace=False)
         counts = self._first[rows + 1] - self._first[rows]
-        # Answers are stored query after query: those of a query begin at _first[query].
+        # Answers are stored query after query: the answers to a query begin at _first[query].
         answers = self._answers[self._first[rows] + generator.integers(counts)]
         columns = generator.random((len(rows), self._mined.shape[1])).argsort(axis=1)[:, : self.negatives]
         negatives = np.take_along_axis(self._mined[rows], columns, axis=1)
         return torch.from_numpy(np.column_stack((rows, answers, negatives))).to(self.device)
 
     def heldout(self) -> Tensor:
-        """Return the held-out queries as row numbers `(h, 2 + k)`. Each row has a query, its first relevant document,
-        and its k nearest negatives.
+        """Return the held-out queries as row numbers `(h, 2 + k)`.
+
+        Each row has a query, its first relevant document, and its k nearest negatives.
         """
         rows = self.heldout_rows
         answers, negatives = self._answers[self._first[rows]], self._mined[rows, : self.negatives]
@@ -267,6 +273,7 @@ class PairBatches:
 
     def is_known(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Return a mask `(b, c)` that is true where a document is relevant to a query or excluded from its results.
+
         Queries `(b, 1)` and documents `(c,)` are given by their row numbers.
         """
         keys = queries * self._documents + documents
@@ -274,10 +281,10 @@ class PairBatches:
         return self._keys[positions] == keys
 
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
-        """Find hard negatives: the nearest documents of each query that are neither relevant to it nor excluded from
-        its results. Return their row numbers `(n, k)`, nearest first.
+        """Find hard negatives: the nearest documents of each query that are neither relevant to it nor excluded.
 
-        k is `MINED`, or fewer if fewer documents are left; it may be 0.
+        Returns their row numbers `(n, k)`, nearest first. k is `MINED`, or fewer if fewer documents are left; it may be
+        0.
         """
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
         of_queries = torch.div(self._keys, len(documents), rounding_mode="floor")
@@ -290,7 +297,7 @@ class PairBatches:
         step = max(1, BLOCK_SCORES // len(documents))
         for start in range(0, len(queries), step):
             scores = queries[start : start + step] @ documents.T
-            # Keys are in the order of queries, so those of a block are neighbours.
+            # Keys are in the order of queries, so the keys of a block are neighbours.
             begin, end = torch.searchsorted(of_queries, torch.tensor([start, start + step], device=self.device))
             keys = self._keys[begin:end]
             scores[keys // self._documents - start, keys % self._documents] = -torch.inf
@@ -300,11 +307,10 @@ class PairBatches:
 
 
 def _count_distinct_queries(kind: str, pairs: QueryPairs, dimensions: int) -> int:
-    """Return the number of queries with different vectors. Pairs with fewer than `MIN_QUERIES` of them are refused, as
-    are vectors of other than `dimensions` dimensions.
+    """Return the number of queries with different vectors.
 
     Raises:
-        InputError: for too few queries, or other dimensions than the rows.
+        InputError: for fewer than `MIN_QUERIES` of them, or vectors of other than `dimensions` dimensions.
     """
     for name, vectors in (("queries", pairs.queries), ("documents", pairs.documents)):
         if vectors.shape[1] != dimensions:

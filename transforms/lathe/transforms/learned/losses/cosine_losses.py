@@ -32,8 +32,7 @@ def _average_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a loss on the cosines of each row to the other rows, averaged over the rows. Return a
-    list of (loss, gradient with respect to the output `(m, p)`), one pair for each output.
+    """Compute, for each output, a loss on the cosines of each row to the other rows, averaged over the rows.
 
     Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
 
@@ -43,6 +42,9 @@ def _average_over_anchors(
         prepare: takes the cosines in `x` from a block of anchors to the other rows, `(b, m−1)`, and returns the
             loss of the same cosines in an output.
         block_entries: maximum number of cosines in memory at a time.
+
+    Returns:
+        One pair (loss, gradient with respect to the output `(m, p)`) for each output.
     """
     m = x.shape[0]
     totals = [0.0] * len(outputs)
@@ -64,17 +66,20 @@ def _average_over_anchors(
 
 
 def _standardize_rows(values: Tensor) -> Tensor:
-    """Return rows `(b, n)` with their mean subtracted, divided by their L2 norms. A norm smaller than `_min_length` is
-    replaced by that.
+    """Subtract the mean from each row of `values` `(b, n)`, then divide the row by its L2 norm.
+
+    A norm smaller than `_min_length` is replaced by it.
     """
     return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=_min_length(values))
 
 
 def _one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLossAndGradient:
-    """Compute 1 − the Pearson correlation of each row of `values` with its target. Return the losses `(b,)`, and their
-    gradient with respect to `values`, `(b, n)`.
+    """Compute 1 − the Pearson correlation of each row of `values` with its target.
 
     Targets are rows that `_standardize_rows` returned.
+
+    Returns:
+        The losses `(b,)`, and their gradient with respect to `values`, `(b, n)`.
     """
     centred = values - values.mean(1, keepdim=True)
     lengths = centred.norm(dim=1, keepdim=True).clamp_(min=_min_length(values))
@@ -86,10 +91,10 @@ def _one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLo
 
 
 def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
-    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`. The columns are not in the order
-    of the rows.
+    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`.
 
-    The last column of the `(b, m)` cosines moves to the place of each row's cosine with itself.
+    The columns are not in the order of the rows: the last column of the `(b, m)` cosines moves to the place of each
+    row's cosine with itself.
     """
     cosines = z[rows] @ z.T
     itself = torch.arange(rows.start, rows.stop, device=z.device).unsqueeze(1)
@@ -99,8 +104,9 @@ def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
 
 
 def _expand_to_all_columns(gradient: Tensor, rows: slice) -> Tensor:
-    """Return a gradient `(b, m−1)` with respect to the result of `_cosines_to_others` as one with respect to the
-    cosines with all m rows, `(b, m)`, in their order. The gradient of a row with itself is 0.
+    """Expand a gradient for the cosines of `_cosines_to_others` `(b, m−1)` to the cosines with all m rows, `(b, m)`.
+
+    The columns are in the order of the rows. The gradient of a row with itself is 0.
     """
     itself = torch.arange(rows.start, rows.stop, device=gradient.device).unsqueeze(1)
     expanded = torch.nn.functional.pad(gradient, (0, 1))
@@ -114,12 +120,14 @@ def _min_length(values: Tensor) -> float:
 
 
 def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared difference between the cosines of two rows in the output and in `x`.
-    Return a list of (loss, gradient with respect to the output `(m, p)`), one pair for each output.
+    """Compute, for each output, the mean squared difference between cosines of two rows in the output and in `x`.
 
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`, L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² +
     ‖XᵀX‖²)/(m(m−1)) and ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ): no m × m matrix is needed, only a few products of size d ×
     p. Rows must have unit length.
+
+    Returns:
+        One pair (loss, gradient with respect to the output `(m, p)`) for each output.
 
     Example:
         >>> import torch
@@ -143,8 +151,7 @@ def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
 
 
 def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Compute the soft ranks of the values in each row, a differentiable version of their ranks, centred at 0. Return
-    the ranks `(b, n)`, and a function that backpropagates a gradient through them.
+    """Compute the soft ranks of the values in each row, a differentiable version of their ranks, centred at 0.
 
     The ranks are the projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
     Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows at once. Where sorted
@@ -168,7 +175,6 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
     soft = torch.empty_like(values).scatter_(1, order, ordered - dual)
 
     def backward(gradient: Tensor) -> Tensor:
-        """Return the gradient w.r.t. the values, given the gradient w.r.t. the soft ranks, both `(b, n)`."""
         sorted_gradient = gradient.gather(1, order)
         # The Jacobian is the identity minus averaging within groups: symmetric, so it is its own transpose.
         means = _average_groups(sorted_gradient, groups)
@@ -178,8 +184,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
 
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a non-increasing sequence to each row by least squares (isotonic regression). Return the group of each entry
-    `(b, n)` and the mean of its group `(b, n)`, which is the fitted value.
+    """Fit a non-increasing sequence to each row by least squares (isotonic regression).
 
     Adjacent violators are pooled, for all rows at once. Neighbouring groups whose means increase
     end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if every
@@ -204,8 +209,9 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _average_groups(values: Tensor, groups: Tensor) -> Tensor:
-    """Return, for each entry of `values` `(b, n)`, the mean of the entries of its row with the same number in `groups`,
-    `(b, n)`. Sums are taken in float64.
+    """Return, for each entry of `values` `(b, n)`, the mean of the entries of its row in the same group.
+
+    `groups` `(b, n)` numbers the groups. Sums are taken in float64.
     """
     sums = torch.zeros_like(values, dtype=torch.float64).scatter_add_(1, groups, values.double())
     counts = torch.zeros_like(sums).scatter_add_(1, groups, torch.ones_like(sums))
@@ -216,19 +222,20 @@ def _average_groups(values: Tensor, groups: Tensor) -> Tensor:
 def spearman_loss(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, 1 − the soft Spearman correlation between the cosines of a row to the other rows in the
-    output and in `x`, averaged over the rows. Return a list of (loss, gradient with respect to the output `(m, p)`),
-    one pair for each output.
+    """Compute, for each output, 1 − the soft Spearman correlation of a row's cosines to the others with those in `x`.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
-    and in the output. At the published strength of 1 soft ranks are an affine function of the cosines, and the loss is
-    1 − the mean Pearson correlation of the cosines. Rows must have unit length.
+    and in the output, averaged over the rows. At the published strength of 1 soft ranks are an affine function of the
+    cosines, and the loss is 1 − the mean Pearson correlation of the cosines. Rows must have unit length.
 
     Args:
         x: batch of rows, `(m, d)`.
         outputs: outputs of the batch, `(m, p)` each.
         strength: regularization strength of `soft_ranks`, above 0; the smaller, the closer to ranks.
         block_entries: maximum number of cosines in memory at a time.
+
+    Returns:
+        One pair (loss, gradient with respect to the output `(m, p)`) for each output.
     """
 
     def prepare(original_cosines: Tensor) -> AnchorLoss:
@@ -254,18 +261,20 @@ SHARES = (0.1, 0.7, 0.2)
 def blended_loss(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses that compare the cosines between its rows with those in
-    `x`. Each of the three is divided by its value in `starts`. Return a list of (loss, gradient with respect to the
-    output `(m, p)`), one pair for each output.
+    """Compute, for each output, a weighted sum of three losses that compare its rows' cosines with the cosines in `x`.
 
-    The losses are `angular_loss`, `_one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure
-    the size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
+    The losses are `angular_loss`, `_one_minus_pearson` and `neighbour_divergence`, each divided by its value in
+    `starts` and weighted by `SHARES`. They measure the size of every cosine, the order of an anchor's cosines, and
+    which rows are near. Rows must have unit length.
 
     Args:
         x: batch of rows, `(m, d)`.
         outputs: outputs of the batch, `(m, p)` each.
         starts: starting values of the three losses for each output, from `compute_starting_losses`.
         block_entries: maximum number of cosines in memory at a time.
+
+    Returns:
+        One pair (loss, gradient with respect to the output `(m, p)`) for each output.
     """
     weights = [[share / max(loss, 1e-12) for share, loss in zip(SHARES, start, strict=True)] for start in starts]
 
@@ -273,7 +282,6 @@ def blended_loss(
         targets, probabilities = _standardize_rows(original_cosines), (original_cosines / TEMPERATURE).softmax(1)
 
         def anchor_loss(index: int, cosines: Tensor) -> AnchorLossAndGradient:
-            """Return the weighted sum of both losses of each anchor `(b,)`, and its gradient w.r.t. `cosines`."""
             _, correlation_weight, neighbour_weight = weights[index]
             correlation_losses, gradient = _one_minus_pearson(targets, cosines)
             neighbour_losses, neighbour_gradient = neighbour_divergence(probabilities, cosines)
@@ -293,12 +301,14 @@ def blended_loss(
 
 
 def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
-    """Compute, for each output, the three losses that `blended_loss` adds up: angular, 1 − Pearson and neighbour loss,
-    in this order. Return a list of three floats for each output, which `blended_loss` takes as `starts`.
+    """Compute, for each output, the three losses that `blended_loss` adds up: angular, 1 − Pearson and neighbour loss.
 
     Args:
         x: batch of rows of unit length, `(m, d)`.
         outputs: outputs of the batch with the starting weight, `(m, p)` each, rows of unit length.
+
+    Returns:
+        Three floats for each output, in this order, which `blended_loss` takes as `starts`.
     """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
@@ -318,12 +328,14 @@ def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[f
 
 
 def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> AnchorLossAndGradient:
-    """Compute, for each row, the divergence KL(p‖q) from target probabilities p to the softmax q of the cosines. Return
-    the divergences `(b,)`, and their gradient with respect to the cosines `(b, n)`.
+    """Compute, for each row, the divergence KL(p‖q) from target probabilities p to the softmax q of the cosines.
 
     q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and
-    Roweis, 2002), p is the softmax of the original cosines: which rows are near matters, how far the far
-    rows are matters little.
+    Roweis, 2002), p is the softmax of the original cosines: which rows are near matters, how far the far rows are
+    matters little.
+
+    Returns:
+        The divergences `(b,)`, and their gradient with respect to the cosines `(b, n)`.
     """
     p = target_probabilities
     log_q = (cosines / TEMPERATURE).log_softmax(1)

@@ -34,9 +34,7 @@ class LossSetup:
     rank_strength: float
 
     def unit_outputs(self) -> list[Tensor]:
-        """Return the outputs x Wᵀ of the starting weight, cut to each number p of leading outputs and L2-normalized, as
-        a list of tensors `(m, p)`.
-        """
+        """Return the L2-normalized outputs x Wᵀ of the starting weight, cut to each of `sizes`, as tensors `(m, p)`."""
         y = self.batch @ self.weight.T
         return [unit_rows(y[:, :size]) for size in self.sizes]
 
@@ -68,8 +66,7 @@ def prefix_losses(
     importance: Sequence[float],
     normalized: bool = True,
 ) -> tuple[list[float], Tensor]:
-    """Compute a loss of several prefixes of the outputs x Wᵀ: the first p outputs, for each p in `sizes`. Return the
-    list of losses, and the gradient of their weighted sum with respect to W, `(k, d)`.
+    """Compute a loss of several prefixes of the outputs x Wᵀ: the first p outputs, for each p in `sizes`.
 
     Args:
         loss: computes the loss of each output, and its gradient with respect to the output.

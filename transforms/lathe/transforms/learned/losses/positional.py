@@ -23,13 +23,12 @@ TINY = 1e-30
 def positional_loss(
     x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
 ) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared difference between the distances of two rows in the output and in `x`.
-    Return a list of (loss, gradient with respect to the output `(m, p)`), one pair for each output.
+    """Compute, for each output, the mean squared difference between distances of two rows in the output and in `x`.
 
-    With δ the distances between the rows of `x` and d those between the rows of an output Z:
+    With δ the distances between the rows of `x` and d the distances between the rows of an output Z:
 
-        L     = 2/(m(m−1)) Σ_{i<j} (δ_ij − c d_ij)²          (GeoPres, Eq. 1, with c = 1)
-        ∂L/∂Z = 4c/(m(m−1)) · Λ Z,   Λ = diag(S·1) − S,   S_ij = c − δ_ij/d_ij (i≠j)
+            L     = 2/(m(m−1)) Σ_{i<j} (δ_ij − c d_ij)²          (GeoPres, Eq. 1, with c = 1)
+            ∂L/∂Z = 4c/(m(m−1)) · Λ Z,   Λ = diag(S·1) − S,   S_ij = c − δ_ij/d_ij (i≠j)
 
     Every pair is visited once: a tile of pairs contributes to its rows and, transposed, to its columns. The original
     distances are computed once for all Z. Memory is O(m (d + p)) and a tile. Tensors need float32 or float64: distances
@@ -40,6 +39,9 @@ def positional_loss(
         outputs: outputs of the batch, `(m, p)` each.
         scaled: whether c is the best scale, Σδd / Σd², instead of 1; the best c needs no gradient of its own.
         tile: rows and columns of a tile of the distance matrix; None for the device's entry in `TILE`.
+
+    Returns:
+        One pair (loss, gradient with respect to the output `(m, p)`) for each output.
 
     Example:
         >>> import torch
@@ -110,13 +112,17 @@ class _AugmentedRows:
         self.mean_square = float(squares.mean(dtype=torch.float64))
 
     def squared_distances(self, rows: slice, columns: slice) -> Tensor:
-        """Return the squared distances `(a, b)` between two slices of the rows. Rounding can make entries negative."""
+        """Return the squared distances `(a, b)` between two slices of the rows.
+
+        Rounding can make entries negative.
+        """
         return multiply_rows(self.left[rows], self.right[columns])
 
 
 def _upper_tiles(m: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Divide an m × m matrix into square tiles of `size` rows, and yield those on and above the diagonal as pairs of
-    slices `(rows, columns)`, row by row.
+    """Divide an m × m matrix into square tiles of `size` rows, and yield the tiles on and above the diagonal.
+
+    A tile is a pair of slices `(rows, columns)`; the order is row by row.
     """
     parts = [slice(start, min(start + size, m)) for start in range(0, m, size)]
     for index, rows in enumerate(parts):
