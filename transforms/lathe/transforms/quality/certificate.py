@@ -48,12 +48,11 @@ def certify(
     pairs: QueryPairs | None = None,
     out_of_domain_pairs: Mapping[str, QueryPairs] | None = None,
 ) -> Certificate:
-    """Measure how a fitted chain of transforms changes held-out and out-of-domain vectors: their neighbours, distances,
-    norms and bytes. Return the measures and warnings as a dict that can be serialized as JSON.
+    """Measure how a fitted chain of transforms changes the geometry of held-out and out-of-domain vectors.
 
-    Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
-    than documents to be compared with them, recall is that of rows mapped as queries; a step that changes queries only
-    is left out. A measure that needs more rows is None.
+    Neighbours, distances, norms and bytes are measured. Codes are decoded to floats before they are measured. Where a
+    chain ends in `codes`, or queries need another map than documents to be compared with them, recall is measured with
+    rows mapped as queries; a step that changes queries only is left out. A measure that needs more rows is None.
 
     Args:
         chain: fitted chain.
@@ -67,7 +66,7 @@ def certify(
         out_of_domain_pairs: such queries and documents of other corpora by name; used only with `pairs`.
 
     Returns:
-        A dict with the keys:
+        The measures and warnings as a dict that can be serialized as JSON, with the keys:
 
         - `n_fit`, `n_heldout`, `seed`.
         - `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`: see `measure_geometry`.
@@ -173,14 +172,17 @@ def certify(
 def measure_geometry(
     before: FloatArray, after: FloatArray, queries: FloatArray | None = None
 ) -> dict[str, float | None]:
-    """Measure how well rows keep their neighbours and distances in a reduction. Return local Spearman, recall@10,
-    recall@10 after rescoring 40 candidates, and positional stress by name, each None if there are too few rows for it.
+    """Measure how well rows keep their neighbours and distances in a reduction.
 
     Args:
         before: rows before the reduction, `(n, d)`.
         after: rows after it, `(n, k)`.
         queries: the rows as they search the others, `(n, k)`, where that is not `after`; recall is then measured by
             their inner products with `after`.
+
+    Returns:
+        Local Spearman, recall@10, recall@10 after rescoring 40 candidates, and positional stress by name, each None if
+        there are too few rows for it.
     """
     n = before.shape[0]
 
@@ -199,10 +201,10 @@ def measure_geometry(
 
 
 def _measure_relevance_change(chain: Chain, pairs: QueryPairs) -> Certificate:
-    """Measure nDCG@10 and recall@10 of searches with known relevant documents before and after a chain. Return both,
-    their differences and the counts as `compare_searches` does.
+    """Measure nDCG@10 and recall@10 of searches with known relevant documents before and after a chain.
 
-    Before the chain, scores are cosines, and after it the chain's own scores.
+    The result is as `compare_searches` returns it. Before the chain, scores are cosines, and after it the chain's own
+    scores.
 
     Args:
         chain: fitted.
@@ -213,8 +215,7 @@ def _measure_relevance_change(chain: Chain, pairs: QueryPairs) -> Certificate:
 
 
 def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
-    """Compare nDCG@10 and recall@10 of the same queries and documents under other vectors. Return the means before and
-    after, their difference and its 95 % interval as a dict that can be serialized as JSON.
+    """Compare nDCG@10 and recall@10 of the same queries and documents under other vectors.
 
     The vectors may come from two encoders, or from before and after a chain. Scores are inner products.
 
@@ -223,17 +224,17 @@ def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
         after: other vectors of the same queries, in the same order, and of documents.
 
     Returns:
-        `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the measures
-        of `measure_relevance`. `gain` is the mean difference, and `ci95` half the width of its 95 % interval, paired by
-        query; null for a single query.
+        `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the mean
+        measures of `measure_relevance`, as a dict that can be serialized as JSON. `gain` is the mean difference, and
+        `ci95` half the extent of its 95 % interval, paired by query; null for a single query.
     """
     measures: Certificate = {"queries": len(before), "documents": len(before.documents)}
     searches = zip(("ndcg_at_10", "recall_at_10"), measure_relevance(before), measure_relevance(after), strict=True)
 
-    # Paired by query: the spread of the differences is far smaller than that of the measures.
+    # Paired by query: the spread of the differences is far smaller than the spread of the measures.
     for name, old, new in searches:
         gains = new - old
-        # Half the width of the interval is 1.96 standard errors of the mean difference.
+        # Half the interval is 1.96 standard errors of the mean difference.
         half = NORMAL_QUANTILE * float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else None
         measures[name] = {
             "before": float(old.mean()),
@@ -246,9 +247,7 @@ def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
 
 
 def _list_chosen_parameters(chain: Chain) -> list[dict[str, Any]]:
-    """Return, for each step whose fit derived parameters from the data, a dict with its kind and these parameters, in
-    order.
-    """
+    """Return the kind and the parameters of each step whose fit derived parameters from the data, in order."""
     steps = [step for step in chain.transforms if isinstance(step, Transform)]
     return [{"kind": step.kind} | chosen for step in steps if (chosen := step.chosen_parameters())]
 
@@ -259,8 +258,10 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
 
 
 def _list_relevance_warnings(certificate: Certificate) -> list[str]:
-    """Return warnings about a certificate's searches with known relevant documents: one if nDCG@10 does not rise by
-    more than its 95 % interval, and one for each other corpus where it falls by more than that.
+    """Return warnings about a certificate's searches with known relevant documents.
+
+    One says that nDCG@10 does not rise by more than its 95 % interval; there is one for each other corpus where nDCG@10
+    falls by more than its interval.
     """
     if "relevance" not in certificate:
         return []
@@ -289,20 +290,22 @@ def _list_relevance_warnings(certificate: Certificate) -> list[str]:
 def _measure_codes(
     quantizer: TransformCoding, floats: FloatArray, queries: FloatArray, decoded: FloatArray
 ) -> Certificate:
-    """Measure the size of a chain's byte codes and the errors of scores with them. Return a dict that can be serialized
-    as JSON, with the keys below.
-
-    - `kind`, `bytes`, `weighting`: of the quantizer.
-    - `coordinates`: number of coordinates that are coded; `bits`: how many of them have how many bits.
-    - `query_count`: number of queries that weighted them, 0 if the fitted rows stood for them.
-    - `score_bias`, `score_variance`: mean and variance of the error of a score, None for fewer than two rows.
-    - `clipped_share`: share of coordinates beyond `CLIP_DEVIATIONS` standard deviations.
+    """Measure the size of a chain's byte codes and the errors of scores with them.
 
     Args:
         quantizer: fitted.
         floats: rows as they are encoded, `(n, d)`.
         queries: the same rows as they search, `(n, d)`.
         decoded: what the codes of the same rows stand for, `(n, d)`.
+
+    Returns:
+        A dict that can be serialized as JSON, with the keys:
+
+        - `kind`, `bytes`, `weighting`: of the quantizer.
+        - `coordinates`: number of coordinates that are coded; `bits`: how many of them have how many bits.
+        - `query_count`: number of queries that weighted them, 0 if the fitted rows stood for them.
+        - `score_bias`, `score_variance`: mean and variance of the error of a score, None for fewer than two rows.
+        - `clipped_share`: share of coordinates beyond `CLIP_DEVIATIONS` standard deviations.
     """
     bits, counts = np.unique(quantizer.layout[0].cpu().numpy(), return_counts=True)
     bias, variance = measure_score_errors(queries, floats, decoded) if len(queries) > 1 else (None, None)
@@ -320,10 +323,10 @@ def _measure_codes(
 
 
 def _map_as_queries(chain: Chain, vectors: FloatArray) -> FloatArray | None:
-    """Return documents `(n, d)` mapped as the chain maps queries, `(n, k)`. Return None if it maps queries and
-    documents alike.
+    """Return documents `(n, d)` mapped as the chain maps queries, `(n, k)`.
 
-    Steps that change queries only are left out: they were learned for queries, which these rows are not.
+    Steps that change queries only are left out: they were learned for queries, which these rows are not. Returns None
+    if the chain maps queries and documents alike.
     """
     steps = [step for step in chain.float_steps if not step.queries_only]
     if not isinstance(chain.quantizer, TransformCoding) and not any(step.two_sided for step in steps):
@@ -333,8 +336,9 @@ def _map_as_queries(chain: Chain, vectors: FloatArray) -> FloatArray | None:
 
 
 def _list_clipping_warnings(certificate: Certificate) -> list[str]:
-    """Return a list with one warning if the certificate's share of clipped coordinates is above `MAX_CLIPPED`, else an
-    empty list.
+    """Return a list with one warning if the certificate's share of clipped coordinates is above `MAX_CLIPPED`.
+
+    The list is empty otherwise.
     """
     share = certificate.get("codes", {}).get("clipped_share", 0)
     if share <= MAX_CLIPPED:
@@ -343,10 +347,10 @@ def _list_clipping_warnings(certificate: Certificate) -> list[str]:
 
 
 def _list_constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """Return a list with one warning if some output dimensions never vary, else an empty list. There is no warning if
-    the inputs explain that, or for fewer than 2 rows.
+    """Return a list with one warning if some output dimensions never vary, else an empty list.
 
-    The inputs explain it if they have as many dimensions as the outputs, and as many constant ones or more.
+    There is no warning if the inputs explain the constant outputs, or for fewer than 2 rows. The inputs explain them if
+    they have as many dimensions as the outputs, and as many constant ones or more.
     """
     constant_before, constant = (
         int((deviations <= MIN_DEVIATION * deviations.max()).sum())
@@ -360,8 +364,9 @@ def _list_constant_output_warnings(before: FloatArray, after: FloatArray) -> lis
 
 
 def _list_fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
-    """Return warnings about the fit as sentences: those of each step and its training, and those of too few rows for
-    the fit or for the measures.
+    """Return warnings about the fit as sentences.
+
+    They come from each step and its training, and from too few rows for the fit or for the measures.
     """
     warnings = []
     for step in chain.transforms:

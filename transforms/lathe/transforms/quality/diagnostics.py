@@ -21,8 +21,7 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Describe rows `(n, d)` by their norms, duplicates, mean, spectrum and isotropy. Return a dict that can be
-    serialized as JSON.
+    """Describe rows `(n, d)` by their norms, duplicates, mean, spectrum and isotropy.
 
     The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
     other statistics describe the rows after L2 normalization.
@@ -81,8 +80,9 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
 
 def _describe_moments(moments: Moments) -> Diagnostics:
-    """Return the entries of `diagnose` that follow from the moments alone, by name: mean norm, noise floor,
-    participation ratio, IsoScore, rank, spectrum and alignment.
+    """Return the entries of `diagnose` that follow from the moments alone, by name.
+
+    They are mean norm, noise floor, participation ratio, IsoScore, rank, spectrum and alignment.
     """
     covariance = moments.covariance(ddof=0)
     spectrum = Spectrum.from_matrix(covariance)
@@ -111,8 +111,9 @@ def _describe_moments(moments: Moments) -> Diagnostics:
 
 
 def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return the absolute cosine of the mean with the first principal direction, the top eigenvector of the centred
-    covariance. Return None if mean or variance is zero.
+    """Return the absolute cosine of the mean with the top eigenvector of the centred covariance.
+
+    None if mean or variance is zero.
     """
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:
@@ -121,12 +122,11 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return the absolute cosine of the mean μ with the top eigenvector of the uncentred second moment C + μμᵀ. Return
-    None if the mean is zero.
+    """Return the absolute cosine of the mean μ with the top eigenvector of the uncentred second moment C + μμᵀ.
 
-    Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*, Appendix D): with μ̂ = μ/‖μ‖
-    and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of 1 = ‖μ‖² Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ)
-    uᵢ. Bisection finds λ* as λ₁ + t, t in (0, ‖μ‖²].
+    None if the mean is zero. Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
+    Appendix D): with μ̂ = μ/‖μ‖ and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of 1 = ‖μ‖² Σ αᵢ²/(λ* −
+    λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. Bisection finds λ* as λ₁ + t, t in (0, ‖μ‖²].
     """
     norm = float(np.linalg.norm(mean))
     if norm == 0:
@@ -153,8 +153,9 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
 
 
 def _hash_rows(block: FloatArray) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, `(n,)` uint64. Equal rows have equal hashes (−0 equals 0), and other rows very
-    rarely do.
+    """Return a 64-bit hash of each row, `(n,)` uint64.
+
+    Equal rows have equal hashes (−0 equals 0), and other rows very rarely do.
     """
     block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)

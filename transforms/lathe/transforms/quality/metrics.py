@@ -17,20 +17,20 @@ from lathe.transforms.statistics import Moments, distances, participation_ratio,
 from lathe.transforms.vectors import FloatArray, as_numpy
 
 NORMAL_QUANTILE = 1.96
-"""Half-width of a 95 % interval of a normal mean, in standard errors."""
+"""Half the extent of a 95 % interval of a normal mean, in standard errors."""
 
 MAX_BLOCK_ENTRIES = 2**20
-"""Maximum number of cosines in a block: those of 52 rows to n = 20,000 rows, 8 MB in float64."""
+"""Maximum number of cosines in a block: for 52 rows to n = 20,000 rows, 8 MB in float64."""
 
 COMPAT_TOLERANCE = 1e-3
 """Tolerance that ann-benchmarks adds to the distance of the k-th neighbour."""
 
 
 def local_spearman(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over rows of a rank correlation: for each row, its cosines to all other rows before and after a
-    reduction are compared by Spearman's correlation.
+    """Return the mean over rows of the Spearman correlation between a row's cosines before and after a reduction.
 
-    Ties get their average rank. In the GeoPres paper this metric correlates with downstream quality (Table 1, ρ=0.94).
+    A row's cosines are to all other rows. Ties get their average rank. In the GeoPres paper this metric correlates with
+    downstream quality (Table 1, ρ=0.94).
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
@@ -46,8 +46,9 @@ def local_spearman(before: FloatArray, after: FloatArray) -> float:
 
 
 def local_spearman_per_row(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
-    """Return, for each row, the Spearman correlation of its cosines to the other rows before and after a reduction,
-    `(n,)` float64. `local_spearman` is their mean.
+    """Return, for each row, the Spearman correlation of its cosines to the others before and after a reduction.
+
+    The result is `(n,)` float64. `local_spearman` is its mean.
     """
     _require_same_rows(before, after, at_least=3)
 
@@ -58,11 +59,10 @@ def local_spearman_per_row(before: FloatArray, after: FloatArray) -> NDArray[np.
 
 
 def pearson_compat(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over rows of a correlation: for each row, its cosines to all other rows before and after a
-    reduction are compared by Pearson's correlation.
+    """Return the mean over rows of the Pearson correlation between a row's cosines before and after a reduction.
 
-    The published GeoPres code reports this value as Spearman: its soft ranks, at strength 1, are an affine function of
-    the cosines. Use it only for comparison with those numbers.
+    A row's cosines are to all other rows. The published GeoPres code reports this value as Spearman: its soft ranks, at
+    strength 1, are an affine function of the cosines. Use it only for comparison with those numbers.
 
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
@@ -74,13 +74,12 @@ def pearson_compat(before: FloatArray, after: FloatArray) -> float:
 def recall_at_k(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> float:
-    """Return recall@k of a reduction: the mean share of a row's k nearest neighbours by cosine before it that are among
-    its k nearest after it.
+    """Return the mean share of a row's k nearest neighbours by cosine that are among its k nearest after a reduction.
 
     A row is not its own neighbour. With `oversampling`, the share of neighbours among the k·oversampling nearest after
     the reduction: the recall of a search that rescores these candidates by the original cosines. With `compat`, as
-    ann-benchmarks counts: a rescored result is right if its cosine is at most 1e-3 below that of the k-th neighbour, so
-    that ties and near-ties do not count as errors.
+    ann-benchmarks counts: a rescored result is right if its cosine is at most 1e-3 below the cosine of the k-th
+    neighbour, so that ties and near-ties do not count as errors.
 
     Raises:
         InputError: if there are not more than k·oversampling rows, k or oversampling is below 1, or rows do not
@@ -99,10 +98,9 @@ def recall_at_k(
 def recall_per_row(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return, for each row, the share of its k nearest neighbours before a reduction that are found after it, `(n,)`
-    float64. `recall_at_k` is their mean.
+    """Return, for each row, the share of its k nearest neighbours before a reduction that are found after it.
 
-    Parameters and errors are those of `recall_at_k`.
+    The result is `(n,)` float64. `recall_at_k` is its mean; parameters and errors are as there.
     """
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
@@ -126,10 +124,10 @@ def recall_per_row(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Return the mean recall@k of searches among the targets, with outputs of an alignment as queries. The right
-    answers are the k nearest neighbours of the target that the output should equal.
+    """Return the mean recall@k of searches among the targets, with outputs of an alignment as queries.
 
-    Row i of `outputs` is compared with all targets except target i, by cosine.
+    The right answers are the k nearest neighbours of the target that the output should equal. Row i of `outputs` is
+    compared with all targets except target i, by cosine.
 
     Args:
         outputs: aligned vectors, `(n, d)`.
@@ -157,11 +155,11 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
 def search_recall_per_row(
     before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
 ) -> NDArray[np.float64]:
-    """Return, for each row, the recall@k of its search by inner product, where queries and documents are encoded
-    differently, `(n,)` float64.
+    """Return, for each row, the recall@k of its search by inner product, `(n,)` float64.
 
-    Row i of `queries` searches all documents except its own, i; its right answers are the k nearest neighbours of row i
-    by cosine before. With `oversampling`, the share of neighbours among the k·oversampling best, as in `recall_at_k`.
+    Queries and documents are encoded differently. Row i of `queries` searches all documents except its own, i; its
+    right answers are the k nearest neighbours of row i by cosine before. With `oversampling`, the share of neighbours
+    among the k·oversampling best, as in `recall_at_k`.
 
     Args:
         before: rows before the reduction, `(n, d)`.
@@ -195,8 +193,9 @@ def search_recall_per_row(
 
 
 def measure_score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
-    """Return the mean and the variance of the error that quantization causes in a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩, over
-    all pairs of different rows i and j.
+    """Return the mean and the variance of the error that quantization causes in a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩.
+
+    They are taken over all pairs of different rows i and j.
 
     Args:
         queries: q, `(n, m)`.
@@ -258,8 +257,7 @@ def angular_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
-    """Return the mean of squared errors over all ordered pairs i ≠ j of n rows. `errors` returns those of a block of
-    rows.
+    """Return the mean of squared errors over all ordered pairs i ≠ j of n rows.
 
     `errors` takes a slice of b rows and returns their errors with all rows, `(b, n)`; the error of a row with itself is
     overwritten by 0.
@@ -273,11 +271,10 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the IsoScore of the rows that moments describe: 0 if all variance is in one direction, 1 if it is equal in
-    all. It is 0 for fewer than 2 dimensions, or without variance.
+    """Return the IsoScore: 0 if all variance is in one direction, 1 if it is equal in all.
 
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F of the covariance C, so that no
-    eigenvalues are needed.
+    eigenvalues are needed. It is 0 for fewer than 2 dimensions, or without variance.
 
     Example:
         >>> import numpy as np
@@ -295,8 +292,9 @@ def isoscore(moments: Moments) -> float:
 
 
 def row_slices(n: int) -> Iterator[slice]:
-    """Yield slices that divide n rows into blocks, each with at most `MAX_BLOCK_ENTRIES` similarities to all n rows,
-    and at least one row.
+    """Yield slices that divide n rows into blocks for similarities to all n rows.
+
+    A block has at most `MAX_BLOCK_ENTRIES` similarities, and at least one row.
     """
     step = max(1, MAX_BLOCK_ENTRIES // n)
     for start in range(0, n, step):
@@ -306,12 +304,11 @@ def row_slices(n: int) -> Iterator[slice]:
 def _measure_rows(
     before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """Apply `measure` to the cosines of every row to all rows, before and after a reduction, block by block. Return one
-    value for each row, `(n,)`. The cosine of a row with itself becomes `self_similarity`, or is left out if that is
-    None.
+    """Apply `measure` to the cosines of every row to all rows, before and after a reduction, block by block.
 
-    `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The result is allocated first: small
-    results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
+    `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`; one value for each row, `(n,)`, is
+    returned. The cosine of a row with itself becomes `self_similarity`, or is left out if that is None. The result is
+    allocated first: small results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
     """
     results = np.empty(before.shape[0])
     blocks = _similarity_blocks(before, after, self_similarity)
@@ -323,8 +320,7 @@ def _measure_rows(
 def _similarity_blocks(
     before: FloatArray, after: FloatArray, self_similarity: float | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two tensors for each block of b rows: the cosines of these rows to the other rows before and after a
-    reduction, `(b, n−1)` each.
+    """Yield the cosines of each block of b rows to the other rows before and after a reduction, `(b, n−1)` each.
 
     Args:
         before: `(n, d)`.
@@ -349,14 +345,18 @@ def _similarity_blocks(
 
 
 def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tensor:
-    """Return rows `(n, d)` L2-normalized, as a new tensor of dtype `dtype`. Near-zero rows become zeros."""
+    """Return rows `(n, d)` L2-normalized, as a new tensor of dtype `dtype`.
+
+    Near-zero rows become zeros.
+    """
     # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
     return unit_rows(torch.from_numpy(as_numpy(vectors).astype(dtype)))
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Return the rank of each entry within its row, ascending from 0, as float64 `(b, n)`. Equal entries get the mean
-    of their ranks.
+    """Return the rank of each entry within its row, ascending from 0, as float64 `(b, n)`.
+
+    Equal entries get the mean of their ranks.
     """
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
@@ -372,8 +372,9 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Pearson correlation of each row of `a` `(b, n)` with the same row of `b` `(b, n)`, `(b,)`. It is 0 if
-    one of the two rows is constant.
+    """Return the Pearson correlation `(b,)` of each row of `a` `(b, n)` with the same row of `b` `(b, n)`.
+
+    It is 0 if one of the two rows is constant.
     """
     a = a - a.mean(1, keepdim=True)
     b = b - b.mean(1, keepdim=True)
@@ -385,7 +386,7 @@ def _require_same_rows(before: FloatArray, after: FloatArray, at_least: int) -> 
     """Check that `before` and `after` have the same number of rows, and at least `at_least`.
 
     Raises:
-        InputError: if they have not.
+        InputError: if the numbers differ, or are too small.
     """
     if before.shape[0] != after.shape[0]:
         raise InputError(f"{before.shape[0]} rows before and {after.shape[0]} after do not correspond")
@@ -397,8 +398,7 @@ Rows = NDArray[np.float32]
 
 
 def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dict[str, Any]:
-    """Compare the nearest neighbours, by cosine, of rows and of what two chains of transforms make of them. Return a
-    dict of how far the two chains agree, and how many of the original neighbours each keeps.
+    """Compare the nearest neighbours, by cosine, of rows and of what two chains of transforms make of them.
 
     Args:
         raw: `(n, d)`, distinct rows.
@@ -430,10 +430,10 @@ def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dic
 
 
 def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
-    """Return, for each row, the share of its k nearest neighbours in `first` that are also among those in `second`,
-    `(n,)`. It is 0 for a row that is not finite in one of the two.
+    """Return, for each row, the share of its k nearest neighbours in `first` that are also among them in `second`.
 
-    All shares are 0 if at most k rows are finite.
+    The result is `(n,)`, 0 for a row that is not finite in one of the two. All shares are 0 if at most k rows are
+    finite.
     """
     shares = np.zeros(len(first))
     is_finite = np.isfinite(first).all(axis=1) & np.isfinite(second).all(axis=1)
@@ -443,8 +443,9 @@ def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
 
 
 def _compute_interval(values: NDArray[np.float64], minimum: float = 0.0) -> dict[str, float]:
-    """Return the mean of values and its 95 % interval, by the normal approximation, as `{"value", "low", "high"}`. The
-    bounds are clipped to [`minimum`, 1].
+    """Return the mean of values and its 95 % interval, by the normal approximation, as `{"value", "low", "high"}`.
+
+    The bounds are clipped to [`minimum`, 1].
     """
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
     low, high = max(mean - NORMAL_QUANTILE * error, minimum), min(mean + NORMAL_QUANTILE * error, 1.0)

@@ -1,6 +1,6 @@
 """Quantizers that vector stores apply to what they are given, computed without the stores.
 
-A store keeps its own codes of the vectors beside them, and searches through these. How far a chain of transforms helps
+A store keeps its own codes of the vectors next to them, and searches through these. How far a chain of transforms helps
 it is measured by them: in certificates, and in the advice on a place.
 """
 
@@ -15,11 +15,17 @@ from lathe.transforms.vectors import FloatArray
 
 
 def measure_store_recall(before: FloatArray, after: FloatArray) -> dict[str, float]:
-    """Measure recall@10 of searches through three common quantizers of stores, for rows `(n, d)` that a chain of
-    transforms maps to `after`, `(n, k)`. Return it by quantizer: the signs of all coordinates, 8 bits on one scale for
-    all coordinates, and TurboQuant of 2 bits a coordinate.
+    """Measure recall@10 of searches through three common quantizers of stores, for rows that a chain maps.
 
-    The ten nearest are those by the cosine of `before`, of at least 12 rows.
+    The ten nearest are the ten by the cosine of `before`, of at least 12 rows.
+
+    Args:
+        before: rows before the chain, `(n, d)`.
+        after: the same rows after it, `(n, k)`.
+
+    Returns:
+        Recall@10 by quantizer: the signs of all coordinates, 8 bits on one scale for all coordinates, and TurboQuant of
+        2 bits a coordinate.
     """
     turboquant = TurboQuantizer(after, 2, scaled=False)
     signs = np.where(after > 0, np.float32(1), np.float32(-1))
@@ -35,8 +41,9 @@ def measure_store_recall(before: FloatArray, after: FloatArray) -> dict[str, flo
 
 
 def round_between(vectors: FloatArray, low: Any, high: Any, steps: int) -> FloatArray:
-    """Clip coordinates of vectors `(n, d)` to [`low`, `high`], round them to `steps` equal steps of it, and return them
-    as floats. The bounds are numbers, or arrays `(d,)` with one for each coordinate.
+    """Clip coordinates of vectors `(n, d)` to [`low`, `high`], and round them to `steps` equal steps of it.
+
+    The result is floats. The bounds are numbers, or arrays `(d,)` with one for each coordinate.
     """
     # A coordinate that never varies would divide by zero.
     scale = np.maximum((high - low) / steps, np.float32(1e-12))
