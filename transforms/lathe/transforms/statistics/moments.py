@@ -154,8 +154,9 @@ class Moments:
         return self
 
     def _shift_higher_moments(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the sums Σ‖z‖²z `(d,)` and Σ‖z‖⁴ with z = x − (mean + shift), where `third` and `fourth` have z = x −
-        mean. The object is not changed.
+        """Return the sums Σ‖z‖²z `(d,)` and Σ‖z‖⁴ with z = x − (mean + shift).
+
+        `third` and `fourth` have z = x − mean. The object is not changed.
         """
         # Σ ‖y − s‖² (y − s) and Σ ‖y − s‖⁴ multiplied out; terms in Σ y are missing, because y is centred.
         spread, along, square = np.trace(self.scatter), self.scatter @ shift, float(shift @ shift)
@@ -174,10 +175,10 @@ class Moments:
         return self.scatter / (self.count - ddof)
 
     def squared_norm_variance(self) -> float:
-        """Return the variance of the squared norms ‖x‖² of the rows. It is 0, up to rounding, if all rows have the same
-        norm.
+        """Return the variance of the squared norms ‖x‖² of the rows.
 
-        NaN if the third or fourth moments are NaN, as after `propagate_moments`.
+        It is 0, up to rounding, if all rows have the same norm, and NaN if the third or fourth moments are NaN, as
+        after `propagate_moments`.
         """
         # With y = x − μ, ‖x‖² = ‖y‖² + 2⟨μ, y⟩ + ‖μ‖², whose variance takes the moments of y up to the fourth.
         spread = float(self.scatter.trace()) / self.count
@@ -197,17 +198,22 @@ class Moments:
         return ROUNDING * float(np.trace(self.second_moment()))
 
     def mean_norm(self) -> float:
-        """Return the L2 norm of the mean. For unit rows it is from 0 (no common direction) to 1 (all rows equal)."""
+        """Return the L2 norm of the mean.
+
+        For unit rows it is from 0 (no common direction) to 1 (all rows equal).
+        """
         return float(np.linalg.norm(self.mean))
 
     def noise_floor(self) -> float:
-        """Return the norm that the mean of n rows is expected to have by chance, if their true mean is zero: √(tr Σ /
-        n), with Σ their covariance.
+        """Return the norm that the mean of n rows is expected to have by chance, if their true mean is zero.
+
+        It is √(tr Σ / n), with Σ their covariance.
         """
         return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return count, mean, scatter, third and fourth moments as arrays by name, for saving.
+
         `precision` is left out.
         """
         return {
@@ -220,14 +226,20 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild moments from the arrays that `arrays` returned, and return them. The arrays are not copied."""
+        """Rebuild moments from the arrays that `arrays` returned.
+
+        The arrays are not copied.
+        """
         moments = cls()
         moments.count, moments.fourth = int(arrays["count"][0]), float(arrays["fourth"][0])
         moments.mean, moments.scatter, moments.third = arrays["mean"], arrays["scatter"], arrays["third"]
         return moments
 
     def to_bytes(self) -> bytes:
-        """Return the moments as safetensors bytes. `from_bytes` restores them bit by bit, except `precision`."""
+        """Return the moments as safetensors bytes.
+
+        `from_bytes` restores them bit by bit, except `precision`.
+        """
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
 
     @classmethod
@@ -244,7 +256,7 @@ class Moments:
 
 
 def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
-    """Compute the moments of one block of rows `(n, d)` that is in memory, and return them. NaN and inf are refused.
+    """Compute the moments of one block of rows `(n, d)` that is in memory.
 
     Raises:
         InputError: for NaN or inf; names the row, counted from `first_row`.
@@ -295,13 +307,14 @@ class SharedVectors(Vectors, Protocol):
         """Return a lazy view of these vectors whose rows are transformed by a fitted chain when they are read."""
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of each block of `BLOCK_ROWS` rows, in order. With `unit`, rows are L2-normalized first."""
+        """Yield the moments of each block of `BLOCK_ROWS` rows, in order.
+
+        With `unit`, rows are L2-normalized first.
+        """
 
 
 def moments_of(data: Moments | Vectors) -> Moments:
-    """Compute the moments of vectors `(n, d)`, and return them. Data that are `Moments` already are
-    returned unchanged.
-    """
+    """Return the moments of vectors `(n, d)`, or the data themselves if they are `Moments` already."""
     # `from_vectors` would also work, but would read every row here that the owner can summarize itself.
     if isinstance(data, SharedVectors):
         return _merge_moments(data.block_moments(unit=False))
@@ -319,16 +332,19 @@ def unit_moments(vectors: Vectors) -> Moments:
 
 
 def normalize_in_float64(block: FloatArray) -> NDArray[np.float64]:
-    """Return rows `(n, d)` converted to float64 and L2-normalized, as a new array. Near-zero rows become zeros."""
+    """Return rows `(n, d)` converted to float64 and L2-normalized, as a new array.
+
+    Near-zero rows become zeros.
+    """
     # Float64 before the division: unit rows in float32 have norms that are off by float32's rounding.
     unit: NDArray[np.float64] = unit_rows(torch.from_numpy(block.astype(np.float64))).numpy()
     return unit
 
 
 def _merge_moments(parts: Iterable[Moments]) -> Moments:
-    """Merge the moments of disjoint sets of rows, and return the moments of all rows as a new object.
+    """Merge the moments of disjoint sets of rows into a new object.
 
-    If the parts are blocks in order, the result equals that of a single pass to the last bit.
+    If the parts are blocks in order, the result equals the moments of a single pass to the last bit.
     """
     moments = Moments()
     # `Moments.update` merges its blocks in the same order, hence the same bits; a tree of merges rounds otherwise.

@@ -19,11 +19,10 @@ def row_norms(x: Tensor) -> Tensor:
 
 
 def is_near_zero(norms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a bool mask of the norms that are below the smallest normal number of `dtype`. Rows with such norms count
-    as zero.
+    """Return a bool mask of the norms that are below the smallest normal number of `dtype`.
 
-    Below that number digits are lost: a float32 entry of 1e-45 has little more than a sign. Such rows are treated as
-    zero everywhere, because their outputs would depend on the order of the operations.
+    Rows with such norms count as zero. Below that number digits are lost: a float32 entry of 1e-45 has little more than
+    a sign. Such rows are treated as zero everywhere, because their outputs would depend on the order of the operations.
 
     Args:
         norms: L2 norms of rows, as `row_norms` returns them.
@@ -33,8 +32,9 @@ def is_near_zero(norms: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Return rows divided by their L2 norms. Near-zero rows (see `is_near_zero`) become zeros, and rows whose norm
-    overflows become NaN.
+    """Return rows divided by their L2 norms.
+
+    Near-zero rows (see `is_near_zero`) become zeros, and rows whose norm overflows become NaN.
     """
     if _allows_fast_path(x):
         quick = norms_of(x)
@@ -50,12 +50,12 @@ def unit_rows(x: Tensor) -> Tensor:
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return a map's outputs `y` with zeros in place of the rows that are only rounding error: those far shorter than
-    their inputs in `x`, and those of near-zero inputs.
+    """Return a map's outputs `y` with zeros in place of the rows that are only rounding error.
 
-    A row in the kernel of a map, or equal to the mean that the map subtracts, becomes noise of about eps·‖x‖, which
-    normalizing would turn into a unit vector. Zero inputs give zero outputs, whatever bias the map adds. Returns `y`
-    itself if no row changes on the fast path, else a new tensor.
+    Such rows are far shorter than their inputs in `x`, or have near-zero inputs. A row in the kernel of a map, or equal
+    to the mean that the map subtracts, becomes noise of about eps·‖x‖, which normalizing would turn into a unit vector.
+    Zero inputs give zero outputs, whatever bias the map adds. Returns `y` itself if no row changes on the fast path,
+    else a new tensor.
 
     Args:
         y: `(n, k)`, outputs of a map for `x`.
@@ -74,17 +74,15 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def zero_outputs_of_zero_rows(y: Tensor, x: Tensor) -> Tensor:
-    """Return a copy of a map's outputs `y` `(n, k)` with zeros in the rows whose inputs in `x` `(n,
-    d)` are near zero.
-    """
+    """Return a copy of a map's outputs `y` `(n, k)` with zeros in the rows whose inputs `x` `(n, d)` are near zero."""
     return y.masked_fill(is_near_zero(row_norms(x), x.dtype), 0)
 
 
 def normalize_outputs(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
     """Return a map's outputs `y` divided by their L2 norms, with zeros in place of rows that are only rounding error.
-    `x` are the inputs, and `y` may be overwritten.
 
-    Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
+    `x` are the inputs, and `y` may be overwritten. The result equals `unit_rows(drop_rounding_residue(y, x, gain))`,
+    but is computed faster if no row is special.
     """
     if _allows_fast_path(y):
         after = norms_of(y)
@@ -96,8 +94,7 @@ def normalize_outputs(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def rounding_threshold(y: Tensor, gain: float) -> float:
-    """Return the ratio ‖y_i‖/‖x_i‖ up to which an output row y_i of an input row x_i counts as rounding error:
-    16·eps·gain.
+    """Return the ratio ‖y_i‖/‖x_i‖ up to which an output row counts as rounding error: 16·eps·gain.
 
     Args:
         y: outputs of a map, whose dtype gives eps.
@@ -107,16 +104,16 @@ def rounding_threshold(y: Tensor, gain: float) -> float:
 
 
 def norms_of(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the L2 norm of each row, `(n, 1)`, computed in `dtype`, which by default is that of `x`."""
+    """Return the L2 norm of each row, `(n, 1)`, computed in `dtype`, by default the dtype of `x`."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
     return norms
 
 
 def _allows_fast_path(x: Tensor) -> bool:
-    """Return whether the norms of rows may be read to choose a faster computation: the rows are float32 or float64 on
-    the CPU, and no gradient or graph of PyTorch is recorded.
+    """Return whether the norms of rows may be read to choose a faster computation.
 
-    There must be at least one row. Reading norms makes a GPU wait, and breaks a gradient or a graph.
+    They may if there is a row, rows are float32 or float64 on the CPU, and no gradient or graph of PyTorch is recorded.
+    Reading norms makes a GPU wait, and breaks a gradient or a graph.
     """
     if torch.compiler.is_compiling():
         return False

@@ -65,7 +65,9 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_vectors(cls, vectors: Vectors, *_arguments: Any, **_keywords: Any) -> Self:
-        """Always raise `InputError`, because pairs need two sets of vectors. `from_pairs` takes both.
+        """Always raise `InputError`, because pairs need two sets of vectors.
+
+        `from_pairs` takes both.
 
         Raises:
             InputError: always.
@@ -74,8 +76,7 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_pairs(cls, vectors: Vectors, targets: Vectors, precision: Precision = "float64") -> Self:
-        """Compute the joint moments of rows x of `vectors` `(n, d)` and rows y of `targets` `(n, k)`, paired by row,
-        and return them.
+        """Compute the joint moments of rows x of `vectors` `(n, d)` and rows y of `targets` `(n, k)`, paired by row.
 
         Raises:
             InputError: if the numbers of rows differ, or for NaN or inf.
@@ -106,7 +107,10 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild paired moments from the arrays that `arrays` returned, and return them. The arrays are not copied."""
+        """Rebuild paired moments from the arrays that `arrays` returned.
+
+        The arrays are not copied.
+        """
         moments = super().from_arrays(arrays)
         moments.split = int(arrays["split"][0])
         return moments
@@ -125,8 +129,9 @@ class PairedMoments(Moments):
         return self.mean[self.split :]
 
     def blocks(self, centered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the means of xxᵀ `(d, d)` and of xyᵀ `(d, k)` over the pairs (x, y). With `centered`, return the
-        covariance of x and the cross-covariance of x and y instead.
+        """Return the means of xxᵀ `(d, d)` and of xyᵀ `(d, k)` over the pairs (x, y).
+
+        With `centered`, they are the covariance of x and the cross-covariance of x and y instead.
         """
         # The joint matrix (d + k, d + k) of (x, y) is [[xx, xy], [yx, yy]]: these are its two upper blocks.
         joint = self.covariance(ddof=0) if centered else self.second_moment()

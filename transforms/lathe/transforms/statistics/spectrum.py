@@ -39,8 +39,9 @@ class Spectrum:
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
-        """Compute the eigenvalues and eigenvectors of a symmetric matrix `(d, d)`, and return them in descending order
-        of the eigenvalues. Eigenvalues up to `rounding` become 0.
+        """Compute the eigenvalues and eigenvectors of a symmetric matrix `(d, d)`.
+
+        They are in descending order of the eigenvalues. Eigenvalues up to `rounding` become 0.
         """
         # `eigh` sorts in ascending order; the copy gives the reversed view the positive strides that torch needs.
         values, vectors = np.linalg.eigh(matrix)
@@ -60,7 +61,6 @@ class Spectrum:
 
     def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
         """Check that at least `dimensions` eigenvalues are not zero, so that the data determine as many eigenvectors.
-        Raise `InputError` otherwise.
 
         Eigenvectors beyond the rank are arbitrary: a map that uses them looks fitted and is not.
 
@@ -70,7 +70,7 @@ class Spectrum:
             rows: number of fitted rows, for the message.
 
         Raises:
-            InputError: if it is lower.
+            InputError: if the rank is lower.
         """
         if self.rank < dimensions:
             remedy = f", or ask for at most {self.rank}" if self.rank else ""
@@ -81,8 +81,9 @@ class Spectrum:
 
 
 def participation_ratio(matrix: NDArray[np.float64]) -> float:
-    """Return the participation ratio tr(C)²/‖C‖²_F of a covariance matrix C, its effective number of dimensions. It is
-    from 1 to d, or 0 if C = 0.
+    """Return the participation ratio tr(C)²/‖C‖²_F of a covariance matrix C, its effective number of dimensions.
+
+    It is from 1 to d, or 0 if C = 0.
     """
     squares = float((matrix * matrix).sum())
     return float(matrix.trace()) ** 2 / squares if squares > 0 else 0.0
@@ -94,11 +95,11 @@ because later queries may have it."""
 
 
 def compute_query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the square root `(d, d)` and the inverse square root `(d, d)` of the metric M_λ, and return both. M_λ
-    mixes the identity with the queries' second moment M, and so weights a direction by how far queries reach along it.
+    """Compute the square root `(d, d)` and the inverse square root `(d, d)` of the metric M_λ of queries.
 
-    M_λ = (1 − λ)·I + λ·M/(tr M/d) with M = E[qqᵀ]. The expected squared error of a score ⟨q, e⟩ over queries q is eᵀMe,
-    the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
+    M_λ mixes the identity with the queries' second moment M, and so weights a direction by how far queries reach along
+    it: M_λ = (1 − λ)·I + λ·M/(tr M/d) with M = E[qqᵀ]. The expected squared error of a score ⟨q, e⟩ over queries q is
+    eᵀMe, the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
 
     Args:
         queries: moments of the queries.
@@ -131,8 +132,9 @@ class Subspace:
     complement: bool
 
     def energy_outside(self, rows: FloatArray) -> NDArray[np.float64]:
-        """Return the squared norm of the component of each row that is orthogonal to the subspace, `(n,)` for rows `(n,
-        d)`.
+        """Return the squared norm `(n,)` of the component of each row that is orthogonal to the subspace.
+
+        The rows are `(n, d)`.
         """
         along = rows @ self.directions.T
         energy: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
@@ -166,8 +168,9 @@ class Gaussian:
 
     @classmethod
     def fit(cls, moments: Moments) -> "Gaussian":
-        """Fit a Gaussian (probabilistic PCA) to moments, and return it: the mean, up to 128 principal directions with
-        their variances, and one variance for all other directions.
+        """Fit a Gaussian (probabilistic PCA) to moments.
+
+        It has the mean, up to 128 principal directions with their variances, and one variance for all other directions.
         """
         spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
         # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
@@ -207,18 +210,18 @@ class Gaussian:
         return [round(float(share), 6) for share in shares]
 
     def standardize(self, rows: FloatArray) -> NDArray[np.float32]:
-        """Return rows x `(n, d)` as (x − μ)/σ in float32, with one σ for all dimensions. A number that overflows
-        becomes inf.
+        """Return rows x `(n, d)` as (x − μ)/σ in float32, with one σ for all dimensions.
+
+        A number that overflows becomes inf.
         """
         with np.errstate(over="ignore"):
             standardized: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
         return standardized
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return a score `(n,)` of how far each standardized row lies from the mean: its squared Mahalanobis distance
-        divided by d.
+        """Return the squared Mahalanobis distance from the mean, divided by d, of each standardized row, `(n,)`.
 
-        That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
+        It is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
         score is a higher likelihood.
         """
         with np.errstate(over="ignore", invalid="ignore"):
@@ -237,10 +240,10 @@ NOISE_SHARE = 0.1
 
 
 def compute_tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
-    """Return the power p, from 0 to 1, with which a reduction to `dimensions` principal directions should be whitened:
-    a direction of variance λ is then scaled by λ^{−p/2}.
+    """Return the power p, from 0 to 1, with which a reduction to `dimensions` principal directions should be whitened.
 
-    SpecTemp (arXiv 2603.19339): with σ² the mean of the smallest tenth of the eigenvalues and SNR(k) = λ_k/σ² − 1,
+    A direction of variance λ is then scaled by λ^{−p/2}. SpecTemp (arXiv 2603.19339): with σ² the mean of the smallest
+    tenth of the eigenvalues and SNR(k) = λ_k/σ² − 1,
 
         p(k) = min(1, SNR(k) / SNR(knee)),
 
@@ -251,7 +254,7 @@ def compute_tempered_power(values: NDArray[np.float64], dimensions: int) -> floa
 
     Args:
         values: eigenvalues `(d,)`, descending and nonnegative.
-        dimensions: k, from 1 to d. If k is above nine tenths of d, p is that of k at nine tenths of d.
+        dimensions: k, from 1 to d. If k is above nine tenths of d, p is computed for k at nine tenths of d.
     """
     signals = max(1, int(len(values) * (1 - NOISE_SHARE)))
     # The division by σ² cancels, so that empty directions, whose σ² is 0, need no case of their own.
@@ -263,8 +266,9 @@ def compute_tempered_power(values: NDArray[np.float64], dimensions: int) -> floa
 
 
 def _find_knee(curve: NDArray[np.float64]) -> int:
-    """Return the position of the knee of a descending curve: the point farthest below the straight line between its
-    ends. Return 0 for a flat curve or one of fewer than three points.
+    """Return the position of the knee of a descending curve: the point farthest below the line between its ends.
+
+    It is 0 for a flat curve or one of fewer than three points.
     """
     height = curve[0] - curve[-1]
     if len(curve) < 3 or height <= 0:
