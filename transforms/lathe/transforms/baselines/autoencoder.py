@@ -95,10 +95,9 @@ class Autoencoder(Transform):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train encoder and decoder by gradient descent so that the vectors are reconstructed with a small squared
-        error. Set their weights, their biases and `training_log`.
+        """Train encoder and decoder by gradient descent so that vectors are reconstructed with a small squared error.
 
-        Weights and biases start as those of `torch.nn.Linear`.
+        Their weights and biases, which start as in `torch.nn.Linear`, and `training_log` are set.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, or the training diverges before the first finite
@@ -126,8 +125,9 @@ class Autoencoder(Transform):
             setattr(self, name, parameter.detach())
 
     def _draw_initial_parameters(self, d: int) -> dict[str, Tensor]:
-        """Return the weights and biases of both layers at the start of the training, by name. They are drawn from
-        U(−1/√fan_in, 1/√fan_in) and require gradients.
+        """Return the weights and biases of both layers at the start of the training, by name.
+
+        They are drawn from U(−1/√fan_in, 1/√fan_in) and require gradients.
         """
         # The generator is on the CPU, so that a seed draws the same weights for every device.
         generator = torch.Generator().manual_seed(self.seed)
@@ -147,8 +147,9 @@ class Autoencoder(Transform):
         return self.dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return relu(Ex + e) for rows x, `(n, d)` to `(n, k)`. Rows of x that are zero become
-        zero, whatever the bias.
+        """Return relu(Ex + e) for rows x, `(n, d)` to `(n, k)`.
+
+        Rows of x that are zero become zero, whatever the bias.
         """
         return zero_outputs_of_zero_rows(functional.linear(x, self.weight, self.bias).relu(), x)
 
@@ -176,6 +177,5 @@ class _AutoencoderDecoder(Map):
         self.literal = literal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Dz + d for rows z, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
         y = functional.linear(x, self.weight, self.bias)
         return y.relu() if self.literal else y

@@ -40,8 +40,9 @@ class RandomDirection(DirectionRemoval):
         self.seed = seed
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw a unit direction `(d,)` uniformly at random by `seed`, and store it. Of the data, only the number of
-        dimensions is used.
+        """Draw a unit direction `(d,)` uniformly at random by `seed`, and store it.
+
+        Of the data, only the number of dimensions is used.
         """
         # Normal entries, because they have no preferred direction; uniform entries favour the diagonals of the cube.
         direction = np.random.default_rng(self.seed).standard_normal(dimensions_of(data))
@@ -76,13 +77,17 @@ class MeanCentering(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the mean of the rows in float64, and store it as float32. Rows are not normalized first."""
+        """Compute the mean of the rows in float64, and store it as float32.
+
+        Rows are not normalized first.
+        """
         moments = moments_of(data)
         self.mean = torch.from_numpy(moments.mean).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x − μ for rows x, `(n, d)` to `(n, d)`. Zero rows, and outputs that are only rounding error, become
-        zero.
+        """Return x − μ for rows x, `(n, d)` to `(n, d)`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
         """
         return drop_rounding_residue(x - self.mean, x)
 
@@ -133,24 +138,22 @@ class R1(Transform):
         return norms_of(self.mean)[0]
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the inputs unchanged, because subtracting the mean keeps the
-        dimensions.
-        """
+        """Return the signature (dimensions, rank) of the inputs, because subtracting the mean keeps the dimensions."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the mean of the rows and the norm it would have by chance (its noise floor), and store both. Rows are
-        L2-normalized first, but moments are taken as they are.
+        """Compute the mean of the rows and the norm it would have by chance (its noise floor), and store both.
 
-        Computed in float64, stored in float32.
+        Rows are L2-normalized first, but moments are taken as they are. Computed in float64, stored in float32.
         """
         moments = data if isinstance(data, Moments) else unit_moments(data)
         self.mean = torch.from_numpy(moments.mean).float()
         self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return rows normalized, minus the mean, and normalized again if `renormalize`, `(n, d)` to `(n, d)`. Zero
-        rows, and outputs that are only rounding error, become zero.
+        """Return rows normalized, minus the mean, and normalized again if `renormalize`, `(n, d)` to `(n, d)`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
         """
         # μ was measured on unit rows, so it is subtracted from unit rows.
         unit = unit_rows(x)

@@ -157,8 +157,9 @@ class Flow(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the flow by maximum likelihood on the vectors, and set its buffers and `training_log`. The training
-        starts from values that standardize the first batch.
+        """Train the flow by maximum likelihood on the vectors, and set its buffers and `training_log`.
+
+        The training starts from values that standardize the first batch.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, the training diverges before the first finite
@@ -190,13 +191,13 @@ class Flow(Transform):
         self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
     def _set_buffers(self, tensors: dict[str, Tensor]) -> None:
-        """Assign tensors to the buffers of the same names."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Set the buffers to the values with which training starts: random orthogonal mixings, couplings that change
-        nothing, and actnorms that standardize the batch.
+        """Set the buffers to the values with which training starts.
+
+        They are random orthogonal mixings, couplings that change nothing, and actnorms that standardize the batch.
         """
         d, blocks = batch.shape[1], self.blocks
         half, second_half, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
@@ -223,8 +224,9 @@ class Flow(Transform):
             x, _ = self._apply_block(block, x)
 
     def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply one block of the flow to rows x `(n, d)`. Return its outputs `(n, d)`, and the log-scales of its
-        coupling `(n, ⌈d/2⌉)`.
+        """Apply one block of the flow to rows x `(n, d)`.
+
+        Returns the outputs `(n, d)`, and the log-scales of the block's coupling `(n, ⌈d/2⌉)`.
         """
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
@@ -234,8 +236,10 @@ class Flow(Transform):
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 
     def coupling(self, block: int, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute how a block changes the second half of each row from the row's first half `(n, ⌊d/2⌋)`. Return the
-        log-scale `(n, ⌈d/2⌉)` and the shift `(n, ⌈d/2⌉)`.
+        """Compute how a block changes the second half of each row from the row's first half `(n, ⌊d/2⌋)`.
+
+        Returns:
+            The log-scale `(n, ⌈d/2⌉)` and the shift `(n, ⌈d/2⌉)`.
         """
         hidden = functional.linear(first, self.hidden_weight[block], self.hidden_bias[block]).relu()
         raw, shift = functional.linear(hidden, self.coupling_weight[block], self.coupling_bias[block]).chunk(2, dim=-1)
@@ -249,7 +253,7 @@ class Flow(Transform):
         # One by one: with several threads torch factors the matrices of a batch at the same time, which MKL's LU is not
         # made for; it then gives wrong pivots or never ends (pytorch issues 141358 and 142815).
         mixing_volume = torch.stack([torch.linalg.slogdet(mixing)[1] for mixing in self.mixing]).sum()
-        # Actnorm and mixing have the same Jacobian for every row; only that of a coupling depends on the row.
+        # Actnorm and mixing have the same Jacobian for every row; only a coupling's depends on the row.
         z, volume = x, self.log_scale.sum() + mixing_volume
         for block in range(self.blocks):
             z, log_scale = self._apply_block(block, z)
@@ -259,8 +263,10 @@ class Flow(Transform):
         return densities
 
     def log_likelihood(self, rows: Any) -> Any:
-        """Return the natural log of the density that the flow gives each row, `(n, d)` to `(n,)`, without gradients. It
-        is a tensor for a tensor, else a NumPy array.
+        """Return the natural log of the density that the flow gives each row, `(n, d)` to `(n,)`, without gradients.
+
+        Returns:
+            A tensor for a tensor, else a NumPy array.
 
         Raises:
             NotFittedError: before `fit`.
@@ -276,8 +282,9 @@ class Flow(Transform):
         return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows x to z by all blocks of the flow in order, `(n, d)` to `(n, d)`. Rows of x that are zero become
-        zero.
+        """Map rows x to z by all blocks of the flow in order, `(n, d)` to `(n, d)`.
+
+        Rows of x that are zero become zero.
         """
         z = x
         for block in range(self.blocks):
@@ -316,7 +323,6 @@ class _InverseFlow(Map):
         self.register_buffer("unmixing", inverses)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map outputs of the flow back to the inputs that it maps to them, `(n, d)` to `(n, d)`."""
         for block in reversed(range(self.flow.blocks)):
             first, second = _split_halves(x)
             # A coupling leaves the first half unchanged, so its log-scale and shift can be computed from the outputs.
@@ -338,5 +344,4 @@ class _LogDensity(Map):
         self.flow = flow
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return log p(x) of each row x under the flow, `(n, d)` to `(n,)`."""
         return self.flow.log_densities(x)

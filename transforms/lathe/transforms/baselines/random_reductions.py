@@ -11,10 +11,10 @@ from lathe.transforms.vectors import Vectors
 
 
 class RandomProjection(Linear):
-    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`. Squared norms are kept on average.
+    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`.
 
-    Johnson and Lindenstrauss (1984). The GeoPres paper's baseline draws from N(0, 1) and does not scale, so its
-    positional loss cannot be compared with the loss of this projection.
+    Squared norms are kept on average: Johnson and Lindenstrauss (1984). The GeoPres paper's baseline draws from N(0, 1)
+    and does not scale, so its positional loss cannot be compared with the loss of this projection.
 
     Example:
         >>> import numpy as np
@@ -47,8 +47,9 @@ class RandomProjection(Linear):
         return 0
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw the weight `(k, d)` from N(0, 1/k) by `seed`, and store it. Of the data, only the number of dimensions
-        is used.
+        """Draw the weight `(k, d)` from N(0, 1/k) by `seed`, and store it.
+
+        Of the data, only the number of dimensions is used.
         """
         # Drawn by NumPy, because torch's generators give other numbers on each kind of device.
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, dimensions_of(data)))
@@ -75,15 +76,16 @@ class RandomSelection(FittedSelection):
         self.seed = seed
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw k distinct column positions at random by `seed`, and store them in ascending order. Of the data, only
-        the number of dimensions is used.
+        """Draw k distinct column positions at random by `seed`, and store them in ascending order.
+
+        Of the data, only the number of dimensions is used.
         """
         width = dimensions_of(data)
         positions = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
         self.columns, self.width = torch.from_numpy(np.sort(positions)), torch.tensor(width)
 
     def primitives(self) -> list[Map]:
-        """Return a list of one `Selection`, that of the drawn columns."""
+        """Return a list of one `Selection`, which selects the drawn columns."""
         return [Selection(self.dimensions, self.columns, int(self.width))]
 
     @property
