@@ -34,8 +34,9 @@ class OutsideError(OSError):
 
 
 def open_beneath(root: Path, name: str) -> BufferedReader:
-    """Open the regular file `root/name`, and return a stream that reads its bytes. Links on the way are followed,
-    unless one leads out of `root`.
+    """Open the regular file `root/name` for reading bytes.
+
+    Links on the way are followed, unless one leads out of `root`.
 
     Args:
         root: the folder; it may be a link.
@@ -50,8 +51,9 @@ def open_beneath(root: Path, name: str) -> BufferedReader:
 
 
 def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
-    """Read the regular file `root/name`, and return its bytes. Links on the way are followed, unless one leads out of
-    `root`.
+    """Read the regular file `root/name`, and return its bytes.
+
+    Links on the way are followed, unless one leads out of `root`.
 
     Raises:
         OSError: what `open_beneath` raises; also for a file of more than `max_bytes`, where None allows any number.
@@ -61,10 +63,12 @@ def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
 
 
 def list_beneath(root: Path, name: str) -> list[str] | None:
-    """List all regular files in the folder `root/name` and its subfolders. Return their sorted paths relative to
-    `root`, or None if `root/name` is no folder.
+    """List all regular files in the folder `root/name` and its subfolders.
 
     Links to files are listed, links to folders are not entered, and broken links are left out.
+
+    Returns:
+        The sorted paths relative to `root`, or None if `root/name` is not a folder.
 
     Raises:
         OutsideError: if the name, or a link among the files, leads out of `root`.
@@ -87,10 +91,10 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
 
 @contextmanager
 def _open_descriptor(root: Path, name: str) -> Iterator[int]:
-    """Context manager that opens the file or folder `root/name`, yields its file descriptor, and closes it after the
-    block. Links are followed one part of the path at a time, and never out of `root`.
+    """Context manager that opens the file or folder `root/name`, and yields its file descriptor.
 
-    It raises what `open_beneath` raises.
+    The descriptor is closed after the block. Links are followed one part of the path at a time, and never out of
+    `root`. The errors are as in `open_beneath`.
     """
     folders = [os.open(root, FOLDER)]
     parts, links = list(reversed(PurePosixPath(name).parts)), 0
@@ -129,8 +133,9 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
 
 
 def _read_link_target(part: str, folder: int, error: OSError) -> PurePosixPath:
-    """Return the path that a symbolic link points to. If `part` turns out to be no link, raise `error`, with which
-    opening it failed.
+    """Return the path that a symbolic link points to.
+
+    If `part` turns out not to be a link, `error` is raised, with which opening it failed.
 
     Args:
         part: name of the link.
@@ -147,8 +152,9 @@ def _read_link_target(part: str, folder: int, error: OSError) -> PurePosixPath:
 
 
 def _make_relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
-    """Return the absolute path `target` relative to `root`. `root` may be spelled with links or with its links
-    resolved.
+    """Return the absolute path `target` relative to `root`.
+
+    `root` may be spelled with links or with its links resolved.
 
     Raises:
         OutsideError: if it is not below `root`; names `name`.
@@ -161,8 +167,9 @@ def _make_relative_to_root(root: Path, target: PurePosixPath, name: str) -> Pure
 
 
 def _leads_to_file(root: Path, name: str) -> bool:
-    """Return whether `root/name`, with links followed, is a regular file that can be opened. Return False for a broken
-    link.
+    """Return whether `root/name`, with links followed, is a regular file that can be opened.
+
+    False for a broken link.
 
     Raises:
         OutsideError: if it is outside `root`.
@@ -179,5 +186,5 @@ def _leads_to_file(root: Path, name: str) -> bool:
 
 
 def _raise(error: OSError) -> None:
-    """Raise `error`. Passed to `os.fwalk`, which otherwise ignores folders that it cannot read."""
+    """Raise `error`: passed to `os.fwalk`, which otherwise ignores folders that it cannot read."""
     raise error

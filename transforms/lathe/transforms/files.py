@@ -27,8 +27,9 @@ NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 def permissions_in(folder: Path) -> int:
-    """Return the mode bits for a new subfolder of `folder`: 0o700 for the owner, and for group and others the bits of
-    `folder`.
+    """Return the mode bits for a new subfolder of `folder`.
+
+    They are 0o700 for the owner, and the bits of `folder` for group and others.
     """
     return PRIVATE_FOLDER | (folder.stat().st_mode & 0o077)
 
@@ -46,8 +47,9 @@ def expand_home(path: str | Path) -> Path:
 
 
 def create_file(path: Path, private: bool = False) -> BufferedRandom:
-    """Create an empty file, and return it open for reading and writing bytes. A file or link that is there already is
-    deleted first, but not what the link points to.
+    """Create an empty file, and return it open for reading and writing bytes.
+
+    A file or link that is there already is deleted first, but not what the link points to.
 
     Args:
         path: path of the file.
@@ -64,8 +66,9 @@ def create_file(path: Path, private: bool = False) -> BufferedRandom:
 
 
 def continue_file(path: Path, append: bool = False) -> BufferedRandom:
-    """Open a file for reading and writing bytes, keep its content, and return it. Create the file if it is missing, and
-    refuse a link.
+    """Open a file for reading and writing bytes, and keep its content.
+
+    The file is created if it is missing, and a link is refused.
 
     Args:
         path: path of the file.
@@ -86,15 +89,16 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
 
 
 def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file, following links, and return its bytes. A pipe or a device is refused at once instead of
-    waited for.
+    """Read a regular file, following links, and return its bytes.
+
+    A pipe or a device is refused at once instead of waited for.
 
     Args:
         path: path of the file.
         max_bytes: maximum bytes of the file; None for any number.
 
     Raises:
-        OSError: if it cannot be read, is no regular file, or is larger.
+        OSError: if it cannot be read, is not a regular file, or is larger.
     """
     descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
     try:
@@ -105,15 +109,16 @@ def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def open_plain(descriptor: int, name: str) -> BufferedReader:
-    """Check that a file descriptor is open on a regular file, and return a stream that reads its bytes. The stream has
-    a duplicate of the descriptor, so that both are closed separately.
+    """Check that a file descriptor is open on a regular file, and return a stream that reads its bytes.
+
+    The stream has a duplicate of the descriptor, so that both are closed separately.
 
     Args:
         descriptor: descriptor that is open for reading.
         name: name of the file, for the error.
 
     Raises:
-        OSError: for a folder, a pipe, a device or anything else that is no regular file.
+        OSError: for a folder, a pipe, a device or anything else that is not a regular file.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
@@ -124,8 +129,9 @@ def open_plain(descriptor: int, name: str) -> BufferedReader:
 
 
 def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
-    """Read an open file from its position to its end, and return the bytes. `max_bytes` is the largest number allowed,
-    or None for any.
+    """Read an open file from its position to its end, and return the bytes.
+
+    `max_bytes` is the largest number allowed, or None for any.
 
     Raises:
         OSError: if there are more than `max_bytes`.
@@ -139,8 +145,9 @@ def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
 
 
 def make_folder(path: Path, private: bool = False) -> None:
-    """Create a folder and its missing parents. A folder that exists already stays as it is, but a link or a file in its
-    place is refused.
+    """Create a folder and its missing parents.
+
+    A folder that exists already stays as it is, but a link or a file in its place is refused.
 
     Args:
         path: path of the folder.
@@ -160,16 +167,19 @@ def make_folder(path: Path, private: bool = False) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Create a folder and its missing parents, unless the path is a folder already. A link to a folder counts as one,
-    whereas `make_folder` refuses it.
+    """Create a folder and its missing parents, unless the path is a folder already.
+
+    A link to a folder counts as one, whereas `make_folder` refuses it.
     """
     if not path.is_dir():
         make_folder(path)
 
 
 def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write bytes to a new file, and fsync it. A file or link that is there already is deleted first, so a crash can
-    lose the old content before the new one is written.
+    """Write bytes to a new file, and fsync it.
+
+    A file or link that is there already is deleted first, so a crash can lose the old content before the new one is
+    written.
     """
     with create_file(path, private) as file:
         file.write(payload)
@@ -178,11 +188,10 @@ def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Replace the content of a file by the given bytes, atomically: readers see either the old or the new content, even
-    after a crash.
+    """Replace the content of a file by the given bytes, atomically.
 
-    The bytes are written to `.<name>` beside the file and fsynced. That file is then renamed, or deleted after an
-    error.
+    Readers see either the old or the new content, even after a crash. The bytes are written to `.<name>` in the same
+    folder and fsynced. That file is then renamed, or deleted after an error.
     """
     staging = path.with_name(f".{path.name}")
     try:
@@ -195,14 +204,18 @@ def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def read_pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the rest of an open file as pieces of `PIECE_BYTES` bytes. The last piece may be shorter."""
+    """Yield the rest of an open file as pieces of `PIECE_BYTES` bytes.
+
+    The last piece may be shorter.
+    """
     while piece := file.read(PIECE_BYTES):
         yield piece
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> str:
-    """Write pieces of bytes to a new file, fsync it, and return the SHA-256 of the content in hexadecimal. A file or
-    link that is there already is deleted first.
+    """Write pieces of bytes to a new file, fsync it, and return the SHA-256 of the content in hexadecimal.
+
+    A file or link that is there already is deleted first.
     """
     hashed = hashlib.sha256()
     with create_file(path) as file:
@@ -228,10 +241,12 @@ MAX_DEPTH = 64
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON text, and return its value. Text that other JSON parsers may read differently is refused.
+    """Parse JSON text.
+
+    Text that other JSON parsers may read differently is refused.
 
     Raises:
-        ValueError: if it is no JSON, nested more than `MAX_DEPTH` deep, or holds integers of more than 64 bits or lone
+        ValueError: if it is not JSON, nested more than `MAX_DEPTH` deep, or holds integers of more than 64 bits or lone
             surrogates.
     """
     try:
@@ -243,10 +258,12 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def parse_json_object(content: bytes | str) -> dict[str, Any]:
-    """Parse JSON text that holds an object, and return it as a dict. The checks of `parse_json` apply.
+    """Parse JSON text that holds an object, and return it as a dict.
+
+    The checks of `parse_json` apply.
 
     Raises:
-        ValueError: also if it is no object.
+        ValueError: also if it is not an object.
     """
     parsed = parse_json(content)
     if not isinstance(parsed, dict):
@@ -255,18 +272,22 @@ def parse_json_object(content: bytes | str) -> dict[str, Any]:
 
 
 def read_json_file(path: Path) -> Any:
-    """Read a regular file that holds JSON text, and return the parsed value. The checks of `parse_json` apply.
+    """Read a regular file that holds JSON text, and return the parsed value.
+
+    The checks of `parse_json` apply.
 
     Raises:
-        OSError: if it cannot be read, or is no regular file.
-        ValueError: if it is no such JSON.
+        OSError: if it cannot be read, or is not a regular file.
+        ValueError: if it is not such JSON.
     """
     return parse_json(read_plain_file(path))
 
 
 def _check_portable(value: Any, depth: int = 0) -> None:
-    """Check that other JSON parsers would read a parsed value alike: it has no deep nesting, no long integers and no
-    lone surrogates. `depth` is the nesting depth of the value within the document.
+    """Check that other JSON parsers would read a parsed value alike.
+
+    It has no deep nesting, no long integers and no lone surrogates. `depth` is the nesting depth of the value within
+    the document.
 
     Raises:
         ValueError: if it has one of these, in a value or in an object's key.

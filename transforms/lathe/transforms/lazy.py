@@ -11,10 +11,10 @@ PackageHooks = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def load_lazily(package: str, init_file: str) -> PackageHooks:
-    """Return the `__getattr__`, `__dir__` and `__all__`, in this order, that make a package import its names on first
-    access.
+    """Return the `__getattr__`, `__dir__` and `__all__` that make a package import its names on first access.
 
-    The names and their modules are read from the type stub beside `__init__.py`, which type checkers read too.
+    They are returned in this order. The names and their modules are read from the type stub next to `__init__.py`,
+    which type checkers read too.
 
     Args:
         package: the package's `__name__`.
@@ -30,11 +30,6 @@ def load_lazily(package: str, init_file: str) -> PackageHooks:
     names = sorted(modules)
 
     def import_name(name: str) -> Any:
-        """Import a name of the stub and return its object.
-
-        Raises:
-            AttributeError: for other names.
-        """
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(modules[name], package), name)

@@ -16,10 +16,13 @@ _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an open .npy file. Return the array's shape, whether it is in Fortran order, and its dtype.
+    """Read the header of an open .npy file.
 
-    The file is then at its first value. Formats 1.0 and 2.0 are read, as NumPy writes them for numbers. What is no such
-    header raises errors of many kinds.
+    The file is then at its first value. Formats 1.0 and 2.0 are read, as NumPy writes them for numbers. Content that is
+    not such a header raises errors of many kinds.
+
+    Returns:
+        The array's shape, whether it is in Fortran order, and its dtype.
     """
     version = np.lib.format.read_magic(file)
     with _parsing:
@@ -29,7 +32,7 @@ def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
 def open_npy(path: str | PathLike[str]) -> NDArray[Any]:
     """Open a .npy file and return its array as a read-only memmap.
 
-    NumPy raises errors of many kinds if the file is no .npy file.
+    NumPy raises errors of many kinds if the file is not a .npy file.
     """
     with _parsing:
         return np.lib.format.open_memmap(path, mode="r")

@@ -18,8 +18,9 @@ MIN_ROWS = 64
 
 @cache
 def prefers_onednn() -> bool:
-    """Return whether float32 matrix products are faster by oneDNN than by MKL here: on AMD's processors, if this build
-    of PyTorch has oneDNN.
+    """Return whether float32 matrix products are faster by oneDNN than by MKL here.
+
+    They are on AMD's processors, if this build of PyTorch has oneDNN.
     """
     return is_amd() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 

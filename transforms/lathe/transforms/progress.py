@@ -7,11 +7,12 @@ Progress = Callable[[float, str], None]
 
 
 def no_progress(_fraction: float, _message: str) -> None:
-    """Ignore progress. This is the callback of callers that give none."""
+    """Ignore progress, as the callback of callers that give none."""
 
 
 def part_of(on_progress: Progress, start: float, end: float) -> Progress:
     """Return a progress callback for one part of the work, which passes its progress on to the callback for the whole.
+
     Progress 0 of the part becomes `start` of the whole, and progress 1 becomes `end`.
 
     Args:

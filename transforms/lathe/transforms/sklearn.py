@@ -56,12 +56,14 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.dimensions = dimensions
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Fit the chain of transforms to rows `(n, d)`, and return the estimator itself. `y` is ignored.
+        """Fit the chain of transforms to rows `(n, d)`, and return the estimator itself.
+
+        `y` is ignored.
 
         Raises:
             StepError: for steps that cannot be parsed, do not fit the dimensions, or learn from pairs.
             InputError: for rows that cannot be fitted on.
-            ValueError: for rows that are no finite numbers `(n, d)`, with n and d of at least 2.
+            ValueError: for rows that are not finite numbers `(n, d)`, with n and d of at least 2.
         """
         # A direction to remove or keep takes two dimensions and two rows that differ.
         limits = {"ensure_min_samples": 2, "ensure_min_features": 2}
@@ -80,12 +82,13 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803
-        """Transform rows `(n, d)` by the fitted chain, and return float32 rows `(n, k)`. Byte codes are decoded to
-        floats.
+        """Transform rows `(n, d)` by the fitted chain, and return float32 rows `(n, k)`.
+
+        Byte codes are decoded to floats.
 
         Raises:
             sklearn.exceptions.NotFittedError: before `fit`.
-            ValueError: for rows that are no finite numbers, or of other dimensions than fitted on.
+            ValueError: for rows that are not finite numbers, or of other dimensions than fitted on.
         """
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])

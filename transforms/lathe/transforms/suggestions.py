@@ -23,8 +23,9 @@ def find_similar(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return advice for an error message about an unknown name: "did you mean X?" if a known name X is alike, else
-    "there are A, B, C" with all known names.
+    """Return advice for an error message about an unknown name.
+
+    The advice is "did you mean X?" if a known name X is alike, else "there are A, B, C" with all known names.
     """
     names = list(known)
     similar = find_similar(name, names)

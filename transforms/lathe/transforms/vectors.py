@@ -32,7 +32,9 @@ class Vectors(Protocol):
 
 
 def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]:
-    """Yield the rows of vectors `(n, d)`, in order, as NumPy blocks of `rows` rows. The last block may be shorter.
+    """Yield the rows of vectors `(n, d)`, in order, as NumPy blocks of `rows` rows.
+
+    The last block may be shorter.
 
     Raises:
         InputError: if the vectors are not a 2-D array of floats.
@@ -43,8 +45,9 @@ def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]
 
 
 def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
-    """Yield the rows of vectors `(n, d)`, in order, as NumPy blocks of up to `BLOCK_ROWS` rows. Each block is checked
-    for NaN and inf before it is yielded.
+    """Yield the rows of vectors `(n, d)`, in order, as NumPy blocks of up to `BLOCK_ROWS` rows.
+
+    Each block is checked for NaN and inf before it is yielded.
 
     Raises:
         InputError: with the number of the first row that holds NaN or inf.
@@ -57,8 +60,9 @@ def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
 
 
 def as_vectors(vectors: Any) -> Vectors:
-    """Return a list or tuple of rows as a NumPy array. Anything else, such as an array or a memmap, is returned
-    unchanged.
+    """Return a list or tuple of rows as a NumPy array.
+
+    Anything else, such as an array or a memmap, is returned unchanged.
 
     Raises:
         InputError: if the lists hold no numbers, or differ in length.
@@ -68,7 +72,11 @@ def as_vectors(vectors: Any) -> Vectors:
 
 
 def require_matrix(vectors: Vectors) -> None:
-    """Check that `vectors` has a shape `(n, d)` with d ≥ 1. Raise `InputError` otherwise."""
+    """Check that `vectors` has a shape `(n, d)` with d ≥ 1.
+
+    Raises:
+        InputError: if it has another shape, or none.
+    """
     declared = getattr(vectors, "shape", None)
     if declared is None:
         raise InputError(f"vectors must be an array or a tensor (n, d), got {type(vectors).__name__}")
@@ -78,11 +86,14 @@ def require_matrix(vectors: Vectors) -> None:
 
 
 def require_finite(block: FloatArray, first_row: int = 0) -> None:
-    """Check that a block of rows `(n, d)` holds no NaN or inf. Raise `InputError` with the number of the first row that
-    does, where the block's first row has the number `first_row`.
+    """Check that a block of rows `(n, d)` holds no NaN or inf.
 
     A sum is finite only if all its terms are, so one cheap pass suffices in the ordinary case; rows are searched only
     if the sum is not finite (which an overflow can cause too).
+
+    Raises:
+        InputError: with the number of the first row that holds NaN or inf, where the block's first row has the number
+            `first_row`.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         if np.isfinite(block.sum(dtype=np.float64)):
@@ -93,10 +104,10 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """Return an array, a tensor or nested lists as a contiguous NumPy array of floats in native byte order. The numbers
-    are copied only if needed.
+    """Return an array, a tensor or nested lists as a contiguous NumPy array of floats in native byte order.
 
-    Float dtypes are kept, except that bfloat16, integers and bools become float32.
+    The numbers are copied only if needed. Float dtypes are kept, except that bfloat16, integers and bools become
+    float32.
 
     Raises:
         InputError: if the values are not real numbers, or rows differ in length.
@@ -121,8 +132,9 @@ def as_numpy(block: Any) -> FloatArray:
 
 
 def as_tensor(rows: Any, like: Tensor) -> Tensor:
-    """Return rows as a contiguous, aligned tensor with the dtype and device of `like`. The numbers are copied only if
-    needed.
+    """Return rows as a contiguous, aligned tensor with the dtype and device of `like`.
+
+    The numbers are copied only if needed.
     """
     if isinstance(rows, Tensor):
         return standardize_layout(rows.to(dtype=like.dtype, device=like.device))
@@ -142,8 +154,8 @@ def standardize_layout(tensor: Tensor) -> Tensor:
     """Return the tensor itself if it is contiguous and 64-byte aligned, else a copy that is.
 
     Equal numbers give bit-equal products only in equal layout. Matrix kernels are chosen by strides, and MKL sums small
-    products in another order where an address is no multiple of 16 bytes (1e-5 apart at 384 dimensions on an AMD EPYC).
-    `Tensor.contiguous` looks at neither the address nor the strides of dimensions of size 1.
+    products in another order where an address is not a multiple of 16 bytes (1e-5 apart at 384 dimensions on an AMD
+    EPYC). `Tensor.contiguous` looks at neither the address nor the strides of dimensions of size 1.
     """
     strides, stride = [], 1
     for size in reversed(tensor.shape):
