@@ -97,7 +97,7 @@ class FitDistribution:
         if retained_subspace is not None:
             outside = float(retained_subspace.energy_outside(standardized).sum()) / energy if energy else 0.0
 
-        # Hazen's percentiles of −x mirror those of x: each score stands at the middle of its own share.
+        # Hazen's percentiles of −x mirror the percentiles of x: each score stands at the middle of its own share.
         percentiles = np.quantile(scores, LEVELS, method="hazen").astype(np.float32)
         return cls(rows.shape[0], len(heldout), gaussian, percentiles, (low, high), outside)
 

@@ -6,7 +6,7 @@ name/
 ├── chain.safetensors   the fitted tensors, named <step>.<buffer>
 └── reference.safetensors   perhaps the distribution of the fitted rows, see fit_distribution
 
-The folder is written under a temporary name beside its final one, fsynced, and renamed: it exists
+The folder is written under a temporary name next to its final one, fsynced, and renamed: it exists
 completely or not at all. Nothing in it is ever executed.
 """
 

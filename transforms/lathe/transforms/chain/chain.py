@@ -651,7 +651,7 @@ class Chain(nn.Module):
         """
         chain = cls(build_steps(steps), normalize)
         for index, step in enumerate(chain.transforms):
-            # The dot keeps the tensors of step 1 apart from those of step 10.
+            # The dot keeps the tensors of steps 1 and 10 apart.
             prefix = f"{index}."
             assert isinstance(step, Transform)
             step.restore({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})

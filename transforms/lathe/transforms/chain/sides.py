@@ -155,7 +155,6 @@ class _ChainMap(Map):
         return self.chain.buffers(recurse)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) that inputs have after all steps of the chain."""
         for step in self.chain.transforms:
             inputs = step.infer_signature(inputs, refit=True)
         return inputs
@@ -170,7 +169,6 @@ class _ChainMap(Map):
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps of all steps, in order, or an empty list without steps."""
         return [part for step in self.chain.transforms for part in step.primitives()]
 
 

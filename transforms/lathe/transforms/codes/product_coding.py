@@ -209,14 +209,9 @@ class _ProductDecoder(CodeDecoder):
         self.register_buffer("centroids", centroids)
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:
-        """Look up the quantized value of every coordinate in codes `(n, bytes)`.
-
-        The values are in standard deviations, `(m, n)`: one row for each coordinate.
-        """
         return self.centroids.gather(1, codes.T[self.layout[1]].long())
 
     def build_level_table(self) -> Tensor:
-        """Return the value of every coordinate for each of the 256 values of the byte that holds it, `(m, 256)`."""
         return self.centroids
 
 

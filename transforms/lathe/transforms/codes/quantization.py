@@ -185,7 +185,6 @@ class _Int8Decoder(Map):
         self.register_buffer("zero_point", zero_point)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (code − zero point) · scale for int8 codes, `(n, k)` to `(n, k)`."""
         return (x - self.zero_point) * self.scale
 
 

@@ -659,7 +659,6 @@ class _QueryMap(Map):
         self.register_buffer("weight", torch.cat([decoder, mean.unsqueeze(0)]) if decoder.numel() else decoder)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the coordinates of queries and, as last column, ⟨q, μ⟩, `(a, d)` to `(a, m + 1)`."""
         return functional.linear(x, self.weight)
 
 

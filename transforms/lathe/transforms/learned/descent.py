@@ -325,7 +325,6 @@ def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str
 def _collect_state(
     parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, log: TrainingLog
 ) -> dict[str, Tensor]:
-    """Return the state of a training as tensors by name: parameters, best parameters, AdamW's averages and the log."""
     tensors = {
         "steps": torch.tensor(log.steps),
         "loss": torch.tensor(log.loss, dtype=torch.float64),
@@ -346,7 +345,6 @@ def _restore_state(
     optimizer: torch.optim.Optimizer,
     log: TrainingLog,
 ) -> None:
-    """Set the state of a training from a checkpoint's tensors by name, in place."""
     log.steps, log.loss = int(stored["steps"]), float(stored["loss"])
     log.heldout_losses = stored["heldout_losses"].tolist()
     log.stopped_early = bool(stored["stopped_early"])
