@@ -1,4 +1,7 @@
-"""What a training by gradient descent has next to its map: hyperparameters, a training log, and checkpoints."""
+"""What a training by gradient descent has next to its map: hyperparameters, a training log, and checkpoints.
+
+Checkpoints are training states saved on disk, from which a killed fit is resumed.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace

@@ -28,7 +28,7 @@ from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
 
 @dataclass(frozen=True)
 class FitContext:
-    """What `fit` passes to `Transform.learn` besides the data: a progress callback, a checkpoint, queries and pairs.
+    """What `fit` passes to `Transform.learn` next to the data: a progress callback, a checkpoint, queries and pairs.
 
     Attributes:
         report: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.

@@ -25,7 +25,10 @@ ParameterRule = Callable[[Any], str | None]
 
 
 def _rule(allowed: str, accepts: Callable[[Any], bool]) -> ParameterRule:
-    """Return the rule that allows what `accepts` returns True for; `allowed` describes it in error messages."""
+    """Return the rule that allows what `accepts` returns True for.
+
+    `allowed` describes the allowed values in error messages.
+    """
     return lambda value: None if accepts(value) else allowed
 
 

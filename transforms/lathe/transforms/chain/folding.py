@@ -104,7 +104,7 @@ class FittedChain(Protocol):
         """Map rows `(n, d)` as queries or as documents, and return floats or codes `(n, k)`."""
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode codes to floats; floats are returned unchanged."""
+        """Decode codes to floats, and return floats unchanged."""
 
 
 class EncoderModule(nn.Module):

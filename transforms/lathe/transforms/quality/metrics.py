@@ -74,10 +74,11 @@ def pearson_compat(before: FloatArray, after: FloatArray) -> float:
 def recall_at_k(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> float:
-    """Return the mean share of a row's k nearest neighbours by cosine that are among its k nearest after a reduction.
+    """Return recall@k of a reduction: the mean share of a row's k nearest neighbours that are found after it.
 
-    A row is not its own neighbour. With `oversampling`, the share of neighbours among the k·oversampling nearest after
-    the reduction: the recall of a search that rescores these candidates by the original cosines. With `compat`, as
+    They are the k nearest by cosine before the reduction, and found if they are among the k nearest after it. A row is
+    not its own neighbour. With `oversampling`, the share of neighbours among the k·oversampling nearest after the
+    reduction: the recall of a search that rescores these candidates by the original cosines. With `compat`, as
     ann-benchmarks counts: a rescored result is right if its cosine is at most 1e-3 below the cosine of the k-th
     neighbour, so that ties and near-ties do not count as errors.
 
