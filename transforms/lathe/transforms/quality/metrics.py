@@ -272,10 +272,11 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the IsoScore: 0 if all variance is in one direction, 1 if it is equal in all.
+    """Return the IsoScore of rows, from their moments.
 
-    IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F of the covariance C, so that no
-    eigenvalues are needed. It is 0 for fewer than 2 dimensions, or without variance.
+    It is 0 if all variance is in one direction, 1 if it is equal in all, and 0 for fewer than 2 dimensions, or without
+    variance. IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F of the covariance C, so
+    that no eigenvalues are needed.
 
     Example:
         >>> import numpy as np
