@@ -35,6 +35,7 @@ from lathe.training.advice.places.forms import MAX_FIT_ROWS, FormSearch, StoredF
 from lathe.training.advice.places.recall import find_nearest
 from lathe.training.advice.request import AdviceRequest, PlaceName
 from lathe.training.advice.sample import build_vector_sample
+from lathe.training.fitting.requests import RowSource
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.progress import no_progress
@@ -91,12 +92,17 @@ def load_workload(path: Path, seed: int = 0) -> Workload:
     return Workload(rows, queries, np.argsort(-(queries @ rows.T), axis=1)[:, :K])
 
 
+def request_advice(place: PlaceName, rows: int) -> AdviceRequest:
+    """Return a request of advice for so many rows of vectors in a place."""
+    return AdviceRequest(source=RowSource(path="vectors.npy"), place=place, rows=rows)
+
+
 def decide_from_sample(workload: Workload, place: PlaceName) -> PlaceDecision:
     """Return the decision for all rows, from a sample of them."""
     count = min(SAMPLED, max(len(workload.rows) // 4, MIN_SAMPLED))
     sampled = workload.rows[:count]
     sample = build_vector_sample(RowSample([], sampled, len(workload.rows), 0, 0.0), sampled)
-    return decide(AdviceRequest(source="vectors.npy", place=place, rows=len(workload.rows)), sample, no_progress)
+    return decide(request_advice(place, len(workload.rows)), sample, no_progress)
 
 
 def measure_engine(workload: Workload, option: Option, place: PlaceName) -> dict[str, Any]:
@@ -288,7 +294,7 @@ def forecast(vectors: Vectors, rows: int, samples: Sequence[int]) -> list[dict[s
         sampled = np.concatenate([queries, base[:count]])
         sample = replace(build_vector_sample(RowSample([], sampled, rows, 0, 0.0), sampled), heldout=queries)
         decision = decide(
-            AdviceRequest(source="vectors.npy", place="qdrant", rows=rows),
+            request_advice("qdrant", rows),
             replace(sample, fit=base[:count]),
             no_progress,
         )
