@@ -9,7 +9,8 @@ from lathe.training.encoder.encoder import Encoding
 from lathe.training.encoder.spec import UpstreamSpec
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import QueryPair
-from lathe.training.migration.decision import Cost, Migration, decide_migration
+from lathe.training.migration import decision
+from lathe.training.migration.decision import Cost, Migration, certify_recommended, decide_migration
 from lathe.training.migration.request import MigrateRequest
 from lathe.transforms.progress import no_progress
 from tests.training.conftest import HashingEncoder
@@ -109,6 +110,24 @@ def test_all_choices_are_measured_in_codes_where_vectors_are_stored_as_codes(dec
     assert all(found.scores[name].mean() < floats.scores[name].mean() for name in found.scores)
 
 
+def test_the_chain_that_was_measured_is_the_one_that_is_certified(decide, tmp_path, monkeypatch):
+    monkeypatch.setattr(decision, "list_built_in_corpora", lambda _: {})
+    present, new = NoisyEncoder("old", 2), NoisyEncoder("new", 0.2, turn=1, width=24)
+    present.turn[:, 6:] = 0  # so that no bridge is as good
+    found = decide(present, new, bytes=6)
+    assert found.recommended == "encode again" and found.chain_name == "new-6"
+    request = MigrateRequest(to="new", source={"path": str(tmp_path / "documents.txt")}, bytes=6)
+    fitted = certify_recommended(found, request, new, tmp_path, "lathe migrate", no_progress)
+    assert fitted.chain is found.chains["encode again"]
+    after = fitted.certificate["relevance"]["ndcg_at_10"]["after"]
+    assert 100 * after == pytest.approx(found.scores["encode again"].mean(), abs=1e-6)
+    assert fitted.certificate["bytes_per_vector"]["after"] == 6
+    assert (fitted.certificate["n_fit"], fitted.certificate["n_heldout"]) == (len(found.fitted), len(found.heldout))
+    floats = decide(present, NoisyEncoder("new", 0.2, turn=1))
+    assert floats.recommended == "encode again" and floats.chain is None
+    assert certify_recommended(floats, request, new, tmp_path, None, no_progress) is None
+
+
 def test_searches_that_nobody_judged_are_compared_with_the_new_encoders_nearest_rows(decide, tmp_path):
     (tmp_path / "queries.txt").write_text("\n".join(f"query {n}" for n in range(50)))
     same = decide(
@@ -150,7 +169,7 @@ def test_without_rows_to_fit_a_bridge_on_the_other_choices_are_compared(decide, 
     (tmp_path / "documents.txt").write_text("\n".join(f"document {n}" for n in range(QUERIES + 20)))
     found = decide(NoisyEncoder("old", 2), NoisyEncoder("new", 0.2))
     assert list(found.scores) == ["stay", "encode again"] and found.recommended == "encode again"
-    assert "20 rows are left to fit it on" in found.format()
+    assert "16 rows are left to fit it on" in found.format()
 
 
 def test_one_encoder_twice_few_queries_and_few_rows_are_refused(decide, tmp_path):

@@ -49,21 +49,18 @@ from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder, without_store
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.fitting.code_search import keep_default
-from lathe.training.fitting.fit import build_provenance, list_training_logs
+from lathe.training.fitting.fit import build_provenance, certify_measured
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_all_halves
 from lathe.training.fitting.requests import CODES
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
-from lathe.transforms.chain import Chain, build_steps, parse_steps, retained_subspace
+from lathe.transforms.chain import Chain, build_steps, parse_steps
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import certify
 
 TIMED_DOCUMENTS = 64
 """Number of documents that are encoded to measure how long the encoder takes for one."""
@@ -427,32 +424,23 @@ def certify_recommended(
     encoder = with_document_prompt(encoder)  # as the documents were encoded
     chain, vectors = measured.chain, measured.vectors
     fitted, heldout = vectors.documents[searches.fit_rows], vectors.documents[searches.heldout_rows]
-    certificate = certify(
-        chain,
-        heldout,
-        n_fit=len(fitted),
+    written = request.source.path
+    provenance = build_provenance(
+        "texts" if written is None else open_source(written).name,
+        rows=len(searches.documents),
+        rows_digest=digest(searches.documents),
         seed=request.seed,
+        command=command,
+    )
+    return certify_measured(
+        chain,
+        fitted,
+        heldout,
+        encoder,
+        provenance,
+        "an adaptation takes the default codes, as it measured them",
         out_of_domain=result.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5)),
         warnings=[note.rstrip(".") for note in (*searches.notes, *result.recommended.notes)],
         pairs=vectors.reported,
         out_of_domain_pairs=measured.halves,
     )
-    if "codes" in certificate:
-        reason = "an adaptation takes the default codes, as it measured them"
-        certificate["codes"] |= keep_default(chain, reason).describe()
-    written = request.source.path
-    chain.metadata = {
-        "encoder": encoder.describe(),
-        "target_encoder": None,
-        "provenance": build_provenance(
-            "texts" if written is None else open_source(written).name,
-            rows=len(searches.documents),
-            rows_digest=digest(searches.documents),
-            seed=request.seed,
-            command=command,
-        )
-        | {"training": list_training_logs(chain)},
-        "certificate": certificate,
-    }
-    distribution = FitDistribution.measure(fitted, heldout, retained_subspace(chain))
-    return FittedChain(chain, distribution, certificate, [])

@@ -9,8 +9,10 @@ encode again            queries and rows by the new encoder
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,13 @@ from numpy.typing import NDArray
 from lathe.training.adaptation.candidates import TIMED_DOCUMENTS
 from lathe.training.adaptation.training import measure_seconds_per_document
 from lathe.training.comparison import Array, Interval, choose_cheapest, compare, mean_interval
+from lathe.training.digests import digest
 from lathe.training.encoder.opening import without_store
 from lathe.training.encoder.text_encoder import Encoding, TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import FitError
+from lathe.training.fitting.fit import build_provenance, certify_measured
+from lathe.training.fitting.fit_state import FittedChain
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import (
     MIN_TEST_QUERIES,
     PairTexts,
@@ -62,7 +68,7 @@ MAX_QUERIES = 1000
 """Maximum number of judged queries, whose relevant documents are encoded too."""
 
 HELDOUT_SHARE = 5
-"""Interval of the rows that measure agreement: every fifth one, which the bridge is not fitted on."""
+"""Interval of the rows that are held out: every fifth one. Neither a bridge nor a chain is fitted on them."""
 
 MILLION = 1_000_000
 """Number of tokens that a price is for."""
@@ -115,6 +121,11 @@ class Migration:
         documents: number of rows that were searched.
         cost: cost of encoding again.
         notes: sentences on what was measured and left out.
+        chains: fitted chain of the new encoder's vectors, by choice; only choices that take one.
+        fitted: vectors of sampled rows by the new encoder, on which chains were fitted, `(n, d)`.
+        heldout: vectors of other sampled rows by the new encoder, `(m, d)`.
+        searches: judged queries and documents by the new encoder; None without judged queries.
+        rows_digest: digest of the documents.
     """
 
     present: str
@@ -126,6 +137,11 @@ class Migration:
     documents: int
     cost: Cost
     notes: tuple[str, ...]
+    chains: dict[str, Chain] = field(default_factory=dict, repr=False)
+    fitted: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
+    heldout: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
+    searches: QueryPairs | None = field(default=None, repr=False)
+    rows_digest: str = ""
 
     @property
     def recommended(self) -> str | None:
@@ -137,26 +153,30 @@ class Migration:
         """Whether the recommended choice encodes all rows again."""
         return self.recommended in (SMALL, AGAIN)
 
+    @property
+    def chain(self) -> Chain | None:
+        """Fitted chain of the recommended choice; None if it takes none."""
+        return self.chains.get(self.recommended or "")
+
+    @property
+    def chain_name(self) -> str:
+        """Name for the chain of the recommended choice, such as "e5-base-48"."""
+        return f"{'-'.join(re.findall('[a-z0-9]+', self.new.lower()))}-{self.vector_bytes[self.recommended or STAY]}"
+
     def plan_command(self, request: MigrateRequest) -> tuple[str, dict[str, Any]] | None:
-        """Return the command of Lathe that makes what the recommended choice takes, and its options by field. Return
-        None if it takes nothing.
+        """Return the command of Lathe that fits the map of queries of the recommended choice, and its options by field.
+        Return None if it takes no map.
 
         Args:
             request: the request, whose rows and pairs are in files.
         """
         new: dict[str, Any] = {"source": request.source.location, "encoder": request.to}
-        name = "-".join(re.findall("[a-z0-9]+", self.new.lower()))
         present = request.encoder or self.present
         if self.recommended == ADAPT:
             return "adapt", new | {"encoder": present, "pairs": str(request.pairs), "name": "adapted"}
         if self.recommended == BRIDGE:
             steps = {"steps": "contrastive_alignment", "target_encoder": present}
-            return "fit", new | {"name": f"{name}-bridge"} | steps
-        if self.recommended == SMALL:
-            dimensions = self.vector_bytes[SMALL] // FLOAT_BYTES
-            return "fit", new | {"name": f"{name}-{dimensions}", "steps": SMALLER.format(dimensions=dimensions)}
-        if self.recommended == AGAIN and request.bytes is not None:
-            return "fit", new | {"name": f"{name}-{request.bytes}-bytes", "bytes": request.bytes}
+            return "fit", new | {"name": f"{self.chain_name}-bridge"} | steps
         return None
 
     def compare(self, choice: str, other: str = STAY) -> Interval:
@@ -290,7 +310,7 @@ def decide_migration(
     )
     pairs = QueryPairs(old_queries, old, answers, own)
     on_progress(0.9, f"fitting a bridge on {len(fitted):,} rows")
-    choices, notes = _build_choices(request, pairs, new_queries, encoding.vectors, fitted)
+    choices, chains, notes = _build_choices(request, pairs, new_queries, encoding.vectors, fitted)
     if judged is not None:
         notes += [*judged.notes, *list_own_text_notes([own])]
     if sampled.rows > len(documents):
@@ -314,6 +334,57 @@ def decide_migration(
         len(documents),
         cost,
         tuple(notes),
+        chains,
+        encoding.vectors[fitted],
+        encoding.vectors[: len(others) : HELDOUT_SHARE],
+        None if judged is None else replace(pairs, queries=new_queries, documents=encoding.vectors),
+        digest(documents),
+    )
+
+
+def certify_recommended(
+    migration: Migration,
+    request: MigrateRequest,
+    encoder: TextEncoder,
+    folder: Path,
+    command: str | None,
+    on_progress: Progress,
+) -> FittedChain | None:
+    """Certify the chain that was measured in the recommended choice, on sampled rows that it was not fitted on.
+
+    Args:
+        migration: the decision.
+        request: the request.
+        encoder: the new encoder.
+        folder: folder of cached out-of-domain texts.
+        command: the user's command, for the provenance.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        The chain with its certificate, in which `relevance` has nDCG@10 of the judged queries; None if the recommended
+        choice takes no chain.
+    """
+    if migration.chain is None:
+        return None
+    encoder = with_document_prompt(encoder)  # as the documents were encoded
+    rows = len(migration.fitted) + len(migration.heldout)
+    provenance = build_provenance(
+        migration.source,
+        rows=rows,
+        rows_digest=migration.rows_digest,
+        seed=request.seed,
+        command=command,
+    )
+    return certify_measured(
+        migration.chain,
+        migration.fitted,
+        migration.heldout,
+        encoder,
+        provenance,
+        "a migration takes the default codes, as it measured them",
+        out_of_domain=OutOfDomainTexts(list_built_in_corpora(request.source.path), folder).encode(encoder, on_progress),
+        warnings=[note.rstrip(".") for note in migration.notes],
+        pairs=migration.searches,
     )
 
 
@@ -327,7 +398,7 @@ def _encode_searches(
     """Return the queries by which the choices are compared, their vectors `(n, d)` by both encoders, and the rows to
     fit on.
 
-    They are the judged queries, else those of the request, else every few of the rows, which are then not fitted on.
+    They are the judged queries, else those of the request, else the rows that are held out of every fit.
 
     Args:
         request: the request.
@@ -340,6 +411,7 @@ def _encode_searches(
         FitError: if the request's queries are vectors.
     """
     rows = np.arange(len(others))
+    held_out, fitted = rows[::HELDOUT_SHARE], rows[rows % HELDOUT_SHARE > 0]
     if judged is not None:
         queries = list(judged.documents)
     elif request.queries is not None:
@@ -348,9 +420,8 @@ def _encode_searches(
             raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
         queries = searches.texts
     else:
-        held_out, fitted = rows[::HELDOUT_SHARE], rows[rows % HELDOUT_SHARE > 0]
         return [others[row] for row in held_out], present[1][held_out], new[1][held_out], fitted
-    return queries, _encode_queries(present[0], queries), _encode_queries(new[0], queries), rows
+    return queries, _encode_queries(present[0], queries), _encode_queries(new[0], queries), fitted
 
 
 def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
@@ -396,8 +467,10 @@ def _find_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.in
 
 def _build_choices(
     request: MigrateRequest, present: QueryPairs, queries: FloatArray, documents: FloatArray, fitted: NDArray[np.int64]
-) -> tuple[dict[str, QueryPairs], list[str]]:
-    """Return queries and documents as they are compared in each choice, cheapest first, and notes on what is missing.
+) -> tuple[dict[str, QueryPairs], dict[str, Chain], list[str]]:
+    """Return queries and documents as they are compared in each choice, fitted chains by choice, and notes.
+
+    Choices are ordered by their cost, the cheapest first. The notes say which are missing, and why.
 
     Args:
         request: the request.
@@ -407,8 +480,9 @@ def _build_choices(
         fitted: rows of documents to fit on.
     """
     old, new = present.documents[fitted], documents[fitted]
-    stored, again = (_fit_codes(rows, request.bytes) for rows in (old, new))
-    choices, notes = {STAY: stored(present)}, []
+    present_codes, new_codes = (_fit_codes(rows, request.bytes) for rows in (old, new))
+    stored = partial(_store, chain=present_codes)
+    choices, chains, notes = {STAY: stored(present)}, dict[str, Chain](), list[str]()
     moved = replace(present, queries=queries, documents=documents)
     try:
         if request.pairs is not None:
@@ -425,23 +499,25 @@ def _build_choices(
         notes.append(f"There is no bridge: {error}.")
     try:
         if request.bytes is None and new.shape[1] > old.shape[1]:
-            smaller = Chain(parse_steps(SMALLER.format(dimensions=old.shape[1]))).fit(new)
-            choices[SMALL] = moved.map(smaller.transform_queries, smaller.floats)
+            chains[SMALL] = Chain(parse_steps(SMALLER.format(dimensions=old.shape[1]))).fit(new)
+            choices[SMALL] = _store(moved, chains[SMALL])
     except InputError as error:
         notes.append(f"As many bytes as now were not tried: {error}.")
     if request.pairs is not None:  # the agreement of the new encoder with itself says nothing
-        choices[AGAIN] = again(moved)
-    return choices, notes
+        choices[AGAIN] = _store(moved, new_codes)
+        if new_codes is not None:
+            chains[AGAIN] = new_codes
+    return choices, chains, notes
 
 
-def _fit_codes(rows: FloatArray, size: int | None) -> Callable[[QueryPairs], QueryPairs]:
-    """Fit codes of `size` bytes on rows, and return the function that stores the documents of pairs as codes. Without a
-    size, it returns them as they are.
-    """
-    if size is None:
-        return lambda pairs: pairs
-    codes = Chain(build_steps([{"kind": CODES, "bytes": size}])).fit(rows)
-    return lambda pairs: pairs.map(codes.transform_queries, codes.floats)
+def _fit_codes(rows: FloatArray, size: int | None) -> Chain | None:
+    """Fit codes of `size` bytes on rows. Return None without a size."""
+    return None if size is None else Chain(build_steps([{"kind": CODES, "bytes": size}])).fit(rows)
+
+
+def _store(pairs: QueryPairs, chain: Chain | None) -> QueryPairs:
+    """Return queries and documents as a chain maps and stores them; the same without a chain."""
+    return pairs if chain is None else pairs.map(chain.transform_queries, chain.floats)
 
 
 def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
