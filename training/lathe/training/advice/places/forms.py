@@ -5,7 +5,7 @@ A candidate is a form to search and what stands beside it, with their bytes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
@@ -262,12 +262,12 @@ Counted = Literal["total", "memory"]
 """Which bytes are compared: all, or those that should be in memory."""
 
 
-class Structure(Enum):
+class Structure(StrEnum):
     """What a place builds over the vectors that are searched."""
 
-    GRAPH = auto()
-    LISTS = auto()
-    NONE = auto()
+    GRAPH = "graph"
+    LISTS = "lists"
+    NONE = "none"
 
 
 @dataclass(frozen=True)
