@@ -468,10 +468,55 @@ def test_migrate_applies_its_decision_to_an_index(run, server, texts, judged, ti
     )
     body = {"ids": ["1"], "texts": texts[:1], "metadata": [{"text": texts[0]}]}
     server.client.post("/indexes/decided/upsert", json=body, headers=server.admin)
-    command = ("migrate", "--from", tiny_model, "--to", MINILM, *judged, "--apply", "decided", "--bytes", 8)
-    status, out, err = run(*command, LATHE_HOME=server.settings.home)
+    command = ("migrate", "--to", MINILM, *judged, "--apply", "decided")
+    status, out, err = run(*command, "--from", tiny_model, "--bytes", 8, LATHE_HOME=server.settings.home)
     assert status == 0, err
     assert "* encode again" in out and "decided: 1 items through all-minilm-l6-v2-8-bytes@1" in out
+    assert "decided: 64 bytes a vector now (chain none), 8 then" in err
+
+    # What was published is what was measured.
+    status, measured, err = run(*command[:-2], "--from", tiny_model, "--bytes", 8, "--json")
+    assert status == 0, err
+    again = next(choice for choice in json.loads(measured)["choices"] if choice["name"] == "encode again")
+    certificate = server.client.get("/chains/all-minilm-l6-v2-8-bytes@1").json()["certificate"]
+    assert 100 * certificate["relevance"]["ndcg_at_10"]["after"] == pytest.approx(again["mean"], abs=1e-6)
+    assert certificate["bytes_per_vector"]["after"] == again["vector_bytes"] == 8
+
+    # An index of byte codes goes on with as many bytes unless it is told otherwise.
+    fit = ("fit", "--name", "tiny8", "--bytes", 8, *judged[:2], "--encoder", tiny_model)
+    assert run(*fit, LATHE_HOME=server.settings.home)[0] == 0
+    coded = {"encoder": "tiny", "chain": "tiny8", "text_field": "text"}
+    assert server.client.put("/indexes/coded", json=coded, headers=server.admin).status_code == 200
+    server.client.post("/indexes/coded/upsert", json=body, headers=server.admin)
+    status, out, err = run(*command[:-1], "coded", "--from", tiny_model, LATHE_HOME=server.settings.home)
+    assert status == 0, err
+    assert "coded: 1 items through all-minilm-l6-v2-8-bytes@2" in out and "bytes a vector now" not in err
+
+
+def test_migrate_finds_what_a_move_lacks_before_it_decides_or_publishes(run, server, judged, tiny_model, monkeypatch):
+    monkeypatch.setattr("lathe.training.migration.decision.decide_migration", None)  # it must not be reached
+    for name, fields in (("bare", {"encoder": "tiny"}), ("other", {"encoder": MINILM})):
+        server.client.put(f"/indexes/{name}", json=fields | {"chain": "none"}, headers=server.admin)
+        server.client.post(f"/indexes/{name}/upsert", json={"ids": ["1"], "texts": ["a"]}, headers=server.admin)
+    before = server.client.get("/chains", headers=server.admin).json()
+    for arguments, message in [
+        (("nowhere",), "no index"),
+        (("bare",), "have no text in the metadata field 'text', and another encoder needs texts"),
+        (("other",), f"the index other has vectors of {MINILM}, not of"),
+        (("bare", "--server", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1"),
+    ]:
+        command = ("migrate", "--from", tiny_model, "--to", MINILM, *judged, "--apply", *arguments)
+        status, out, err = run(*command, LATHE_HOME=server.settings.home)
+        assert (status, out) == (1, "") and message in err, err
+    body = {"texts": ["a"], "ids": ["1"], "metadata": [{"text": "a"}]}
+    server.client.post("/indexes/bare/upsert", json=body, headers=server.admin)
+    command = ("migrate", "--from", tiny_model, *judged, "--apply", "bare", "--to")
+    own = json.dumps([{"name": "elsewhere", "model": str(tiny_model)}])
+    status, out, err = run(*command, "elsewhere", LATHE_HOME=server.settings.home, LATHE_ENCODERS=own)
+    assert (status, out) == (1, "") and "there is no encoder 'elsewhere'" in err, err
+    status, out, err = run(*command, "elsewhere", LATHE_ADMIN_KEYS="another-key-of-32-characters-here")
+    assert (status, out) == (1, "") and "key" in err, err
+    assert server.client.get("/chains", headers=server.admin).json() == before
 
 
 def test_decisions_over_http_are_jobs_that_change_nothing(server, texts, judged):

@@ -115,7 +115,7 @@ def test_the_chain_that_was_measured_is_the_one_that_is_certified(decide, tmp_pa
     present, new = NoisyEncoder("old", 2), NoisyEncoder("new", 0.2, turn=1, width=24)
     present.turn[:, 6:] = 0  # so that no bridge is as good
     found = decide(present, new, bytes=6)
-    assert found.recommended == "encode again" and found.chain_name == "new-6"
+    assert found.recommended == "encode again" and found.chain_name == "new-6-bytes"
     request = MigrateRequest(to="new", source={"path": str(tmp_path / "documents.txt")}, bytes=6)
     fitted = certify_recommended(found, request, new, tmp_path, "lathe migrate", no_progress)
     assert fitted.chain is found.chains["encode again"]

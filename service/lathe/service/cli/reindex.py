@@ -2,13 +2,16 @@
 
 import time
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lathe.service.cli.options import ProgressBar, build_request, flag, load_state, take_fields
-from lathe.service.errors import ServiceError, UnavailableError
+from lathe.service.errors import ConflictError, ServiceError, UnavailableError
 from lathe.service.index.spec import ReindexRequest
+
+if TYPE_CHECKING:
+    from lathe.training.encoder.text_encoder import TextEncoder
 
 POLL_SECONDS = 0.5
 """Seconds between two questions how far the job is."""
@@ -31,7 +34,7 @@ class ServerClient:
         self.url = url
         self.client = httpx2.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60)
 
-    def request(self, method: str, path: str, json: Any = None) -> tuple[int, dict[str, Any]]:
+    def request(self, method: str, path: str, json: Any = None) -> tuple[int, Any]:
         """Send a request. Return the status and the JSON body of the answer.
 
         Raises:
@@ -50,6 +53,15 @@ class ServerClient:
         if answer.is_error:
             raise ServiceError(body["error"]["message"], status=answer.status_code)
         return answer.status_code, body
+
+    def load_encoder(self, name: str, progress: ProgressBar) -> dict[str, Any]:
+        """Let the server load an encoder that it knows, and return its description. Raises as `request`."""
+        while (answer := self.request("PUT", f"/encoders/{name}"))[0] == HTTPStatus.ACCEPTED:
+            progress(0.0, f"the server loads {name}")
+            time.sleep(POLL_SECONDS)
+        _, encoders = self.request("GET", "/encoders")
+        description: dict[str, Any] = next(one for one in encoders if one["name"] == answer[1]["name"])
+        return description
 
     def wait_for_job(self, job_id: str, progress: ProgressBar) -> dict[str, Any]:
         """Show a job's progress until it has ended, and return its result. A server that restarts meanwhile is waited
@@ -100,9 +112,8 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
     client = ServerClient(server)
     with ProgressBar() as progress:
         _, before = client.request("GET", f"/indexes/{name}")
-        while request.encoder and client.request("PUT", f"/encoders/{request.encoder}")[0] == HTTPStatus.ACCEPTED:
-            progress(0.0, f"the server loads {request.encoder}")
-            time.sleep(POLL_SECONDS)
+        if request.encoder:
+            client.load_encoder(request.encoder, progress)
         _, job = client.request("POST", f"/indexes/{name}/reindex", request.model_dump(exclude_none=True))
         result = client.wait_for_job(job["job_id"], progress)
     typer.echo(
@@ -113,3 +124,37 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
         elsewhere = "" if server == DEFAULT_SERVER else f" --server {server}"
         back = f"--encoder {before['encoder']} --chain {before['chain']}{elsewhere}"
         typer.echo(f"The way back: lathe index reindex {name} {back}")
+
+
+def require_movable(name: str, present: "TextEncoder", new: "TextEncoder", server: str) -> dict[str, Any]:
+    """Check that an index of the running server can move to another encoder, which the server then loads. Return the
+    description of the index, with the `steps` of its chain.
+
+    Raises:
+        UnavailableError: if no server answers.
+        ServiceError: if there is no such index or encoder, or the key may not change them.
+        ConflictError: if the index has vectors of another encoder than `present`, or no texts, or the server has
+            another encoder by the name of `new`.
+    """
+    from lathe.training.encoder.text_encoder import compute_space_id
+
+    client = ServerClient(server)
+    _, index = client.request("GET", f"/indexes/{name}")
+    if index["raw_space_id"] != compute_space_id(present.fingerprint, None, None, present.dimensions):
+        raise ConflictError(
+            f"the index {name} has vectors of {index['encoder'] or 'an unknown encoder'}, not of {present.name}: name "
+            "that encoder with --from"
+        )
+    field = index["text_field"] or "text"
+    _, page = client.request("GET", f"/indexes/{name}/items")
+    if any(field not in (item["metadata"] or {}) for item in page["items"]):
+        raise ConflictError(
+            f"items of the index {name} have no text in the metadata field {field!r}, and another encoder needs texts"
+        )
+    with ProgressBar() as progress:
+        served = client.load_encoder(new.name, progress)
+    if served["fingerprint"] != new.fingerprint:
+        raise ConflictError(f"the server at {server} has another encoder by the name {new.name}")
+    chain = {} if index["chain"] == "none" else client.request("GET", f"/chains/{index['chain']}")[1]
+    described: dict[str, Any] = {"steps": chain.get("steps")} | index
+    return described

@@ -160,8 +160,9 @@ class Migration:
 
     @property
     def chain_name(self) -> str:
-        """Name for the chain of the recommended choice, such as "e5-base-48"."""
-        return f"{'-'.join(re.findall('[a-z0-9]+', self.new.lower()))}-{self.vector_bytes[self.recommended or STAY]}"
+        """Name for the chain of the recommended choice, such as "e5-base-48-bytes" or "e5-base-bridge"."""
+        suffix = "bridge" if self.recommended == BRIDGE else f"{self.vector_bytes[self.recommended or STAY]}-bytes"
+        return "-".join([*re.findall("[a-z0-9]+", self.new.lower()), suffix])
 
     def plan_command(self, request: MigrateRequest) -> tuple[str, dict[str, Any]] | None:
         """Return the command of Lathe that fits the map of queries of the recommended choice, and its options by field.
@@ -176,7 +177,7 @@ class Migration:
             return "adapt", new | {"encoder": present, "pairs": str(request.pairs), "name": "adapted"}
         if self.recommended == BRIDGE:
             steps = {"steps": "contrastive_alignment", "target_encoder": present}
-            return "fit", new | {"name": f"{self.chain_name}-bridge"} | steps
+            return "fit", new | {"name": self.chain_name} | steps
         return None
 
     def compare(self, choice: str, other: str = STAY) -> Interval:
