@@ -1,4 +1,6 @@
+import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,9 +10,11 @@ import orjson
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from tokenizers import ByteLevelBPETokenizer, CharBPETokenizer, Tokenizer, models, pre_tokenizers
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import compute_fingerprint, locate_model
+from lathe.training.encoder.model_checks import require_words
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from lathe.training.errors import EncoderError, NotFiniteError, TextError, TooLongError
 
@@ -225,8 +229,70 @@ def test_the_fingerprint_depends_on_pooling_layer_max_length_and_prompts(encoder
     assert found[3].encode(["word " * 100]).tokens.tolist() == [16]
 
 
-def test_the_fingerprint_depends_on_scalar_buffers():
+def test_the_fingerprint_depends_on_what_the_tokenizer_does_with_texts(tiny, tmp_path):
+    def edited(name, file, edit):
+        """Return the fingerprint of a copy of the model with another tokenizer."""
+        folder = Path(shutil.copytree(tiny.model, tmp_path / name))
+        settings = json.loads((folder / file).read_text())
+        edit(settings)
+        (folder / file).write_text(json.dumps(settings))
+        return Encoder(replace(tiny, model=str(folder))).fingerprint
+
+    def swap(tokenizer):
+        vocabulary = tokenizer["model"]["vocab"]
+        first, second = [word for word in vocabulary if word.isalpha()][-2:]
+        vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+
+    same = edited("same", "tokenizer.json", lambda tokenizer: tokenizer.update(truncation=None, padding=None))
+    swapped = edited("swapped", "tokenizer.json", swap)
+    cased = edited("cased", "tokenizer_config.json", lambda settings: settings.update(do_lower_case=False))
+    assert same == Encoder(tiny).fingerprint
+    assert len({same, swapped, cased}) == 3
+
+
+def test_a_model_without_the_files_of_its_tokenizer_is_refused(tiny, tmp_path):
+    folder = Path(shutil.copytree(tiny.model, tmp_path / "model"))
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        (folder / name).unlink(missing_ok=True)
+    with pytest.raises(EncoderError, match="has a tokenizer that knows no words"):
+        Encoder(replace(tiny, model=str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "known"),
+    [
+        ([], False),
+        (["[CLS]", "<s>", "!"], False),
+        (["the", "and"], True),
+        (["▁и", "▁дом"], True),
+        (["東", "京"], True),
+        (["zoning", "permit"], True),  # of one subject alone
+    ],
+)
+def test_a_tokenizer_is_refused_only_if_it_tells_no_words_apart(tiny, tokens, known):
+    vocabulary = {token: number for number, token in enumerate(["[UNK]", *tokens])}
+    for kind in (models.WordLevel(vocabulary, "[UNK]"), models.WordPiece(vocabulary, unk_token="[UNK]")):
+        tokenizer = Tokenizer(kind)
+        of_sentences = any(token.startswith("▁") for token in tokens)
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace() if of_sentences else pre_tokenizers.BertPreTokenizer()
+        with nullcontext() if known else pytest.raises(EncoderError, match="knows no words"):
+            require_words(tiny, tokenizer)
+
+
+def test_byte_and_character_tokenizers_are_not_refused(tiny):
+    for trained in (ByteLevelBPETokenizer(), CharBPETokenizer()):
+        trained.train_from_iterator(["пример текста"], vocab_size=300, show_progress=False)
+        require_words(tiny, trained)
+
+
+def test_the_default_encoder_has_the_fingerprint_that_starter_chains_and_earlier_indexes_store(encoder):
+    assert encoder.fingerprint == "717f8caa72867d08da845acee1eb648e"
+
+
+def test_the_fingerprint_depends_on_scalar_buffers(encoder):
+    tokenizer = encoder.model.tokenizer
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))  # its count of batches has no dimensions
+    model.tokenizer = tokenizer
     encoder = SimpleNamespace(model=model, max_length=8, prompts={})
     before = compute_fingerprint(encoder.model, encoder.max_length, encoder.prompts)
     model[0].num_batches_tracked += 1

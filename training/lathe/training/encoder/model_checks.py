@@ -33,6 +33,10 @@ ADAPTER = "lora_"
 TASK_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 """Ends of the names of architectures in config.json that answer with scores. Rerankers are of the first kind."""
 
+COMMON_WORDS = ["the", "and", "water", "house", "wasser", "eau", "вода", "дом", "水", "東京", "ماء", "पानी", "물", "น้ำ"]
+"""Words of several scripts, of which every tokenizer of texts tells some apart."""
+MAX_WORDS = 1000
+"""Maximum number of words that are tokenized to find out whether a tokenizer tells any apart."""
 
 PACKAGED_FILES = {
     "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
@@ -170,6 +174,30 @@ def check_loaded_model(spec: EncoderSpec, model: Any) -> None:
         if not isinstance(prompt, str | None):
             raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; allowed are texts")
         model.prompts[name] = prompt or ""
+
+
+def tokenize(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of a text in full, with special tokens, by a tokenizer of transformers or of Rust."""
+    encoded = tokenizer.encode(text)
+    ids: list[int] = list(getattr(encoded, "ids", encoded))
+    return ids
+
+
+def require_words(spec: EncoderSpec, tokenizer: Any) -> None:
+    """Raise `EncoderError` if a tokenizer gives the same tokens for all common words, and for the words of its own
+    vocabulary.
+
+    Without the files of a tokenizer, transformers makes one that knows special tokens alone.
+    """
+    own = (token.strip("▁Ġ#") for token in tokenizer.get_vocab())
+    for words in (COMMON_WORDS, [word for word in own if word.isalpha()]):
+        tokens = [set(tokenize(tokenizer, word)) for word in words[:MAX_WORDS]]
+        if tokens and set.union(*tokens) != set.intersection(*tokens):
+            return
+    raise EncoderError(
+        f"{spec.name} has a tokenizer that knows no words, by which all texts of one length have the same vector: the "
+        f"files of the tokenizer, such as tokenizer.json, are missing or are not those of {spec.model}"
+    )
 
 
 def _require_first_module(spec: EncoderSpec, model: Any) -> None:
