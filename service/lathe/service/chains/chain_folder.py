@@ -67,8 +67,7 @@ class ChainFolder(VersionFolder):
         return load_chain(self.root / name / str(version), self.links_within)
 
     def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
-        """Return a version's manifest and its tensors, `(manifest.json, chain.safetensors)`, as the bytes on disk,
-        unchecked.
+        """Return the files `(manifest.json, chain.safetensors)` of a version as the bytes on disk, unchecked.
 
         Raises:
             OSError: if the files cannot be read.
@@ -77,10 +76,10 @@ class ChainFolder(VersionFolder):
         return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
 
     def get_loaded(self, ref: str) -> LoadedChain | None:
-        """Return the chain of a reference from memory, or None if it is not loaded, its files have changed, or no
-        version is live.
+        """Return the chain of a reference from memory, or None if it is not there.
 
-        A bare name means the live version. The live version is remembered and read again if the pointer file changes.
+        It is not there if it was not loaded, if its files have changed, or if no version is live. A bare name means the
+        live version, which is remembered and read again if the pointer file changes.
         """
         name, version = split_ref(ref)
         if version is None:
@@ -94,18 +93,16 @@ class ChainFolder(VersionFolder):
         return None if version is None else self._get_unchanged(name, version)
 
     def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
-        """Return a version from memory, or None if it is not loaded or its files have changed. A version that is found
-        becomes the most recently used.
-        """
+        """Return a version from memory, or None if it is not loaded or its files have changed."""
         with self.cache_lock:
             chain = self.loaded.get((name, version))
         return chain if chain is not None and chain.file_stamp == get_file_stamp(chain.folder) else None
 
     def load(self, ref: str) -> LoadedChain:
-        """Return the chain of transforms that a reference such as `name@2` names. It comes from memory if its files are
-        unchanged, else from disk.
+        """Return the chain of transforms that a reference such as `name@2` names.
 
-        A chain read from disk is kept in memory. Beyond `MAX_LOADED` chains, the least recently used one is dropped.
+        It comes from memory if its files are unchanged, else from disk. A chain read from disk is kept in memory.
+        Beyond `MAX_LOADED` chains, the least recently used one is dropped.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -162,10 +159,10 @@ class SizeRoutes:
         self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
-        """Read which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`. Empty if there is
-        no file.
+        """Read which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`.
 
-        The key "nested" stands for all dimensions that a nested chain can be cut to.
+        The dict is empty if there is no file. The key "nested" stands for all dimensions that a nested chain can be cut
+        to.
 
         Raises:
             ArtifactError: if the file is damaged.
@@ -179,8 +176,9 @@ class SizeRoutes:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def get_current(self) -> dict[str, dict[str, str]]:
-        """Return all size routes as `read` does, from memory unless the file changed. Callers must not modify the
-        result.
+        """Return all size routes as `read` does, from memory unless the file changed.
+
+        Callers must not modify the result.
         """
         stamp = get_file_stamp(self.path)
         # The stamp is taken first: a file that is replaced while it is read is read again by the next call.
@@ -199,8 +197,9 @@ class SizeRoutes:
         return None
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain that answers
-        them now.
+        """Set the chain that answers an encoder's requests for a number of dimensions, and return it.
+
+        If the old chain is kept, it is returned.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -220,20 +219,20 @@ class SizeRoutes:
         return ref
 
     def lock(self) -> FileLock:
-        """Create the folder of the routes' file, and return the file lock, not yet acquired, that whoever changes the
-        routes must hold.
+        """Create the folder of the size routes' file, and return the file lock that must be held to change the routes.
+
+        The lock is not yet acquired.
         """
         make_root(self.path.parent)
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
     def serve_dimensions(self, name: str) -> list[str]:
-        """Make a chain answer all requests for its output dimensions. Return the routes it then has, such as
-        `["128", "nested"]`.
+        """Make a chain answer all requests for its output dimensions, and return its size routes.
 
-        The number of dimensions is that of the live version. A nested chain also gets the route `nested`. The list is
-        empty if no version is live or it cannot be read, was fitted without an encoder, or keeps all dimensions.
-        Requests that got another chain for these dimensions get this one, so this is called only when a user asked for
-        it.
+        The routes are a list such as `["128", "nested"]`. The number of dimensions comes from the live version. A
+        nested chain also gets the route `nested`. The list is empty if no version is live or it cannot be read, was
+        fitted without an encoder, or keeps all dimensions. Requests that got another chain for these dimensions get
+        this one, so this is called only when a user asked for it.
         """
         try:
             loaded = self.chains.load(name)
@@ -247,10 +246,10 @@ class SizeRoutes:
         return [route for route in routes if self.assign(fingerprint, route, name, replace=True) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
-        """Copy a size route from another state folder if it is free here. Return the chain that then has it, or None if
-        it stays free.
+        """Copy a size route from another state folder if it is free here, and return the chain that then has it.
 
-        It stays free if `ref` is missing here, does not serve it, or was not fitted on this encoder.
+        The route stays free, and None comes back, if `ref` is missing here, does not serve it, or was not fitted on
+        this encoder.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -265,15 +264,14 @@ class SizeRoutes:
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
     def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
-        """Return the reference of the chain registered for this number of dimensions, else of the one for all sizes
-        (`nested`), else None.
-        """
+        """Return the chain registered for this number of dimensions, else the one registered as `nested`, else None."""
         size_routes = self.get_current().get(encoder_fingerprint, {})
         return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
 
     def find_chain_for(self, encoder_fingerprint: str, dimensions: int, encoder_dimensions: int) -> LoadedChain:
-        """Return the loaded chain that answers an encoder's requests for a number of dimensions: that of the size route
-        for the number, else that of the route `nested`.
+        """Return the loaded chain that answers an encoder's requests for a number of dimensions.
+
+        The size route for the number comes before the route `nested`.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -292,8 +290,9 @@ class SizeRoutes:
         raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
 
     def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
-        """Load and return the chain of one size route, or return None if there is no route, or its chain is deleted or
-        lacks the size.
+        """Load the chain of one size route and return it.
+
+        Returns None if there is no route, or its chain is deleted or lacks the size.
         """
         if route not in size_routes:
             return None
@@ -305,9 +304,7 @@ class SizeRoutes:
         return loaded if serves else None
 
     def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
-        """List the dimensions that size routes serve, in words: such as "any from 1 to 128" for a nested chain, then
-        "256".
-        """
+        """List the dimensions that size routes serve, such as "any from 1 to 128" for a nested chain, then "256"."""
         nested = self.find_chain(size_routes, NESTED)
         largest = nested.output_dimensions or 0 if nested else 0
         exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))

@@ -49,8 +49,7 @@ class FitContext:
 def run_fit(
     request: NewFit, context: FitContext, on_progress: Progress, vectors_to: Path | None = None
 ) -> dict[str, Any]:
-    """Fit a chain of transforms and add it to the registry as a new version. Return a dict with its reference, state
-    and certificate.
+    """Fit a chain of transforms and add it to the registry as a new version.
 
     If the request wants it and the gates hold, the version goes live. Gates are the request's bounds on measures of the
     certificate. A chain that fails one is registered all the same, but not live. Requests for dimensions get the chain
@@ -92,8 +91,9 @@ def run_fit(
 
 
 def read_general_gaussian(encoder_fingerprint: str) -> Gaussian | None:
-    """Read the Gaussian of the general texts that the starter chains were fitted on. Return None for another encoder
-    than theirs.
+    """Read the Gaussian of the general texts that the starter chains were fitted on.
+
+    Returns None if they were fitted on another encoder.
     """
     starter = STARTERS / "codes48" / "1"
     if read_manifest(starter)["encoder"]["fingerprint"] != encoder_fingerprint:
@@ -143,8 +143,7 @@ def publish_fitted_chain(
 
 
 def _write_vectors(fitted: FittedChain, path: Path) -> None:
-    """Transform the source's vectors with the new chain, block by block, and write them to a .npy file of shape
-    `(n, k)`.
+    """Transform the source's vectors with the new chain, and write them to a .npy file of shape `(n, k)`.
 
     The file appears under its name only when it is complete.
     """

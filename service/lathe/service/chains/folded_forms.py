@@ -43,10 +43,9 @@ class FoldedForms:
         )
 
     def find(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain | None":
-        """Return the folded chain for these dimensions, normalization, and queries or documents, or None if it is not
-        cached.
+        """Return the folded chain from the cache, or None if it is not cached.
 
-        The arguments are those of `get`.
+        The arguments are the same as for `get`.
         """
         with self.guard:
             if dimensions is None:
@@ -55,8 +54,9 @@ class FoldedForms:
         return None if entry is None else entry[0]
 
     def get(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain":
-        """Return the chain with its affine steps multiplied into one, cut to some dimensions. It comes from the cache
-        if possible.
+        """Return the chain with its affine steps multiplied into one, cut to some dimensions.
+
+        The folded chain comes from the cache if possible.
 
         Args:
             dimensions: output dimensions; None for all.
@@ -84,8 +84,9 @@ class FoldedForms:
         return form
 
     def _cut(self, dimensions: int, normalize: bool, side: "Side") -> "tuple[Chain, int]":
-        """Fold the chain to fewer dimensions. Return `(folded chain, bytes that it does not share with the chain of all
-        dimensions)`.
+        """Fold the chain to fewer dimensions.
+
+        Returns `(folded chain, bytes that it does not share with the chain of all dimensions)`.
         """
         self.chain.require_dimensions(dimensions)
         # Where the last product of the whole form can be sliced, the short form is a view of its tensors.

@@ -121,8 +121,7 @@ def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, priva
 
 @contextmanager
 def _limit_file_size(size: int) -> Iterator[None]:
-    """Limit the files that this process writes to `size` bytes and a margin while the block runs. Writing more raises
-    `OSError`.
+    """Raise `OSError` in the block if this process writes a file of more than `size` bytes and a margin.
 
     The hub's client writes whatever a server sends.
     """
@@ -159,7 +158,6 @@ def _connect() -> Any:
 
 @contextmanager
 def _explained_errors(repo: str) -> Iterator[None]:
-    """Convert errors of the hub's client to errors of this service while the block runs."""
     from httpx2 import TransportError
     from huggingface_hub import errors
 
@@ -187,9 +185,6 @@ def _explained_errors(repo: str) -> Iterator[None]:
 
 
 def _convert_status(repo: str, error: Any) -> ServiceError:
-    """Return the service error for a status that the hub answered: `ForbiddenError` for 401 and 403, else
-    `UnavailableError`.
-    """
     status = error.response.status_code
     if status in (401, 403):
         return ForbiddenError(f"the hub does not allow this on {repo}: set HF_TOKEN to a token that may write there")
@@ -197,6 +192,5 @@ def _convert_status(repo: str, error: Any) -> ServiceError:
 
 
 def _format_reason(error: Exception) -> str:
-    """Return the first line of an error's message, followed by that of its cause if it has one."""
     chain_of_errors = [error] if error.__cause__ is None else [error, error.__cause__]
     return ": ".join((str(e).strip().splitlines() or [type(e).__name__])[0][:MAX_REASON] for e in chain_of_errors)

@@ -74,8 +74,9 @@ class LoadedChain:
         return self.chain.nested
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether the chain's outputs can have this number of dimensions, as `Chain.serves` does, but from
-        stored dimensions.
+        """Return whether the chain's outputs can have this number of dimensions.
+
+        The answer is the same as from `Chain.serves`, but comes from the stored dimensions.
         """
         from lathe.transforms.chain import serves_dimensions
 
@@ -116,15 +117,17 @@ class LoadedChain:
         return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
 
     def is_normalized(self, wanted: bool) -> bool:
-        """Return whether outputs are unit vectors: the chain normalizes, and either `wanted` is true or the chain has a
-        quantizer.
+        """Return whether outputs are unit vectors.
+
+        They are if the chain normalizes, and either `wanted` is true or the chain has a quantizer.
         """
         as_fitted = self.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
 
     def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
-        """Return the share of values in rows `(n, d)` that lie beyond the fitted range of the quantizer, or None
-        without a quantizer or a range.
+        """Return the share of values in rows `(n, d)` that lie beyond the fitted range of the quantizer.
+
+        Returns None without a quantizer or a range.
         """
         return None if self.quantizer is None else self.quantizer.clipped_share(self._unquantized.transform(rows))
 
@@ -134,8 +137,7 @@ class LoadedChain:
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
-    """Load a chain of transforms from its artifact folder and return it. The types of the fields that a fit adds to its
-    manifest are checked.
+    """Load a chain of transforms from its artifact folder, check the fields that its fit added, and return it.
 
     Args:
         folder: the artifact folder.
@@ -162,10 +164,7 @@ Dimensions = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}$")]
 
 
 class _Fields(BaseModel):
-    """Fields of a JSON object.
-
-    Those that are not declared may be anything.
-    """
+    """Fields of a JSON object, in which undeclared fields may be anything."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=True)
 

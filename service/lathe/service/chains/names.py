@@ -13,8 +13,9 @@ RESERVED = {RAW}
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text has the characters and length that the name of a chain or an index may have. Reserved names
-    pass.
+    """Return whether a text has the characters and length that the name of a chain or an index may have.
+
+    Reserved names pass.
     """
     return re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
 

@@ -54,7 +54,6 @@ class Pointer:
             raise ArtifactError(f"the live pointer of the {kind} {name} cannot be read: {error!r}") from error
 
     def _require_types(self) -> None:
-        """Raise `TypeError` if a version is no whole number in range, or a gate no text."""
         versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
         if not all(type(version) is int and 0 <= version < MAX_VERSIONS for version in versions):
             raise TypeError(f"a version is a whole number below {MAX_VERSIONS}")
@@ -129,5 +128,4 @@ class Pointer:
         return replace(self, live=live, earlier=earlier, forced=self._forced_without(version))
 
     def _forced_without(self, version: int) -> dict[int, tuple[str, ...]]:
-        """Return `forced` without the entry of one version."""
         return {number: gates for number, gates in self.forced.items() if number != version}

@@ -51,13 +51,11 @@ def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Qu
 def _find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, unit_norm: bool) -> str | None:
     """Return a sentence that says why a chain's outputs cannot be encoded as `dtype`, or None if they can.
 
-    Codes need a quantizer and no query; int8 and uint8 need norms of at most 1, or a chain that ends in int8.
-
     Args:
         dtype: the encoding.
         quantizer: the chain's last step if it is a quantizer.
-        is_query: whether the floats are those of queries, which have no codes.
-        unit_norm: whether their norm is at most 1.
+        is_query: whether the floats are queries, which have no codes.
+        unit_norm: whether the norm of the floats is at most 1.
     """
     if dtype == "codes" and quantizer is None:
         return "output_dtype codes needs a chain that ends in a quantizer: codes, int8 or binary"
@@ -69,7 +67,7 @@ def _find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_quer
 
 
 def _as_float16(floats: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Round floats `(n, k)` to half precision. Raise `BadValueError` if one is too large, as no unit vector has it."""
+    """Round floats `(n, k)` to half precision. Raise `BadValueError` if one is too large for it."""
     with np.errstate(over="ignore"):
         halves = floats.astype(np.float16)
     if not np.isfinite(halves).all():
@@ -78,10 +76,9 @@ def _as_float16(floats: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[np.int8]:
-    """Encode floats `(n, k)` as signed bytes `(n, k)`, by the ranges of a chain that ends in int8, else by a factor
-    that only k decides.
+    """Encode floats `(n, k)` as signed bytes `(n, k)`, clipping values beyond the range.
 
-    Values beyond the range are clipped.
+    The ranges are those of a chain that ends in int8. Without one, a factor that only k decides is used.
     """
     if isinstance(quantizer, Int8):
         return np.asarray(quantizer.transform(floats), np.int8)
@@ -146,9 +143,7 @@ class Target:
         return self.loaded.ref if self.loaded else RAW
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Transform vectors `(n, d)` by the chain, and return floats `(n, k)`. Without a chain, return the vectors
-        unchanged.
-        """
+        """Transform vectors `(n, d)` by the chain into floats `(n, k)`. Without a chain, return the vectors."""
         return vectors if self.folded is None else self.folded.floats(vectors)
 
     @property
@@ -167,14 +162,11 @@ class Target:
         return self.output_dtype or ("codes" if coded else "float")
 
     def encode(self, floats: NDArray[np.float32], as_codes: bool) -> NDArray[Any]:
-        """Encode the floats `(n, k)` that `apply` returned in the dtype that `choose_dtype` chooses, and return the
-        array.
-        """
+        """Encode the floats `(n, k)` that `apply` returned in the dtype that `choose_dtype` chooses."""
         return encode_output(floats, self.choose_dtype(as_codes), self.quantizer)
 
     def with_output_dtype(self, dtype: OutputDtype | None) -> "Target":
-        """Return a copy of the target that encodes its outputs as `dtype`. If `dtype` is None, return the target
-        itself.
+        """Return a copy of the target that encodes its outputs as `dtype`, or the target itself if `dtype` is None.
 
         Raises:
             BadValueError: if its outputs cannot be encoded so.
@@ -207,8 +199,7 @@ class ChainResolver:
         input_type: InputType = "document",
         at_once: bool = False,
     ) -> Target:
-        """Find what a request's chain name and dimensions select for an encoder's vectors, a chain or none, and return
-        it as a target.
+        """Return the target, with a chain or none, that a request's chain name and dimensions select for an encoder.
 
         The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's own
         select raw vectors, any other number the chain that its size route (the chain registered for this number) names.
@@ -266,7 +257,6 @@ class ChainResolver:
         return self._build_target(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions, input_type)
 
     def _get_from_memory(self, ref: str | None) -> LoadedChain:
-        """Return a chain from memory. Raise `NotAtOnceError` if it is not there, or `ref` is None."""
         loaded = None if ref is None else self.registry.get_loaded(ref)
         if loaded is None:
             raise NotAtOnceError
@@ -275,10 +265,9 @@ class ChainResolver:
     def resolve_for_vectors(
         self, input_dimensions: int, chain: str, dimensions: int | None, input_type: InputType = "document"
     ) -> Target:
-        """Find the chain and dimensions that a request names for vectors sent by the caller, and return them as a
-        target.
+        """Return the target that a request's chain name and dimensions select for vectors sent by the caller.
 
-        The vectors count as those of the encoder that the chain was fitted on.
+        The vectors count as vectors of the encoder that the chain was fitted on.
 
         Args:
             input_dimensions: dimensions of the vectors.
@@ -309,9 +298,6 @@ class ChainResolver:
         input_dimensions: int,
         input_type: InputType,
     ) -> Target:
-        """Fold a loaded chain for a request and return it as a target. Raise `BadValueError` if it does not serve the
-        dimensions.
-        """
         if dimensions is not None and not loaded.serves(dimensions):
             raise BadValueError(
                 f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",

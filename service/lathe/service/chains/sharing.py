@@ -140,8 +140,7 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
 
 
 def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> _PulledChain:
-    """Download a chain from a hub repository and add it to the registry as a new version. Return the version, and
-    whether it is new and live.
+    """Download a chain from a hub repository and add it to the registry as a new version.
 
     The first version of a name goes live. The version appears when it is complete and checked. The same chain under the
     same name is not added twice.
@@ -213,7 +212,6 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
 
 
 def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
-    """Parse lines of SHA-256 digests and file names, and return the digests by file name."""
     digests = {}
     for line in text.splitlines():
         digest, separator, name = line.partition("  ")
@@ -224,9 +222,7 @@ def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
 
 
 def _require_plain(name: str, program: bytes) -> None:
-    """Raise `BadValueError` for a file that is neither plain data, by its suffix, nor a program equal to one that Lathe
-    ships.
-    """
+    """Raise `BadValueError` for a file that is neither plain data, by its suffix, nor a program that Lathe ships."""
     path = PurePosixPath(name)
     shipped = SHIPPED / path.name
     if path.suffix == ".py" and shipped.is_file() and shipped.read_bytes() == program:
@@ -236,7 +232,6 @@ def _require_plain(name: str, program: bytes) -> None:
 
 
 def _compute_sha256(content: Path | bytes) -> str:
-    """Return the SHA-256 digest, in hexadecimal, of bytes or of a file's content."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with content.open("rb") as file:
@@ -244,14 +239,10 @@ def _compute_sha256(content: Path | bytes) -> str:
 
 
 def _load_distribution(folder: Path, manifest: Manifest) -> FitDistribution | None:
-    """Load the distribution of the rows that a chain was fitted on, or return None if its manifest says that there is
-    none.
-    """
     return FitDistribution.load(folder) if manifest.get("reference") else None
 
 
 def _find_same_chain(registry: Registry, name: str, manifest: Manifest) -> int | None:
-    """Return the newest version of a chain with the same tensors and steps as `manifest`, or None if there is none."""
     for version in reversed(registry.versions(name)):
         with suppress(ArtifactError):
             known = registry.manifest(name, version)
@@ -339,10 +330,9 @@ def _format_measurements(metadata: Mapping[str, Any], certificate: Mapping[str, 
 
 
 def _find_recall_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return points `(bytes of a vector, recall@10)`, one for each measured number of dimensions, ascending. Empty if
-    there are fewer than two.
+    """Return points `(bytes of a vector, recall@10)` of each measured number of dimensions, ascending.
 
-    Only a nested chain is measured at several numbers of dimensions.
+    The list is empty if there are fewer than two, as only a nested chain is measured at several numbers of dimensions.
     """
     certificate = metadata.get("certificate") or {}
     sizes = {int(size): measured.get("recall_at_10") for size, measured in certificate.get("sizes", {}).items()}
@@ -356,8 +346,9 @@ def _find_recall_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]
 
 
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
-    """Draw recall@10 against the bytes of a vector as SVG text, and return it. Return None if fewer than two sizes were
-    measured.
+    """Draw recall@10 against the bytes of a vector, and return the SVG as text.
+
+    Returns None if fewer than two sizes were measured.
     """
     points = _find_recall_points(metadata)
     if not points:

@@ -91,10 +91,12 @@ def delete_unused_version(
     indexes: Iterable[Mapping[str, Any]],
     recorded: Mapping[str, Iterable[str]],
 ) -> None:
-    """Delete a version of a chain permanently. Raise `ConflictError` (code `chain_in_use`) if a size route, an index or
-    a recorded use needs it.
+    """Delete a version of a chain permanently, unless a size route, an index or a recorded use needs it.
 
-    The arguments are those of `list_uses`.
+    The arguments are the same as for `list_uses`.
+
+    Raises:
+        ConflictError: with the code `chain_in_use` if the version is used.
     """
     uses = list(list_uses(registry, name, version, indexes, recorded))
     if uses:

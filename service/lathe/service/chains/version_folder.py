@@ -66,8 +66,7 @@ class VersionFolder:
         return sorted(int(f.name) for f in folder.iterdir() if parse_number(f.name) and f.is_dir())
 
     def read_pointer(self, name: str) -> Pointer:
-        """Read which version of a name is live, and which were, and return the pointer. It is empty if there is no
-        pointer file.
+        """Read which version of a name is live, and which were. The pointer is empty if there is no pointer file.
 
         Raises:
             ArtifactError: if the file is damaged or cannot be read.
@@ -86,9 +85,7 @@ class VersionFolder:
         return self._read_pointer_or_empty(name).live
 
     def _read_pointer_or_empty(self, name: str) -> Pointer:
-        """Return the pointer of a name, which says what version is live. It is empty if the pointer file is missing or
-        damaged.
-        """
+        """Return the pointer of a name, empty if the pointer file is missing or damaged."""
         try:
             return self.read_pointer(name)
         except ArtifactError:
@@ -116,13 +113,7 @@ class VersionFolder:
         return name, live
 
     def _require_version(self, name: str, version: int | None, versions: Collection[int]) -> None:
-        """Raise `UnknownNameError` unless `version` is in `versions`, the versions that the name has.
-
-        Args:
-            name: the name.
-            version: the version; None stands for any of them.
-            versions: versions of the name.
-        """
+        """Raise `UnknownNameError` unless `version`, or any version if it is None, is in `versions`."""
         if not versions:
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no {self.kind} {name[:80]!r}; there are: {known}", param=self.kind)
@@ -170,12 +161,11 @@ class VersionFolder:
         return self.change_pointer(name, change)
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """Return a JSON object that describes a name: the manifest of one version, which version is live, and all
-        versions.
+        """Return a JSON object that describes a name: the manifest of one version, the live version, and all versions.
 
         `live` is the live version, `earlier` lists the live versions before it, and `forced` the gates overridden for
         the live one. `versions` has the manifest of each version, or marks it as corrupt if it is damaged. The manifest
-        at the top level is that of the version in `ref`, else of the live one, else of the newest.
+        at the top level belongs to the version in `ref`, else to the live one, else to the newest.
 
         Raises:
             UnknownNameError: if there is no such name or version.
@@ -192,8 +182,9 @@ class VersionFolder:
         return current | {"name": name} | pointer.to_json() | {"earlier": earlier, "versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return a version's manifest with `state` "ready". If it cannot be read, return an object with `state`
-        "corrupt" and the error.
+        """Return a version's manifest with `state` "ready".
+
+        If the manifest cannot be read, return an object with `state` "corrupt" and the error.
         """
         try:
             return {"version": version, "state": "ready"} | self.manifest(name, version)
@@ -230,8 +221,7 @@ class VersionFolder:
         self.change_pointer(name, change, doomed=version)
 
     def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Compute a name's new pointer with `change`, write it, and return it. Then delete the version `doomed`, if one
-        is given.
+        """Compute a name's new pointer with `change`, write it, delete the version `doomed`, and return the pointer.
 
         If `change` raises, as it does for a name without versions, nothing changes.
 
@@ -250,8 +240,9 @@ class VersionFolder:
         return pointer
 
     def lock(self, name: str) -> FileLock:
-        """Create the folder of a name, and return its file lock, not yet acquired, that callers hold while they change
-        its versions.
+        """Create the folder of a name, and return the file lock that must be held to change its versions.
+
+        The lock is not yet acquired.
         """
         make_root(self.root)
         make_folder(self.root / name)
