@@ -99,7 +99,7 @@ def advise(
 
 
 def _ask_for_place() -> PlaceName:
-    """Ask the user on the terminal where the vectors will be stored, and return it. `lathe` without a terminal."""
+    """Ask the user on the terminal where the vectors will be stored. Return `lathe` without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "lathe"
     names = get_args(PlaceName)
@@ -119,7 +119,6 @@ def _print_decision(progress: ProgressBar, decision: "PlaceDecision") -> None:
 
 
 def _require_report_folder(report: Path | None) -> None:
-    """Raise `BadValueError` unless a report can be written to this file."""
     if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
         raise BadValueError(f"--report is {report}; it must be a file in an existing folder, such as advice.html")
 
@@ -127,10 +126,9 @@ def _require_report_folder(report: Path | None) -> None:
 def _fit_decided(
     advice: "Advice", name: str, request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
 ) -> dict[str, Any]:
-    """Fit the chain of the decision on the whole source and register it. Return the result as a dict.
+    """Fit the chain of the decision on the whole source and register it.
 
-    Returns:
-        `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the decision takes none.
+    Returns `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the decision takes none.
     """
     from lathe.service.chains.fits import FitContext, run_fit
     from lathe.service.home import Home

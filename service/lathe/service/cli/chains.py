@@ -44,12 +44,12 @@ def compare(
     seed: Annotated[int, flag("--seed", "Seed of the sample.", min=0)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
-    """Compare the neighbours that two chains find among rows of a source with the neighbours by the vectors before the
-    chains.
+    """Compare the neighbours that two chains find among rows of a source with the neighbours before the chains.
 
-    The recall of the raw neighbours says which chain is better on this source. A low agreement says that search results
-    will differ, and not which are better. Neighbours among a sample differ from those in a whole index: compare the two
-    chains with each other, not with the recall on other sources.
+    The neighbours before the chains are those by the raw vectors. The recall of the raw neighbours says which chain is
+    better on this source. A low agreement says that search results will differ, and not which are better. Neighbours
+    among a sample differ from those in a whole index: compare the two chains with each other, not with the recall on
+    other sources.
     """
     from lathe.transforms.quality import compare_neighbours
 
@@ -74,7 +74,6 @@ def compare(
 def _sample_vectors(
     settings: "Settings", first: "LoadedChain", second: "LoadedChain", source: str, rows: int, seed: int
 ) -> "NDArray[np.float32]":
-    """Sample distinct rows of a source of texts or vectors, and return their vectors `(n, d)`. Texts are encoded."""
     import numpy as np
 
     from lathe.training.sources.row_sample import sample_rows
@@ -97,9 +96,7 @@ def _sample_vectors(
 
 
 def format_comparison(comparison: dict[str, Any]) -> str:
-    """Return the comparison of two chains as text: a table, and sentences that say which finds more of the raw
-    neighbours.
-    """
+    """Return the comparison of two chains as text: a table, and which chain finds more of the raw neighbours."""
     recall, k = comparison["raw_recall_at_k"], comparison["k"]
     intervals = [
         f"{measured['value']:.3f} ({measured['low']:.3f} to {measured['high']:.3f})"
@@ -251,8 +248,9 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
-    """Register a copied chain for the dimensions that it served elsewhere, if no chain here does. Return a phrase that
-    says what was done.
+    """Register a copied chain for the dimensions that it served elsewhere, if no chain here does.
+
+    Returns a phrase that says what was done.
     """
     holder = size_routes.import_route(encoder, route, ref)
     if holder is None:
@@ -263,7 +261,6 @@ def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder:
 
 
 def _describe_route(route: str) -> str:
-    """Return a phrase for the dimensions of a size route, which is a number, or `nested` for all other sizes."""
     from lathe.service.chains.chain_folder import NESTED
 
     return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"

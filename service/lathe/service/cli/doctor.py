@@ -97,8 +97,9 @@ def doctor() -> None:
 
 
 def _check_state_folder(home: "Home") -> str | None:
-    """Open the state folder, and print its state and warnings. Return a sentence that says why it cannot be written, or
-    None.
+    """Open the state folder, and print its state and warnings.
+
+    Returns a sentence that says why the folder cannot be written, or None.
     """
     try:
         problem = home.open()
@@ -112,8 +113,7 @@ def _check_state_folder(home: "Home") -> str | None:
 
 
 def _check_encoder(spec: EncoderSpec) -> bool:
-    """Print where an encoder's files are, with a warning on a chat template. Return whether the encoder can be
-    loaded.
+    """Print where an encoder's files are, with a warning on a chat template. Return whether it can be loaded.
 
     The files of a model that was not downloaded yet are not looked into.
     """
@@ -126,10 +126,10 @@ def _check_encoder(spec: EncoderSpec) -> bool:
 
 
 def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
-    """Return `(where an encoder's files or its API are, whether they can be used)`. Files that can be downloaded count
-    as usable.
+    """Return `(where an encoder's files or its API are, whether they can be used)`.
 
-    An API is not called, since that may cost. Its key must be in the environment.
+    Files that can be downloaded count as usable. An API is not called, since that may cost. Its key must be in the
+    environment.
     """
     if spec.upstream is not None:
         return _describe_upstream(spec.upstream)
@@ -155,9 +155,7 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
 
 
 def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
-    """Return the content of a file of an encoder's model, from its folder or the hub's cache, or None if it is not
-    there.
-    """
+    """Return a file of an encoder's model, from the model's folder or the hub's cache, or None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -175,9 +173,7 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
 
 
 def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
-    """Return `(description of an embeddings API, whether its key is in the environment)`. An API without a key counts
-    as having it.
-    """
+    """Return `(description of an embeddings API, whether its key is in the environment or not needed)`."""
     place = f"{upstream.protocol} at {upstream.url}"
     if upstream.api_key_env is None:
         return f"{place}, without a key", True
@@ -189,7 +185,6 @@ def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
 
 
 def _check_servers(settings: "Settings", home: "Home") -> bool:
-    """Print whether Milvus and Redis answer, if they are used, and return whether one of them does not."""
     from lathe.service.index.backend import find_problem, get_capabilities
 
     problems = []
@@ -203,7 +198,6 @@ def _check_servers(settings: "Settings", home: "Home") -> bool:
 
 
 def _check_redis(settings: "Settings") -> str | None:
-    """Print whether Redis answers. Return the error message if it does not, or None."""
     settings.require_redis_extra()
     from lathe.service.redis.connection import RedisConnection
 
@@ -297,7 +291,6 @@ def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str]
 
 
 def _check_requirement(requirement: Requirement, version: Callable[[str], str]) -> list[str]:
-    """Return a list of the requirements that are not met: this one, or those of its extras. Empty if all are met."""
     try:
         installed = version(requirement.name)
     except PackageNotFoundError:
@@ -332,7 +325,6 @@ def find_shortfalls(
 
 
 def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield `(what is missing, its consequence)` for the device: GPU, bfloat16, AVX-512 and CPU cores."""
     if machine.device == "cpu":
         yield ("no GPU", _describe_missing_gpu(machine))
     if not machine.bfloat16:
@@ -349,7 +341,6 @@ def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _describe_missing_gpu(machine: Machine) -> str:
-    """Return a phrase that says why no GPU is used: a build of torch that does not fit the driver, or no driver."""
     if machine.driver:
         return (
             f"there is an NVIDIA driver, but this torch ({version('torch')}) finds no GPU: install a build of torch "
@@ -362,7 +353,6 @@ def _describe_missing_gpu(machine: Machine) -> str:
 
 
 def _format_install_command(extra: str, machine: Machine) -> str:
-    """Return what to type or install for an extra. One that is compiled also needs a compiler and Python's headers."""
     command = f"pip install '{extra}'"
     if extra != "lathe-service[index]":
         return command

@@ -58,10 +58,9 @@ def promote(
     ] = None,
     force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
 ) -> None:
-    """Make a version of a trained encoder live if its certificate passes the gates, which are thresholds on its
-    measures.
+    """Make a version of a trained encoder live if its certificate passes the gates.
 
-    A running server serves it within a second or two.
+    The gates are thresholds on the certificate's measures. A running server serves the version within a second or two.
     """
     from lathe.service.chains.version_folder import promote_with_gates
     from lathe.training.finetuning.requests import check_encoder_gates
@@ -158,8 +157,9 @@ def add_encoder(fields: dict[str, Any], upstream: dict[str, Any]) -> None:
 
 
 def _resolve_folder(model: str | None) -> str | None:
-    """Return the absolute path of a model's folder, so that a server started elsewhere finds it. Return a hub id, or
-    None, unchanged.
+    """Return the absolute path of a model's folder, so that a server started elsewhere finds it.
+
+    A hub id or None is returned unchanged.
     """
     folder = None if model is None else expand_home(model)
     return str(folder.absolute()) if folder is not None and folder.is_dir() else model

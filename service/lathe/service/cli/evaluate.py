@@ -93,7 +93,6 @@ def evaluate(
 
 
 def _require_evaluation_extra() -> None:
-    """Raise `EvaluationError` if mteb, of the extra `evaluation`, is not installed."""
     from importlib.util import find_spec
 
     if find_spec("mteb") is None:
@@ -101,12 +100,10 @@ def _require_evaluation_extra() -> None:
 
 
 def _split_commas(text: str | None) -> list[str]:
-    """Return the parts of a text between commas, without blanks and empty parts. Empty for None."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dtype: Dtype) -> "list[RequestedEncoder]":
-    """Return the encoders to evaluate: those of the option, else those of the suite, else the default encoder."""
     from lathe.training.evaluation.encoders import RequestedEncoder
 
     def build_request(name: str | None) -> RequestedEncoder:
@@ -126,11 +123,10 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
 
 
 def name_folders(folders: Sequence[str]) -> dict[str, str]:
-    """Return a short, distinct name for each model's folder or hub id, as `{folder: name}`: the last part of the path,
-    or more parts where needed.
+    """Return a short, distinct name for each model's folder or hub id, as `{folder: name}`.
 
-    A last part `model` is left out, because `lathe train` calls all its results so: `build/adapted/model` is called
-    `adapted`.
+    The name is the last part of the path, or more parts where needed. A last part `model` is left out, because `lathe
+    train` calls all its results so: `build/adapted/model` is called `adapted`.
     """
     parts = {folder: _split_path(folder) for folder in folders}
     names = {}
@@ -144,7 +140,6 @@ def name_folders(folders: Sequence[str]) -> dict[str, str]:
 
 
 def _split_path(folder: str) -> list[str]:
-    """Return the parts of a path, without a last part `model` unless it is the only one."""
     parts = [part for part in folder.split("/") if part]
     return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
 

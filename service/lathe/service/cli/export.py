@@ -83,8 +83,7 @@ def export(
 
 
 def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
-    """Return `side` (query or document) if the chain can be exported for it. None stands for a chain that maps both
-    alike.
+    """Return `side` (query or document) if the chain can be exported for it. None is for a chain that maps both alike.
 
     Raises:
         BadValueError: if a side is missing or not needed, or the documents end in codes, whose export would map
@@ -109,10 +108,9 @@ def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
 
 
 def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
-    """Load the encoder to export with a chain, in float32 on the CPU, and return it: the named one, else the one the
-    chain was fitted for.
+    """Load the encoder to export with a chain, in float32 on the CPU: the named one, else the one it was fitted for.
 
-    The result is None if none is named and the chain was fitted without one.
+    Returns None if none is named and the chain was fitted without one.
     """
     from lathe.training.encoder.encoder import Encoder
 

@@ -117,12 +117,9 @@ def format_fit_result(result: dict[str, Any]) -> str:
 
 
 def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
-    """Return the rows of a table of a certificate's measures, with a column for held-out rows and for each
-    out-of-domain corpus.
+    """Return a table of a certificate's measures, with a column for held-out rows and for each out-of-domain corpus.
 
-    Held-out rows alone have the recall at smaller sizes, the alignment to targets, mean norm, IsoScore and bytes per
-    vector before → after the chain, the weighting of codes, and parameters that were derived from the data, where the
-    certificate has them.
+    Some measures are known of held-out rows alone, such as the recall at smaller sizes.
     """
     corpora = certificate["out_of_domain"]
     rows = [["", "held out", *corpora]]
@@ -144,9 +141,7 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
 
 
 def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
-    """Return table rows of nDCG@10 and recall@10 before and after the chain, one for each set of queries and measure.
-    Empty without queries.
-    """
+    """Return table rows of nDCG@10 and recall@10 before and after the chain, for each set of queries."""
     if relevance is None:
         return []
     searches = {f"{relevance['queries']:,} queries": relevance}
@@ -163,9 +158,7 @@ def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
 
 
 def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
-    """Return a table of the quantizers that a fit tried: the measure it chose by, gain over another, and its interval.
-    Empty if none was tried.
-    """
+    """Return a table of the quantizers that a fit tried, with the measure it chose by and the gain over another."""
     header = ["codes tried", codes["chosen_by"], "ahead", "±", "compared with", "rows"]
     rows = []
     for trial in codes["tried"]:
@@ -178,7 +171,6 @@ def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
 
 
 def _format_measure(measure: float | None) -> str:
-    """Return a measure as text: a whole number as it is, others with four decimals, None as `MISSING`."""
     if measure is None:
         return MISSING
     return str(measure) if isinstance(measure, int) else f"{measure:.4f}"

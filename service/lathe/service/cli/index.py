@@ -61,7 +61,6 @@ def export(
 
 
 def _export_to_file(name: str, out: Path) -> None:
-    """Write all items of an index to a .jsonl, .parquet or .npy file, with a progress bar, and print their count."""
     from lathe.service.index.backend import get_capabilities, read_items
     from lathe.training.sources.writers import open_writer
 
@@ -124,7 +123,7 @@ def _export_to_table(
 
 
 def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
-    """Return the fields of an item to write beside its vector. The metadata are a dict, or with `columns` JSON text."""
+    """Return an item's fields to write next to its vector. The metadata are a dict, or with `columns` JSON text."""
     from lathe.service.index.items import parse_metadata
 
     content = metadata or b"{}"

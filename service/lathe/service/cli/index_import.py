@@ -50,7 +50,6 @@ class _LazyEncoders:
         self.loaded: dict[str, TextEncoder] = {}
 
     def load(self, name: str | None) -> "TextEncoder":
-        """Return the encoder of that name, which is loaded on first use. None means the default encoder."""
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)
@@ -169,7 +168,6 @@ def import_rows(
 
 
 def _find_metric(source: "Source") -> "Metric":
-    """Return the metric of a source that is a single FAISS index, or cosine for other sources."""
     from lathe.training.sources.faiss_indexes import read_faiss_metric
 
     files = [Path(file) for file in source.files if file.endswith(".faiss")]
@@ -177,14 +175,12 @@ def _find_metric(source: "Source") -> "Metric":
 
 
 def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
-    """Return the vectors `(n, d)` of texts. Raise `BadValueError` if there is no encoder."""
     if encoder is None:
         raise BadValueError("texts need an encoder: name it with --encoder", param="encoder")
     return encoder.encode(texts).vectors
 
 
 def _require_gates(cost: "ImportCost", gates: Mapping[str, float]) -> None:
-    """Raise `BadValueError` unless the chain's measures on the vectors reach each gate `{measure: threshold}`."""
     unknown = set(gates) - set(cost.quality)
     if unknown:
         raise BadValueError(f"there is no gate {', '.join(sorted(unknown))}; there are {', '.join(cost.quality)}")
@@ -194,7 +190,6 @@ def _require_gates(cost: "ImportCost", gates: Mapping[str, float]) -> None:
 
 
 def _format_cost(cost: "ImportCost", title: str) -> str:
-    """Return a table of what a chain costs in recall and saves in bytes, under a title."""
     rows = [[name, format_number(cost.quality[key], ".3f")] for key, name in MEASURE_NAMES.items()]
     for name, sizes in (("bytes per vector", cost.bytes_per_vector), ("bytes of the graph", cost.graph_bytes)):
         rows.append([name, f"{sizes['before']:,}", f"→ {sizes['after']:,}"])

@@ -39,7 +39,6 @@ app = typer.Typer(
 
 
 def _show_version(requested: bool) -> None:
-    """Print the versions of Lathe, Python and torch, and end the program. Do nothing unless `requested`."""
     if requested:
         from lathe.service.build_info import describe_build, describe_package
 
@@ -119,6 +118,5 @@ def main() -> None:
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
-    """Print a message to stderr, and end the program with an exit status."""
     typer.echo(f"lathe: {message}", err=True)
     sys.exit(status)

@@ -61,8 +61,9 @@ SERVE_DIMENSIONS = (
 
 
 def describe_size_routes(routes: list[str]) -> str:
-    """Return a sentence that says which requests for dimensions a chain answers, given its size routes: numbers, or
-    `nested`.
+    """Return a sentence that says which requests for dimensions a chain answers.
+
+    A size route is a number of dimensions, or `nested`.
     """
     sizes = ["sizes without a chain of their own" if route == "nested" else f"dimensions: {route}" for route in routes]
     return (
@@ -109,8 +110,7 @@ def load_state() -> "tuple[Settings, Home]":
 
 
 def load_writable_state() -> "tuple[Settings, Home]":
-    """Read the settings and prepare the state folder for writing. Return both, or raise `ValueError` if it is not
-    writable.
+    """Read the settings, prepare the state folder for writing, and return both.
 
     Raises:
         ValueError: if the folder cannot be written, or is not safe to use.
@@ -121,8 +121,7 @@ def load_writable_state() -> "tuple[Settings, Home]":
 
 
 def open_chains(write: bool) -> "Registry":
-    """Open the registry of chains, in the state folder or shared in Redis, and return it. Starter chains are installed
-    in it first.
+    """Open the registry of chains, in the state folder or shared in Redis, and install starter chains in it.
 
     Args:
         write: whether the command changes chains; without, a folder that cannot be written is only read.
@@ -172,8 +171,7 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
 
 
 def load_encoder(settings: "Settings", name: str | None) -> "TextEncoder":
-    """Load an encoder by its name in the settings, or by a model's folder or hub id, and return it. Also set torch's
-    number of threads.
+    """Set torch's number of threads, and load an encoder by its name in the settings, or by a model's folder or hub id.
 
     Args:
         settings: the settings.
@@ -227,9 +225,7 @@ def split_versioned_name(ref: str, kind: str = "chain") -> tuple[str, int]:
 
 
 def format_command_line() -> str:
-    """Return the command line of this process, to be stored in a chain's provenance, with paths shortened to their last
-    part.
-    """
+    """Return the command line of this process for a chain's provenance, with paths shortened to their last part."""
     return shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
 
 
@@ -431,7 +427,7 @@ class ProgressBar:
         self.bar.clear()
 
     def _show_regularly(self) -> None:
-        """Show the progress every `LINE_SECONDS` until the block ends."""
+        """Show the progress every `LINE_SECONDS`."""
         while not self.ended.wait(LINE_SECONDS):
             if not self.bar.disable:
                 self.bar.set_description_str(self.message.describe())

@@ -81,8 +81,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 @contextmanager
 def _explain_bind_errors(host: str, port: int) -> Iterator[None]:
-    """Convert the system's error for an address that cannot be bound to a `ValueError` that says what to do, while the
-    block runs.
+    """Convert the system's error for an address that cannot be bound to a `ValueError` that says what to do.
 
     Other errors are not changed.
     """

@@ -56,8 +56,9 @@ class Server(uvicorn.Server):
         self.services = services
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown when a signal arrives: end event streams now, and fail unfinished requests after
-        `shutdown_seconds`.
+        """Begin the shutdown when a signal arrives.
+
+        Event streams end now, and unfinished requests fail after `shutdown_seconds`.
         """
         if not self.services.closing.is_set():
             self.services.closing.set()
@@ -126,8 +127,9 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
 async def serve_and_greet(
     server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services
 ) -> None:
-    """Serve requests on the sockets until the server stops. Print the greeting once all encoders have loaded or
-    failed.
+    """Serve requests on the sockets, and print the greeting once all encoders have loaded or failed.
+
+    Returns when the server stops.
     """
     greeting = asyncio.create_task(_greet(server, settings, services))
     try:
@@ -137,7 +139,6 @@ async def serve_and_greet(
 
 
 async def _greet(server: uvicorn.Server, settings: Settings, services: Services) -> None:
-    """Wait until all encoders have loaded or failed and the server has started. Print warnings and the greeting."""
     for engine in services.embedder.engines.values():
         await asyncio.to_thread(engine.settled.wait)
     for warning in await asyncio.to_thread(list_start_warnings, services):
@@ -148,8 +149,10 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
 
 
 def list_start_warnings(services: Services) -> list[str]:
-    """Return sentences to show at the start: the warnings of `/health`, live chains that cannot be read, and missing
-    API keys.
+    """Return sentences to show at the start.
+
+    They are the warnings of `/health`, a mixed installation, a state folder that cannot be written, missing API keys,
+    and live chains that cannot be read.
     """
     warnings = services.list_warnings()
     if (mixture := find_mixed_installation()) is not None:
@@ -191,11 +194,7 @@ def _format_greeting(settings: Settings, services: Services, port: int) -> str:
 
 
 def _format_example_dimensions(services: Services) -> str:
-    """Return a JSON field such as `, "dimensions": 128` for the example requests, or an empty text if no chain serves
-    any.
-
-    The value is the first size for which the default encoder has a chain.
-    """
+    """Return a JSON field such as `, "dimensions": 128` for the example requests, or "" if no chain serves any."""
     info = services.embedder.default.info
     try:
         size_routes = services.registry.size_routes.get_current().get(info.fingerprint, {}) if info else {}

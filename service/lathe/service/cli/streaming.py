@@ -88,9 +88,7 @@ class _EncodedRows:
         self.vectors, self.encoder, self.taken = vectors, encoder, 0
 
     def take(self, batch: RowBatch) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` of the source's next batch. Blank texts, which have no stored vector, are encoded
-        now.
-        """
+        """Return the vectors `(n, d)` of the source's next batch. Blank texts have no vector and are encoded now."""
         texts = list(batch.values)
         blank = np.array([not text.strip() for text in texts])
         count = len(texts) - int(blank.sum())
@@ -127,9 +125,7 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
 def _write_rows(
     source: Source, writer: Writer, out: Path, target: Target, transform: Callable[[RowBatch], NDArray[np.float32]]
 ) -> None:
-    """Write each row of a source with its vector, as `transform` computes it, to the file `out`. Show progress, and
-    print a summary to stderr.
-    """
+    """Write each row of a source with its transformed vector to a file. Show progress, and print a summary."""
     total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress:
         for batch in source.batches():

@@ -37,8 +37,6 @@ NameOption = Annotated[
 
 
 def _add_training_command(method: str) -> None:
-    """Add the command `lathe train METHOD` for a method of training."""
-
     @app.command(method, help=METHODS[method].help)
     @take_fields(
         NewTraining,
@@ -90,7 +88,6 @@ def synthesize(
 
 
 def _synthesize_pairs(config: Path, out: Path, yes: bool) -> None:
-    """Generate training pairs with the user's consent, write them to a folder, and print a report."""
     from lathe.training.finetuning.job import read_settings
     from lathe.training.reporting.tables import Table
     from lathe.training.synthesis.chat import read_endpoint
@@ -119,7 +116,6 @@ def _require_consent(question: str) -> None:
 
 
 def _train(method: str, config: Path, out: Path | None) -> None:
-    """Train an encoder by a method as a config file says, and print a summary of data sets and steps."""
     _require_training_extra()
     import torch
 
@@ -153,7 +149,6 @@ def _train(method: str, config: Path, out: Path | None) -> None:
 
 
 def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> None:
-    """Train an encoder as a config file says, publish it as a version, and print the measures of its certificate."""
     if out is not None:
         raise BadValueError("--out and --name exclude each other: a version is stored in the state folder")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -184,7 +179,6 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
 
 
 def _format_training_result(result: dict[str, Any]) -> list[str]:
-    """Return a training's result as lines: nDCG@10 before and after, warnings, and whether the version is live."""
     certificate = result["certificate"]
     rows = [["texts", "queries", "nDCG@10 before", "after", "gain"]]
     for group in ("relevance", "out_of_domain"):
@@ -204,9 +198,7 @@ def _format_training_result(result: dict[str, Any]) -> list[str]:
 
 
 def _require_training_extra() -> None:
-    """Raise `JobError` if the packages for training are not installed. Also stop tokenizers from starting threads,
-    unless set otherwise.
-    """
+    """Stop tokenizers from starting threads, and raise `JobError` if the packages for training are not installed."""
     from importlib.util import find_spec
 
     if find_spec("accelerate") is None or find_spec("datasets") is None:
