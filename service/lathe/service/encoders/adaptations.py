@@ -74,11 +74,10 @@ class Adaptation:
 def run_adaptation(
     request: AdaptRequest, encoder: TextEncoder, context: AdaptationContext, on_progress: Progress
 ) -> Adaptation:
-    """Try changes of an encoder and its vectors on judged searches, and publish the recommended one under the request's
-    name. Return all trials and what was published.
+    """Try changes of an encoder and its vectors on judged searches, and publish the recommended one.
 
-    A chain of transforms, a trained encoder, or both are published. Nothing is published without a name, or if the
-    vectors are to stay as they are.
+    Under the request's name, a chain of transforms, a trained encoder, or both are published. Nothing is published
+    without a name, or if the vectors are to stay as they are.
 
     Args:
         request: what to adapt, to which judged searches.
@@ -111,10 +110,10 @@ def run_adaptation(
 
 
 def _publish(result: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress) -> dict[str, Any]:
-    """Publish the recommended change: the trained encoder, if there is one, then the chain of transforms. Return the
-    results under `encoder` and `chain`.
+    """Publish the recommended change: the trained encoder, if there is one, then the chain of transforms.
 
-    The chain is the one that was measured on that encoder, or on the base encoder.
+    The chain is the one that was measured on that encoder, or on the base encoder. The results are under the keys
+    `encoder` and `chain`.
     """
     published: dict[str, Any] = {}
     encoder = result.encoder
@@ -129,8 +128,7 @@ def _publish(result: AdaptationResult, name: str, context: AdaptationContext, on
 
 
 def _decide_promotion(result: AdaptationResult) -> bool | None:
-    """Return whether what is published becomes the live version: as the request says, or else False if its gain may be
-    chance.
+    """Return whether to make the published version live: as the request says, else False if the gain may be chance.
 
     None makes it live if no version is live.
     """
@@ -142,9 +140,6 @@ def _decide_promotion(result: AdaptationResult) -> bool | None:
 def _publish_encoder(
     result: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress
 ) -> tuple[dict[str, Any], TextEncoder]:
-    """Publish the trained encoder of the recommended change. Return the result of that as a dict, and the opened
-    encoder.
-    """
     request, settings = result.request, context.settings
     trained_spec = result.trained[result.recommended.candidate.name]
     trained = open_encoder(trained_spec, settings.device, settings.vector_stores)

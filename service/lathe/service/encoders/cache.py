@@ -25,9 +25,7 @@ BYTES = Gauge("lathe_cache_bytes", "Bytes of cached vectors")
 
 @cache
 def _get_counters(encoder: str) -> tuple[Counter, Counter]:
-    """Return an encoder's counters of cache hits and cache misses, which take longer to look up than a cached
-    vector.
-    """
+    """Return an encoder's counters of cache hits and misses, which take longer to look up than a cached vector."""
     return HITS.labels(encoder), MISSES.labels(encoder)
 
 
@@ -98,8 +96,7 @@ class VectorCache:
         return keys
 
     def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[CachedVector | None]:
-        """Look up vectors by key in memory, then in the second-level cache. Return an entry or None for each key, in
-        order.
+        """Look up vectors by key in memory, then in the second-level cache, with None for each key that is in neither.
 
         The metrics of hits and misses are updated. The second-level cache may block, and its entries are kept in
         memory: do not call this on the event loop if there is one.

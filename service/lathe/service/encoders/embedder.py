@@ -28,14 +28,12 @@ CUT_TOKENS = Counter("lathe_cut_tokens", "Tokens of these texts that it did not 
 
 @lru_cache(maxsize=1024)
 def _get_counter(encoder: str, chain: str) -> Counter:
-    """Return the counter of the texts of an encoder that were answered through a chain of transforms."""
     return CHAIN_TEXTS.labels(encoder, chain)
 
 
 @dataclass(frozen=True)
 class EmbedRequest:
-    """Texts to embed, the encoder and chain of transforms to use, and the dimensions and dtype that the request asks
-    for.
+    """Texts to embed, with the encoder, chain of transforms, dimensions and dtype to use.
 
     Attributes:
         engine: engine of the encoder.
@@ -74,10 +72,7 @@ class Answer:
     cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
-        """Return the HTTP headers that describe the vectors: space id, chain of transforms, dimensions, dtype, times
-        and tokens.
-
-        Times are in milliseconds.
+        """Return the HTTP headers that describe the vectors: space id, chain, dimensions, dtype, times (ms) and tokens.
 
         Args:
             as_codes: whether documents are codes if no dtype was requested and the chain has a quantizer.
@@ -122,11 +117,10 @@ class Pending:
     chain_waits: bool = False
 
     def wait_for_answer(self) -> Answer:
-        """Wait until all texts are encoded. Return their vectors `(n, k)` after the chain of transforms, with tokens
-        and times.
+        """Wait until all texts are encoded, and return the answer with vectors `(n, k)` after the chain of transforms.
 
         Texts found in the cache are not encoded. The new vectors are cached, the texts counted by chain, and the raw
-        vectors passed to their observer.
+        vectors passed to the observer.
 
         Raises:
             ArtifactError: if the chain maps a text to NaN or inf.
@@ -159,8 +153,7 @@ class Pending:
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
 
     def _require_finite(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vectors unchanged. Raise `ArtifactError` if a chain of transforms made NaN or inf of the encoder's
-        vectors.
+        """Return the vectors, or raise `ArtifactError` if a chain of transforms made NaN or inf of them.
 
         Loading a chain tries two rows. Its weights may be such that only others overflow.
         """
@@ -169,16 +162,11 @@ class Pending:
         return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
-        """Return the cached vectors `(n, d)`, before the chain of transforms, in text order, or `(0, 0)` if there are
-        none.
-        """
+        """Return the cached vectors `(n, d)`, before the chain, in text order, or `(0, 0)` if there are none."""
         cached = [entry.vector for entry in self.entries if entry is not None]
         return np.concatenate(cached).reshape(len(cached), -1) if cached else np.empty((0, 0), np.float32)
 
     def _notify_observer(self, *raw: NDArray[np.float32]) -> None:
-        """Pass the encoder's vectors, before the chain of transforms, to the observer of live vectors. Without a chain
-        or an observer, do nothing.
-        """
         loaded = self.target.loaded
         if loaded is None or self.live_vectors is None:
             return
@@ -187,8 +175,7 @@ class Pending:
         self.live_vectors.notify(ObservedVectors(self.encoder, loaded, stacked))
 
     def _count_tokens(self, encoded_texts: EncodedTexts | None) -> tuple[int, int]:
-        """Return how many tokens of the request's texts the encoder read, and how many it cut off. The metrics of cut
-        texts are updated.
+        """Return how many tokens of the texts the encoder read and how many it cut off, and update the metrics.
 
         The tokens of a text that was cut before it was tokenized are estimated by those of the part.
 
@@ -299,8 +286,7 @@ class Embedder:
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
-        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`. Return the encoder, chain of transforms and
-        dimensions that it selects.
+        """Return what a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`, selects.
 
         The grammar is in `lathe.service.encoders.model_names`.
         """
@@ -310,8 +296,7 @@ class Embedder:
         return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
 
     def begin(self, request: EmbedRequest, at_once: bool = False) -> "Pending":
-        """Look a request's texts up in the cache, and queue the missing ones for the encoder. Return the request with
-        both, to be waited for.
+        """Look a request's texts up in the cache, and queue the missing ones for the encoder.
 
         This resolves the chain and does not wait for the encoder. Texts are first cut to what the encoder can read.
         Only a chain that must be read from disk or folded, and a second-level cache, may block.
@@ -375,10 +360,9 @@ class Embedder:
         input_type: InputType = "document",
         output_dtype: OutputDtype | None = None,
     ) -> Answer:
-        """Transform vectors `(n, d)` that a caller sent by a chain of transforms. Return the outputs `(n, k)` with what
-        their headers state.
+        """Transform vectors `(n, d)` that a caller sent by a chain of transforms into outputs `(n, k)`.
 
-        The vectors are passed to their observer if there is one.
+        The vectors are passed to the observer of live vectors if there is one.
 
         Raises:
             BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded
@@ -397,22 +381,20 @@ class Embedder:
         return Answer(reduced, target)
 
     def list_models(self) -> list[str]:
-        """Return the values that a request's `model` can have: encoders, encoders with chains, both with dimensions,
-        and names of trained encoders.
+        """Return all values that a request's `model` can have.
 
-        The order is that of `list_model_names`.
+        They are the names of `list_model_names`, in order, followed by the names of trained encoders.
         """
         return [*list_model_names(self.engines, self.registry, self.resolver), *self.aliases]
 
     def resolve_model(self, model: str) -> ModelChoice:
-        """Return the encoder, chain of transforms and dimensions that a request's `model` selects. Raise unless encoder
-        and chain are served.
+        """Return the encoder, chain of transforms and dimensions that a request's `model` selects, if they are served.
 
         The chain must take the encoder's vectors and serve the dimensions. While the encoder was never ready, only its
         name is checked.
 
         Raises:
-            BadValueError, ConflictError, UnknownNameError: if they are not.
+            BadValueError, ConflictError, UnknownNameError: if encoder or chain are not served.
         """
         choice = self.parse_model(model)
         if choice.engine.info is not None:

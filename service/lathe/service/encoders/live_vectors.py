@@ -82,9 +82,7 @@ class LiveVectors:
                 self.unexpected.record(error)
 
     def submit(self, work: Work) -> bool:
-        """Queue a function to be called in the thread, and return True. If the queue is full, drop the function and
-        return False.
-        """
+        """Queue a function to be called in the thread, and return True, or return False if the queue is full."""
         if len(self.waiting) >= self.max_waiting:
             return False
         # Appending to a deque and taking from its other end are atomic, so there is no lock.

@@ -55,8 +55,7 @@ class ModelChoice:
 
 
 def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], names: set[str]) -> ModelChoice:
-    """Parse a request's `model`, `ENCODER+CHAIN:DIMENSIONS` with optional parts. Return the encoder, chain of
-    transforms and dimensions that it selects.
+    """Return what a request's `model`, `ENCODER+CHAIN:DIMENSIONS` with optional parts, selects.
 
     Without the name of an encoder, such as in `+CHAIN`, the default encoder is meant.
 

@@ -115,8 +115,9 @@ class TrainedEncoders(VersionFolder):
             raise ArtifactError(f"the manifest of the encoder {name}@{version} cannot be read: {error}") from error
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return the manifest of a version with its `state`, without the list of its files. See
-        `VersionFolder.describe_version`.
+        """Return the manifest of a version with its `state`, without the list of its files.
+
+        See `VersionFolder.describe_version`.
         """
         described = super().describe_version(name, version)
         return {key: described[key] for key in described if key != "files"}
@@ -136,8 +137,9 @@ class TrainedEncoders(VersionFolder):
     def write_version(
         self, name: str, version: int, manifest: Mapping[str, Any], write_model: Callable[[Path], None]
     ) -> None:
-        """Write a version's manifest and model to a temporary folder, and rename it to the version's folder. The caller
-        holds the lock.
+        """Write a version's manifest and model to a temporary folder, and rename it to the version's folder.
+
+        The caller holds the lock.
 
         Args:
             name: name of the encoder.
@@ -165,9 +167,7 @@ class TrainedEncoders(VersionFolder):
 def complete_manifest(
     manifest: Mapping[str, Any], name: str, version: int, files: Mapping[str, str], job: str | None
 ) -> dict[str, Any]:
-    """Return a version's manifest, completed by format, name, version, digests of the files, and the job that published
-    it.
-    """
+    """Return a version's manifest with format, name, version, digests of the files, and the job that published it."""
     return {"schema": SCHEMA, "name": name, "version": version, **manifest, "files": dict(files), "job": job}
 
 
@@ -244,9 +244,7 @@ def make_parents(model: Path, path: str) -> None:
 
 
 def _copy_model(source: Path, target: Path, files: Mapping[str, str]) -> None:
-    """Copy the files of a model to a folder, each synced to disk. Raise `ArtifactError` if one no longer has its
-    digest.
-    """
+    """Copy the files of a model to a folder, synced to disk. Raise `ArtifactError` if a file lost its digest."""
     for path, digest in files.items():
         make_parents(target, path)
         with (source / path).open("rb") as file:

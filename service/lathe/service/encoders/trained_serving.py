@@ -69,14 +69,14 @@ class TrainedServing:
             self.thread.join(timeout=5)
 
     def _run(self) -> None:
-        """Call `update` every second until the thread is stopped. Errors are noted."""
         while not self.stopping.wait(POLL_SECONDS):
             with self.unexpected.watch():
                 self.update()
 
     def update(self) -> None:
-        """Start the engines of versions that are needed, let names stand for their live versions, and stop all other
-        engines of trained encoders.
+        """Start the engines of needed versions, let names stand for live versions, and stop unneeded engines.
+
+        Only engines of trained encoders are stopped.
         """
         live = {spec.name.partition("@")[0]: spec for spec in self.settings.trained.list_live(self.settings.dtype)}
         in_indexes = self.list_index_encoders()
@@ -98,8 +98,9 @@ class TrainedServing:
                     self._stop_engine(name)
 
     def request(self, spec: EncoderSpec) -> Engine:
-        """Serve a version of a trained encoder until it is forgotten. Return its engine, which may still be loading the
-        model.
+        """Serve a version of a trained encoder until it is forgotten, and return its engine.
+
+        The engine may still be loading the model.
         """
         self.requested.add(spec.name)
         self.stopped.discard(spec.name)
@@ -112,10 +113,9 @@ class TrainedServing:
         self.stopped.add(name)
 
     def _update_aliases(self, live: dict[str, EncoderSpec]) -> None:
-        """Let each name stand for its live version once that is ready, and until then for the version that it stood for
-        before.
+        """Let each name stand for the live version once that is ready, and until then for the version before.
 
-        If that one is not served, the live version takes the name at once.
+        If the version before is not served, the live version takes the name at once.
         """
         engines, aliases = self.embedder.engines, {}
         for name, spec in live.items():
@@ -128,14 +128,12 @@ class TrainedServing:
         self.embedder.aliases = aliases  # replaced as a whole, because other threads read it
 
     def _start_engine(self, spec: EncoderSpec) -> None:
-        """Build and start the engine of an encoder, unless the encoder is served already."""
         with self.changing:
             if spec.name not in self.embedder.engines:
                 self.embedder.add(self.make_engine(spec))
                 self.on_start()
 
     def _stop_engine(self, name: str) -> None:
-        """Remove an encoder from those served, if it is served, and stop its engine."""
         with self.changing:
             engine = self.embedder.remove(name) if name in self.embedder.engines else None
         if engine is not None:
@@ -192,18 +190,13 @@ class Residency:
         return f"the loaded encoders have {total:,} bytes of weights, more than LATHE_MODEL_BYTES, {self.max_bytes:,}"
 
     def _run(self) -> None:
-        """Unload idle encoders, and those beyond the memory limit, again and again until the thread is stopped. Errors
-        are noted.
-        """
         while not self.stopping.wait(self._choose_pause()):
             with self.unexpected.watch():
                 self.unload_idle()
                 self.unload_beyond_limit()
 
     def _choose_pause(self) -> float:
-        """Return the seconds until the next check: at most 1, and at most a tenth of the shortest time that an encoder
-        may be idle.
-        """
+        """Return the seconds until the next check: at most 1, and at most a tenth of the shortest allowed idle time."""
         limits = [engine.options.unload_seconds for engine in self.list_engines() if engine.options.unload_seconds]
         return min([CHECK_SECONDS, *(max(limit / 10, 0.01) for limit in limits)])
 
@@ -215,8 +208,7 @@ class Residency:
                 engine.unload()
 
     def unload_beyond_limit(self, wanted: Engine | None = None) -> list[Engine]:
-        """Unload the least recently used encoders until the others fit the memory limit, and return the engines of
-        those unloaded.
+        """Unload the least recently used encoders until the others fit the memory limit, and return the unloaded ones.
 
         Encoders that are at work are left. The one used last, or `wanted`, stays, even if it alone exceeds the limit.
 
@@ -243,8 +235,9 @@ class Residency:
             return unloaded
 
     def make_room(self, engine: Engine) -> None:
-        """Unload other encoders so that the memory limit has space for `engine`, and wait up to 10 s until their
-        workers are gone.
+        """Unload other encoders so that `engine` fits the memory limit.
+
+        Waits up to 10 s until the workers of these encoders are gone.
         """
         unloaded = self.unload_beyond_limit(engine)
         # An unloaded encoder may be loaded again with new workers: only those that it has now must be gone.

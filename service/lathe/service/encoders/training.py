@@ -64,11 +64,11 @@ class TrainingContext:
 
 
 def train_encoder(request: NewTraining, context: TrainingContext, on_progress: Progress) -> dict[str, Any]:
-    """Train an encoder, certify it, and publish it as the next version of its name. Return `{encoder: "name@1",
-    promoted, failed_gates, certificate}`.
+    """Train an encoder, certify it, and publish it as the next version of its name.
 
-    A training that was stopped is resumed from its last checkpoint, as long as its work folder is there. The work
-    folder is deleted once the version is published, or a week after the training was stopped.
+    Returns `{encoder: "name@1", promoted, failed_gates, certificate}`. A training that was stopped is resumed from its
+    last checkpoint, as long as its work folder is there. The work folder is deleted once the version is published, or a
+    week after the training was stopped.
 
     Raises:
         JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
@@ -107,8 +107,9 @@ def train_encoder(request: NewTraining, context: TrainingContext, on_progress: P
 def _train_and_certify(
     request: NewTraining, job: "TrainingJob", context: TrainingContext, folder: Path, on_progress: Progress
 ) -> dict[str, Any]:
-    """Train an encoder in its work folder and certify it. Return the version's manifest, with the gates that it fails
-    under `failed_gates`.
+    """Train an encoder in its work folder and certify it.
+
+    Returns the version's manifest, with the gates that it fails under `failed_gates`.
 
     Raises:
         JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
@@ -131,7 +132,7 @@ def _train_and_certify(
 def _train(
     method: str, job: "TrainingJob", context: TrainingContext, folder: Path, on_progress: Progress
 ) -> dict[str, Any]:
-    """Train an encoder in its work folder, unless an earlier run has. Return the summary of the training."""
+    """Train an encoder in its work folder, unless an earlier run has, and return the summary of the training."""
     import orjson
 
     from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
@@ -159,9 +160,7 @@ def _build_manifest(
     summary: dict[str, Any],
     on_progress: Progress,
 ) -> dict[str, Any]:
-    """Certify the encoder in the work folder. Return the version's manifest, with the gates that it fails under
-    `failed_gates`.
-    """
+    """Certify the encoder in the work folder, and return the manifest, with failed gates under `failed_gates`."""
     from lathe.training.encoder.encoder import Encoder
     from lathe.training.finetuning.certificate import certify_job, read_job_tests
 
@@ -196,8 +195,7 @@ def build_manifest(
     certificate: dict[str, Any],
     provenance: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the manifest of a trained encoder's version: method, base encoder, trained encoder, certificate and
-    provenance.
+    """Return the manifest of a trained encoder's version.
 
     `TrainedEncoders.publish` adds name, version and files.
     """
@@ -212,8 +210,9 @@ def build_manifest(
 
 
 def require_trainable(base: EncoderSpec) -> None:
-    """Raise `BadValueError` if an encoder is behind an embeddings API or runs code of its own, and cannot be trained
-    into a version.
+    """Raise `BadValueError` if an encoder cannot be trained into a version.
+
+    An encoder behind an embeddings API cannot, nor one that runs code of its own.
     """
     if base.upstream is not None:
         raise BadValueError(f"{base.name} is behind an embeddings API, which cannot be trained", param="job.encoder")

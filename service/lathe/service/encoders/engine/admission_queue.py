@@ -28,8 +28,9 @@ class BatchWait:
 
     @classmethod
     def after_batch(cls, parts: list[Part], seconds: float) -> "BatchWait":
-        """Return what to wait for after a batch: half its tokens, for at most a quarter of its time. After one part,
-        nothing.
+        """Return what to wait for after a batch: half its tokens, for at most a quarter of its time.
+
+        After a batch of one part, there is nothing to wait for.
         """
         return cls(sum(part.tokens for part in parts) // 2, seconds / 4) if len(parts) > 1 else cls()
 
@@ -127,9 +128,7 @@ class AdmissionQueue:
         self.on_admit()
 
     def _release(self, work: Work) -> None:
-        """Subtract the texts and tokens of a finished or cancelled request from those accepted, and remove it from the
-        queue if it is there.
-        """
+        """Subtract a finished or cancelled request from the accepted texts and tokens, and remove it from the queue."""
         with self.changed:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated
@@ -154,8 +153,7 @@ class AdmissionQueue:
             self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
 
     def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT, max_texts: int | None = None) -> list[Part]:
-        """Take parts of queued requests for a worker, of about `tokens` tokens in all, and return them. Wait up to
-        `seconds` if nothing is queued.
+        """Take parts of queued requests for a worker, of about `tokens` tokens in all, and return them.
 
         If other workers idle, only a share is taken. With `max_texts`, up to so many texts are taken whether others
         idle or not, because each batch is a call with a price of its own. Blocks up to `seconds` for the first text,
@@ -198,7 +196,6 @@ class AdmissionQueue:
             return parts
 
     def _count_waiting_tokens(self) -> int:
-        """Return the estimated tokens of the texts that no worker has taken."""
         return sum(work.tokens_waiting for work in self.works)
 
     def fail_all(self, error: Exception) -> None:

@@ -186,8 +186,7 @@ class WorkerProcess:
 
 
 class Dispatcher:
-    """Sends texts from the admission queue to one worker, and passes the worker's vectors to the requests that wait for
-    them.
+    """Sends texts from the admission queue to one worker, and passes the worker's vectors to the requests.
 
     Attributes:
         sent: parts of each message that the worker has not answered, earliest first.
@@ -225,8 +224,7 @@ class Dispatcher:
         self.retiring = threading.Event()
 
     def run(self, window_tokens: int) -> None:
-        """Send queued texts to the worker, in messages of about `window_tokens` tokens, and pass its vectors to their
-        requests.
+        """Send queued texts to the worker, in messages of about `window_tokens` tokens, and pass the vectors on.
 
         It ends when `stopping` or `retiring` is set. Up to `options.ahead` messages are sent before the first is
         answered.
@@ -252,8 +250,7 @@ class Dispatcher:
                     wait = BatchWait.after_batch(answered, reply.seconds)
 
     def _take(self, window_tokens: int, wait: BatchWait) -> list[Part]:
-        """Return parts of queued requests for the worker, of about `window_tokens` tokens. Wait for some only if the
-        worker has nothing to do.
+        """Return queued parts of about `window_tokens` tokens. Wait for some only if the worker has nothing to do.
 
         The list is empty if nothing is queued, or once `retiring` is set.
         """
@@ -272,8 +269,7 @@ class Dispatcher:
                 metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Pass each part's vectors or error in a worker's reply to its request. Update the metrics of throughput and
-        batches.
+        """Pass the vectors or error of each part in a worker's reply to the request, and update the metrics.
 
         The worker replies in the order of the parts.
         """

@@ -149,7 +149,6 @@ class Engine:
             dispatcher.fail_sent(error)
 
     def _build_stop_error(self) -> UnavailableError:
-        """Return the error that answers the requests that a stopped encoder leaves unfinished."""
         return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
 
     @property
@@ -286,10 +285,10 @@ class Supervisor:
                 metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
 
     def _run_worker(self) -> str | None:
-        """Start a worker, dispatch texts to it until it ends, and stop it. Return why it never became ready, or None if
-        it did.
+        """Start a worker, dispatch texts to it until it ends, and stop it.
 
-        Then its unanswered requests get an error. Its end is logged, unless the engine is stopping or unloaded.
+        Returns why the worker never became ready, or None if it did. Requests that it did not answer get an error. The
+        end is logged, unless the engine is stopping or unloaded.
         """
         engine = self.engine
         dispatcher: Dispatcher | None = None

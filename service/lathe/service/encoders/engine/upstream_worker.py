@@ -78,7 +78,6 @@ class UpstreamConnection:
         return None if encoder is None else encoder.problem
 
     def _count(self, usage: Usage, amount: float) -> None:
-        """Add an amount to the metric of the API's calls, texts, tokens or cost."""
         metrics.UPSTREAM[usage].labels(self.spec.name).inc(amount)
 
 
@@ -94,8 +93,9 @@ class UpstreamWorker:
         self.sent: deque[list[Part]] = deque()
 
     def wait_ready(self) -> EncoderInfo:
-        """Identify the API's model by its vectors of test texts, unless that was done recently. Return the encoder's
-        description.
+        """Identify the API's model by its vectors of test texts, unless that was done recently.
+
+        Returns the encoder's description.
 
         Raises:
             TrainingError: if the model cannot be identified.
@@ -126,10 +126,9 @@ class UpstreamWorker:
         self.sent.append(parts)
 
     def receive(self, seconds: float) -> Reply:
-        """Encode the texts that were sent first by calls to the API. Return a reply with vectors or an error for each
-        part.
+        """Encode the earliest message that was sent, by calls to the API, and return vectors or an error for each part.
 
-        The API's own time limits apply instead of `seconds`. Parts with equal options share a call. An error is that of
+        The API's own time limits apply instead of `seconds`. Parts with equal options share a call. An error belongs to
         the parts whose texts it concerns.
         """
         parts, begun = self.sent.popleft(), time.perf_counter()

@@ -90,8 +90,7 @@ class Reply:
 
 @dataclass(eq=False)
 class Work:
-    """The encoding of one request's texts, which workers take in parts, longest texts first, and the vectors received
-    so far.
+    """The encoding of one request's texts, which workers take in parts, longest texts first.
 
     Attributes:
         chain: chain to apply; None for raw vectors.
@@ -113,9 +112,7 @@ class Work:
     submitted: float = field(default_factory=perf_counter)
 
     def __post_init__(self) -> None:
-        """Estimate the cost of each text in tokens, and put the texts in the order in which they are taken, longest
-        first.
-        """
+        """Estimate the cost of each text in tokens, and sort the texts by cost, longest first."""
         self.estimates = [estimate_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
         # Texts of like length are neighbours, so that a part needs little padding.
@@ -149,9 +146,7 @@ class Work:
         return Part(self, self.order[first : self.taken], total, now - self.submitted)
 
     def receive(self, rows: list[int], result: PartResult) -> None:
-        """Store the vectors of the texts at positions `rows`. Once all are there, join them and set them as the
-        future's result.
-        """
+        """Store the vectors of the texts at positions `rows`, and set the future's result once all are there."""
         with self.answering:
             self.results.append((rows, result))
             self.missing -= len(rows)
@@ -168,13 +163,10 @@ class Work:
                 self.future.set_exception(error)
 
     def _claim_future(self) -> bool:
-        """Return whether the future has neither a result nor was cancelled. If so, it can no longer be cancelled."""
+        """Return whether the future can still get a result. If so, it can no longer be cancelled."""
         return not self.future.done() and self.future.set_running_or_notify_cancel()
 
     def _join_results(self) -> EncodedTexts:
-        """Return the vectors and token counts of all parts in the order of the request's texts, with the times
-        taken.
-        """
         now = perf_counter()
         begun = self.begun or now
         rows, result = self.results[0]
@@ -201,8 +193,7 @@ class Work:
 
 
 def estimate_cost(text: str, max_length: int) -> int:
-    """Return an estimate of how many tokens of work a text is for a worker, which reads at most `max_length` tokens of
-    it.
+    """Return an estimate of the work of encoding a text in tokens, of which at most `max_length` are read.
 
     A very long text also costs the search for the part that is read.
     """
@@ -274,10 +265,9 @@ class EncoderInfo:
         return described
 
     def find_prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt of this name, or of the default prompt if the name is None. Return None for no
-        prompt.
+        """Return the text of the prompt of this name, or of the default prompt if the name is None.
 
-        The rules are those of `Encoder.prompt`.
+        Returns None for no prompt. The rules are those of `Encoder.prompt`.
         """
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 

@@ -80,8 +80,7 @@ class Worker:
         self.chains: LRUCache[tuple[str, str], FoldedForms] = LRUCache(MAX_CHAINS)
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
-        """Tokenize the parts of a message, those with equal options together. Return a group of batches for each set of
-        options.
+        """Tokenize the parts of a message, and return a group of batches for each set of options.
 
         Errors are stored in the returned groups. Parts of a group that fails are tokenized alone when it is encoded.
         """
@@ -97,7 +96,7 @@ class Worker:
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
         """Tokenize parts with equal options, and return them as a group of batches for the model, or with the error.
 
-        With `long_text` "error", a text that is too long is an error. `positions` are those of the parts in the
+        With `long_text` "error", a text that is too long is an error. `positions` are the parts' positions in the
         message.
         """
         options = parts[0]["options"]
@@ -114,17 +113,15 @@ class Worker:
             return Tokenized(parts, positions, Pieces.whole([]), [], error)
 
     def encode_message(self, groups: list[Tokenized]) -> Answer:
-        """Encode the tokenized groups of a message. Return the header and the arrays of the reply, both in the order of
-        the parts.
-        """
+        """Encode the tokenized groups of a message. The reply's header and arrays are in the order of the parts."""
         return self.begin_message(groups)()
 
     @torch.inference_mode()
     def begin_message(self, groups: list[Tokenized]) -> Callable[[], Answer]:
-        """Begin to encode the tokenized groups of a message. Return a function that waits for the vectors and returns
-        what `encode_message` does.
+        """Begin to encode a message, and return a function that waits for the vectors and returns the answer.
 
-        A GPU computes and copies while this thread does something else; a CPU is done before this returns.
+        The answer is that of `encode_message`. A GPU computes and copies while this thread does something else; a CPU
+        is done before this returns.
         """
         begun = time.perf_counter()
         finishing = [self._begin_group(group) for group in groups]
@@ -143,11 +140,11 @@ class Worker:
         return finish
 
     def _begin_group(self, group: Tokenized) -> Callable[[], dict[int, Answer]]:
-        """Begin to encode a group of parts and apply their chains of transforms. Return a function that waits for the
-        vectors and returns each part's header entry and arrays, by its position in the message.
+        """Begin to encode a group of parts and apply the chains of transforms.
 
-        Parts are tried one by one if the group fails. Failures are returned as entries: no text and no chain may end
-        the process, which answers other requests too.
+        The function that is returned waits for the vectors, and returns the header entry and arrays of each part, by
+        position in the message. Parts are tried one by one if the group fails. Failures are returned as entries: no
+        text and no chain may end the process, which answers other requests too.
         """
 
         def answer_apart(error: Exception) -> dict[int, Answer]:
@@ -170,11 +167,10 @@ class Worker:
         return finish
 
     def _begin_together(self, group: Tokenized) -> Callable[[], dict[int, Answer]]:
-        """Begin to encode a group of parts in one go and apply their chains of transforms. Return a function that waits
-        for the vectors and returns each part's header entry and arrays, by its position in the message.
+        """Begin to encode a group of parts in one go, and return the same as `_begin_group`.
 
-        What fails for the whole group is raised by either. A part of several for which the model gives NaN or inf is
-        encoded again on its own.
+        An error of the whole group is raised, by this function or by the returned one. A part of several for which the
+        model gives NaN or inf is encoded again on its own.
         """
         if group.error is not None:
             raise group.error
@@ -204,9 +200,6 @@ class Worker:
         return finish
 
     def _encode_each_alone(self, parts: Iterable[tuple[dict[str, Any], int]]) -> dict[int, Answer]:
-        """Tokenize and encode each part on its own. Return each part's header entry and arrays, by its position in the
-        message.
-        """
         answers: dict[int, Answer] = {}
         with torch.inference_mode():
             for part, position in parts:
@@ -214,8 +207,9 @@ class Worker:
         return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """Run the model on a group's texts. Return their vectors `(n, d)` on the device, and the numbers of tokens read
-        and cut of each text, both `(n,)`.
+        """Run the model on a group's texts.
+
+        Returns the vectors `(n, d)` on the device, and the numbers of tokens read and cut of each text, both `(n,)`.
         """
         batches, options = group.batches, group.parts[0]["options"]
         encoder, normalize = self.encoder.route(options["prompt_name"]), options["normalize"]
@@ -232,11 +226,10 @@ class Worker:
     def _apply_chains(
         self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
     ) -> list[HostCopy | Exception | None]:
-        """Map each part's vectors `(n, d)` by its chain of transforms. Return for each part a copy of the vectors
-        `(n, k)`, the chain's error, or None for a part without a chain.
+        """Map the vectors `(n, d)` of each part by the chain of transforms of the part.
 
-        Vectors for the same chain are mapped together: one row takes as long as twenty. The results are in the order of
-        the parts.
+        The result for each part is a copy of the vectors `(n, k)`, the chain's error, or None without a chain. Vectors
+        for the same chain are mapped together: one row takes as long as twenty.
         """
         results: list[HostCopy | Exception | None] = [None] * len(raws)
         distinct_refs = {tuple(ref.values()): ref for ref in refs if ref is not None}
@@ -255,8 +248,7 @@ class Worker:
         return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return the chain of transforms that a request names, folded into fewer steps, on the device, from the cache
-        or the disk.
+        """Return a chain of transforms, folded into fewer steps, on the device, from the cache or the disk.
 
         Over `MAX_CHAINS`, the least recently used chain is dropped.
 
@@ -305,8 +297,7 @@ def _describe_error(error: Exception) -> dict[str, Any]:
 
 
 def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
-    """Load the encoder that the server requested, and encode a few texts with it. Return it with its description as
-    JSON.
+    """Load the encoder that the server requested, try it on a few texts, and return it with its description as JSON.
 
     Sets PyTorch's number of threads.
 
@@ -352,8 +343,7 @@ def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queu
 
 
 def main(arguments: list[str]) -> None:
-    """Load an encoder, and encode the messages of the server at the other end of a socket, whose file descriptor is the
-    argument.
+    """Load an encoder, and encode the messages of the server at the other end of a socket.
 
     Args:
         arguments: the number of the socket's file descriptor.
