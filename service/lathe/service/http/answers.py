@@ -12,9 +12,7 @@ from lathe.service.jobs.job import ResultFile
 
 
 async def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Serialize the content, which may hold NumPy arrays, in a thread off the event loop. Return it as a JSON
-    response.
-    """
+    """Serialize the content, which may hold NumPy arrays, in a thread, and return it as a JSON response."""
     return Response(await run_in_threadpool(dump_json, content), status, headers, media_type=JSON)
 
 
@@ -33,9 +31,7 @@ def stream_file(file: ResultFile, media_type: str, headers: dict[str, str]) -> R
 
 
 def build_json_response(content: Any, headers: dict[str, str]) -> Response:
-    """Serialize the content, which may hold NumPy arrays, in the calling thread. Return it as a JSON response with
-    status 200.
-    """
+    """Serialize the content, which may hold NumPy arrays, in the calling thread, and return it as a JSON response."""
     return Response(dump_json(content), 200, headers, media_type=JSON)
 
 

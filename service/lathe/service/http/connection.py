@@ -73,9 +73,7 @@ class ConnectionLimits:
 
     @property
     def spare(self) -> int:
-        """Number of file descriptors that connections may not use, because files are opened while requests are
-        answered.
-        """
+        """Number of file descriptors that connections may not use, because answering requests opens files."""
         return 0 if self.descriptors is None else self.descriptors // 8
 
     @property
@@ -87,8 +85,9 @@ class ConnectionLimits:
         return 2048 if self.descriptors is None else max(16, min(2048, self.spare))
 
     def find_reason_to_refuse(self, connections: int, descriptor: int) -> str | None:
-        """Return why one more connection must be refused, or None if it may stay. Idle connections are closed to make
-        room for it.
+        """Return why one more connection must be refused, or None if it may stay.
+
+        Idle connections are closed to make room for it.
 
         Args:
             connections: number of open connections, including this one.
@@ -116,9 +115,7 @@ class ConnectionLimits:
         return None
 
     def are_scarce(self, descriptor: int, spare: int) -> bool:
-        """Return whether fewer than `spare` file descriptors are free above this one. Return False if the limit is
-        unknown.
-        """
+        """Return whether fewer than `spare` file descriptors are free above this one, False if the limit is unknown."""
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
     def log_refusal(self, connections: int) -> None:
@@ -153,10 +150,10 @@ class Connection(HttpToolsProtocol):
         self.skipping = False
 
     def connection_made(self, transport: Any) -> None:
-        """Accept a new connection and start its first time limit. If there are too many, close idle ones, or else
-        answer 503.
+        """Accept a new connection and start its first time limit.
 
-        A refused connection is logged, and closed after `LINGER_SECONDS`, or at once if descriptors are nearly used up.
+        If there are too many, idle ones are closed, or else the new one is answered 503. A refused connection is
+        logged, and closed after `LINGER_SECONDS`, or at once if descriptors are nearly used up.
         """
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.deadline = self.loop.time() + HEAD_SECONDS
@@ -189,8 +186,7 @@ class Connection(HttpToolsProtocol):
                 self.refuse(ServiceError(message, status=431))
 
     def on_headers_complete(self) -> None:
-        """Begin the request whose headers were parsed, and start its body's time limit. Raise if a limit on its head is
-        exceeded.
+        """Begin the request whose headers were parsed, and start the time limit of its body.
 
         Raises:
             ServiceError: for over `HEADERS` headers, a path and query over `LINE_BYTES`, or over `MAX_PIPELINED`
@@ -227,8 +223,7 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     async def read_whole_body(self, scope: Any, length: int, on_size: Callable[[int], None]) -> memoryview | None:
-        """Receive the whole body of a request into one buffer and return it. Return None if the body must be read as a
-        stream.
+        """Receive the whole body of a request into one buffer, or return None if it must be read as a stream.
 
         It must if the request is not the one that is received now, or if nothing of the body is missing.
 
@@ -252,16 +247,15 @@ class Connection(HttpToolsProtocol):
         return await self.whole_body.wait()
 
     def end_whole_body(self) -> None:
-        """End a request whose body was received past the parser, and replace the parser, which still expects
-        that body.
+        """End a request whose body was received past the parser.
+
+        The parser, which still expects the body, is replaced.
         """
         self.parser = Parser(self)
         self.on_message_complete()
 
     def skip_body(self, received: memoryview) -> None:
-        """Let the parser read over bytes of a body whose request has ended, so that it finds the next request's
-        head.
-        """
+        """Let the parser read over the body of an ended request, so that it finds the next request's head."""
         self.skipping = True
         try:
             for piece in _split(received):
@@ -371,7 +365,6 @@ def _split(data: bytes | memoryview) -> Iterable[Any]:
 
 
 def _serialize_response(error: ServiceError) -> bytes:
-    """Return an error as the bytes of a complete HTTP/1.1 response that closes the connection."""
     body = dump_json(error_body(error))
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
     lines += [f"content-length: {len(body)}", "connection: close"]

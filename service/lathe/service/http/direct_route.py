@@ -17,8 +17,9 @@ from lathe.service.services import Services
 
 
 class DirectRoute(APIRoute):
-    """Route whose endpoint is called with the request, the services and the path's parameters, once the request's key
-    was checked for use.
+    """Route whose endpoint is called with the request, the services and the path's parameters.
+
+    The request's key is checked for use first.
 
     Raises:
         ValueError: if the route has dependencies, which would not be called.

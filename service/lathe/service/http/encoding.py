@@ -38,15 +38,14 @@ T = TypeVar("T")
 
 
 async def call_inline_if(inline: bool, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function on the event loop if it takes less than a change of threads, else in a thread. Return its
-    result.
-    """
+    """Call a function on the event loop if it takes less than a change of threads, else in a thread."""
     return function(*arguments) if inline else await run_in_threadpool(function, *arguments)
 
 
 async def call_at_once_if(inline: bool, function: Callable[..., T], argument: Any) -> T:
-    """Call a function with `at_once` on the event loop if wanted. In a thread, call it without if it is not wanted, or
-    the function raises `NotAtOnceError`. Return its result.
+    """Call a function with `at_once` on the event loop if `inline`, and return its result.
+
+    If not `inline`, or if the function raises `NotAtOnceError`, call it without `at_once` in a thread.
     """
     if inline:
         with suppress(NotAtOnceError):
@@ -55,15 +54,12 @@ async def call_at_once_if(inline: bool, function: Callable[..., T], argument: An
 
 
 def read_space_id(body: TextsOrVectors, request: Request) -> str | None:
-    """Return the id of the embedding space that a request names for its vectors, in its body or its header
-    `x-space-id`, or None.
-    """
+    """Return the id of the embedding space that a request names in its body or header `x-space-id`, or None."""
     return body.space_id or request.headers.get("x-space-id")
 
 
 def require_space(space_id: str | None, body: TextsOrVectors, spec: IndexSpec, originals_only: bool) -> None:
-    """Raise `ConflictError` if a request's vectors are of another embedding space than the index's, or must name theirs
-    and do not.
+    """Raise `ConflictError` unless a request's vectors belong to the embedding space of the index.
 
     Vectors must name their space if the index has held vectors of another encoder before.
 
@@ -71,7 +67,7 @@ def require_space(space_id: str | None, body: TextsOrVectors, spec: IndexSpec, o
         space_id: id of the space that the request names; None if it names none.
         body: body with texts or vectors.
         spec: settings of the index.
-        originals_only: whether the space of the reduced vectors does not pass, only that of the original ones.
+        originals_only: whether only the space of the original vectors passes, not the space of the reduced ones.
     """
     if space_id is None and body.vectors is not None and spec.vectors > 1:
         raise ConflictError(
@@ -92,8 +88,7 @@ def require_space(space_id: str | None, body: TextsOrVectors, spec: IndexSpec, o
 async def encode_body_texts(
     request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services, side: InputType
 ) -> Vectors:
-    """Encode the texts in a request body with the index's encoder, and return their vectors `(n, d)`, before any chain
-    of transforms.
+    """Encode the texts in a request body with the index's encoder into vectors `(n, d)`, before any chain.
 
     Without a `prompt_name`, texts get the encoder's prompt for queries or for documents, as `side` says, if it has one.
     The encoding is cancelled if the client disconnects.
@@ -181,19 +176,17 @@ async def wait_for_encoding(request: Request, work: Work | None) -> None:
 
 
 async def _cancel_on_disconnect(request: Request, work: Work) -> None:
-    """Wait until the client of a request disconnects, then cancel the encoding of the request's texts."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     work.future.cancel()
 
 
 def _find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
-    """Return the engine (queue and processes) of an index's encoder, after checking that the encoder's vectors are
-    still those of the index.
+    """Return the engine of an index's encoder, after checking that the encoder's vectors still belong to the index.
 
     Raises:
         WrongShapeError: if the index has no encoder and takes vectors only.
-        ConflictError: if the encoder is not served, or its vectors are now of another space; the message names both
+        ConflictError: if the encoder is not served, or its vectors now belong to another space; the message names both
             spaces.
         UnavailableError: while the encoder is not ready.
     """
@@ -220,8 +213,9 @@ def _find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
 
 
 def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
-    """Encode texts as documents with an index's encoder, and return the vectors `(n, d)`, before any chain of
-    transforms. Blocks until they are encoded.
+    """Encode texts as documents with an index's encoder into vectors `(n, d)`, before any chain of transforms.
+
+    Blocks until they are encoded.
 
     Raises:
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.

@@ -93,8 +93,7 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body within limits on its lists and objects, and return its content. Raise `BadValueError` if it is
-    not JSON.
+    """Parse a JSON body within limits on its lists and objects, and return its content.
 
     If a key is repeated, its last value counts. A byte order mark before it is ignored.
 
@@ -112,7 +111,6 @@ def parse_json(body: bytes) -> Any:
 
 
 def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
-    """Return a phrase that says why a body is not JSON, with the position: invalid UTF-8, or the parser's message."""
     try:
         body.decode()
     except UnicodeDecodeError as problem:
@@ -121,9 +119,6 @@ def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
 
 
 def _require_few_containers(body: bytes) -> None:
-    """Raise `TooLargeError` if a JSON body has so many lists and objects that it would take many times its size in
-    memory.
-    """
     allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
     if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
         return
@@ -133,9 +128,7 @@ def _require_few_containers(body: bytes) -> None:
 
 
 def count_containers(body: bytes) -> int:
-    """Return the number of lists and objects in an unparsed JSON body: its opening brackets, except those inside
-    strings.
-    """
+    """Return the number of lists and objects in an unparsed JSON body: opening brackets outside of strings."""
     unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
     characters = np.frombuffer(unescaped, np.uint8)
     # A character is outside strings if an even number of quotes precede it; a sum that overflows keeps its parity.
@@ -170,5 +163,4 @@ def _convert_validation_error(error: ValidationError) -> ServiceError:
 
 
 def _is_type_problem(error_type: str) -> bool:
-    """Return whether a pydantic error type is about a wrong type or a missing field, not about a value."""
     return error_type.endswith(("_type", "_parsing")) or error_type in {"missing", "int_from_float"}

@@ -107,8 +107,7 @@ class _Exchange:
         self.begun = time.perf_counter()
 
     def watch(self, receive: Receive) -> Receive:
-        """Return `receive`, or a wrapper of it that notes when the app first reads a body that the client holds
-        back.
+        """Return `receive`, or a wrapper that notes when the app first reads a body that the client holds back.
 
         Reading the body makes the server send `100 Continue`. `holds_body_back` is false from then on.
         """
@@ -122,8 +121,7 @@ class _Exchange:
         return receive_body
 
     async def send(self, message: Message) -> None:
-        """Send a message of the response to the client. The request id and security headers are added, and redirects
-        are made relative.
+        """Send a message of the response, with the request id and security headers, and redirects made relative.
 
         The id is the header `x-request-id`. If the client still holds its body back, the connection is closed: it need
         not send the body any more, and what it sends next could not be told from it.
@@ -140,10 +138,6 @@ class _Exchange:
         await self.send_to_client(message)
 
     def end(self) -> None:
-        """Update the request metrics and log one line on the finished request.
-
-        The level is debug for health and metrics requests.
-        """
         # The path template of the matched route, never the raw path, which callers choose.
         method, route = self.scope["method"], getattr(self.scope.get("route"), "path", None) or UNKNOWN
         seconds = time.perf_counter() - self.begun
@@ -173,9 +167,7 @@ class _Exchange:
 
 @cache
 def _get_metrics(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
-    """Return `(counter, histogram)` of requests with these labels. Prometheus takes longer to find them than to
-    count.
-    """
+    """Return `(counter, histogram)` of requests with these labels. Prometheus finds them more slowly than it counts."""
     return REQUESTS.labels(method, route, str(status)), SECONDS.labels(method, route)
 
 

@@ -59,8 +59,7 @@ class OriginMiddleware:
             await self.app(scope, receive, send)
 
     def _is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
-        """Return whether the request was sent by a web page whose origin is neither this server's nor an
-        allowed one.
+        """Return whether a web page of an origin that is neither this server's nor an allowed one sent the request.
 
         `Sec-Fetch-Site` tells, if it is there, else `Origin` is compared with `hosts`, the request's `Host` values.
         Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
@@ -95,8 +94,7 @@ class Hosts:
         self.allow = lru_cache(maxsize=256)(self._allow)
 
     def _allow(self, header: bytes) -> bool:
-        """Return whether the server answers to this value of the `Host` header, as the class describes. The port is
-        ignored.
+        """Return whether the server answers to this value of the `Host` header, whose port is ignored.
 
         A malformed value is refused, unless all values are allowed.
         """

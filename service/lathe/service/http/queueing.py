@@ -23,8 +23,7 @@ PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
 
 
 def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
-    """Return the path from which a job reads pairs of query and document. Pairs in the request are first added to
-    `files`.
+    """Return the path from which a job reads pairs of query and document, after adding sent pairs to `files`.
 
     Raises:
         BadValueError: if the list of pairs is empty.

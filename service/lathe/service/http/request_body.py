@@ -33,11 +33,10 @@ INFLATED_BYTES = 1_000_000
 
 
 async def read_body(request: Request, settings: Settings) -> Body:
-    """Read the whole request body and return its bytes, decompressed. Raise if it exceeds the limit of size or of
-    memory.
+    """Read the whole request body and return its bytes, decompressed.
 
-    Its bytes count against the memory for all bodies. A body with `Content-Encoding: gzip` or `deflate` is
-    decompressed, and the limits are those of its decompressed bytes.
+    The bytes count against the memory for all bodies. A body with `Content-Encoding: gzip` or `deflate` is
+    decompressed, and the limits apply to the decompressed bytes.
 
     Raises:
         TooLargeError: if the body is over the size limit; up to `DRAINED_BODIES` times the limit is read and discarded.
@@ -76,7 +75,6 @@ async def read_body(request: Request, settings: Settings) -> Body:
 
 
 async def _read_at_once(request: Request, memory: "RequestMemory", length: int) -> Body | None:
-    """Read a body of known length and return it, or return None if it must be read in pieces."""
     connection: Connection | None = request.scope.get("connection")
     try:
         if length <= FREE_BYTES:
@@ -117,7 +115,6 @@ def _read_coding(request: Request) -> str:
 
 
 def _read_length(request: Request) -> int:
-    """Return the number of bytes in the body by the header `content-length`, or 0 without a valid header."""
     declared = request.headers.get("content-length", "")
     return int(declared) if declared.isdecimal() else 0
 
@@ -187,7 +184,7 @@ class ParseQueue:
         self._admit()
 
     def _fits(self, size: int) -> bool:
-        """Return whether a body of `size` bytes may be admitted now. One over the limit may if no other is admitted."""
+        """Return whether a body of `size` bytes may be admitted now, even over the limit if no other is admitted."""
         return not self.reserved or self.reserved + size <= self.limit
 
     def _admit(self) -> None:
@@ -227,8 +224,7 @@ class RequestMemory:
         self.reserved = 0
 
     def resize(self, size: int) -> None:
-        """Set how many bytes the request's body holds. Raise `OverloadedError` if all bodies together exceed their
-        limit.
+        """Set how many bytes the request's body holds.
 
         Args:
             size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.

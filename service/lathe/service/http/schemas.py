@@ -28,10 +28,9 @@ class _CompatibleBody(JsonObject):
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` if an unknown field looks like a misspelt known one. Other unknown fields are
-        accepted.
+        """Raise `PydanticCustomError` if an unknown field looks like a misspelt known one.
 
-        The error is also raised if there are more unknown fields than any client sends: comparing each of them with the
+        Other unknown fields are accepted, unless there are more than any client sends: comparing each of them with the
         known ones takes time.
         """
         misspelt = unknown if len(unknown) > MAX_UNKNOWN else [name for name in unknown if cls.find_field(name)]
@@ -116,7 +115,6 @@ class EmbedBody(TextsBody):
 
     @model_validator(mode="after")
     def _require_agreement(self) -> "EmbedBody":
-        """Return the body, or raise `ValueError` if `truncate` and `long_text` contradict each other."""
         if (self.truncate, self.long_text) in ((True, "error"), (False, "truncate")):
             raise ValueError(f"truncate {str(self.truncate).lower()} contradicts long_text {self.long_text}")
         return self
@@ -346,7 +344,6 @@ class TextsOrVectors(JsonObject):
 
     @model_validator(mode="after")
     def _require_exactly_one(self) -> "TextsOrVectors":
-        """Return the body, or raise `ValueError` unless exactly one of `texts` and `vectors` is given."""
         if (self.texts is None) == (self.vectors is None):
             raise ValueError("give either texts or vectors")
         return self
@@ -434,7 +431,6 @@ class DeleteBody(JsonObject):
 
     @model_validator(mode="after")
     def _require_exactly_one(self) -> "DeleteBody":
-        """Return the body, or raise `ValueError` unless exactly one of `ids` and `filter` is given."""
         if (self.ids is None) == (self.filter is None):
             raise ValueError("give either ids or filter")
         if self.filter == {}:

@@ -98,9 +98,7 @@ class WholeBody(asyncio.BufferedProtocol):
         self.connection.resume_writing()
 
     def _finish(self, error: Exception | None) -> None:
-        """Return the connection to its own protocol, and let `wait` return or raise `error`. Does nothing the second
-        time.
-        """
+        """Return the connection to its own protocol, and let `wait` return or raise `error`. Later calls do nothing."""
         if self.connection.whole_body is not self:
             return
         self.connection.whole_body = None
@@ -164,7 +162,6 @@ class Parser(httptools.HttpRequestParser):
             self._protocol.parser.feed_data(head + unparsed)
 
     def _build_head_without_offer(self) -> bytes:
-        """Return the bytes of the request's head without its `Upgrade` header."""
         method, version = self.get_method(), self.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (method, self._protocol.url, version)]
         lines += [b"%s: %s" % header for header in self._protocol.headers if header[0] != b"upgrade"]
@@ -214,7 +211,6 @@ class JoinedWrites:
         return sum(map(len, self._unsent)) + int(self._transport.get_write_buffer_size())
 
     def _send(self) -> None:
-        """Send the buffered bytes, or drop them if the connection is closing."""
         unsent, self._unsent = self._unsent, []
         if unsent and not self._transport.is_closing():
             self._transport.writelines(unsent)

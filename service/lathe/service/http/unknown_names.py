@@ -23,8 +23,9 @@ class StrictRoute(APIRoute):
     """Route that refuses query parameters that its OpenAPI description does not name."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the coroutine function that handles a request. It raises `BadValueError` for an unknown query
-        parameter, else answers.
+        """Return the coroutine function that handles a request.
+
+        It raises `BadValueError` for an unknown query parameter.
         """
         answer = super().get_route_handler()
         described = (self.openapi_extra or {}).get("parameters", [])
@@ -44,8 +45,9 @@ class StrictRoute(APIRoute):
 
 
 def list_ignored_parameters(request: Request, allowed: Collection[str], fields: Collection[str]) -> list[str]:
-    """Return the names of a request's unknown query parameters, which are ignored because clients of other services
-    send them.
+    """Return the names of a request's unknown query parameters.
+
+    They are ignored because clients of other services send them.
 
     Args:
         request: the request.
@@ -68,8 +70,7 @@ def list_ignored_parameters(request: Request, allowed: Collection[str], fields: 
 
 
 def name_ignored(response: Response, ignored: Collection[str]) -> Response:
-    """Add a header `x-ignored-fields` to the response that lists ignored fields, if there are any, and return the
-    response.
+    """Add a header `x-ignored-fields` that lists ignored fields, if there are any, and return the response.
 
     The log has the header too. At most `MAX_NAMES` are named.
     """

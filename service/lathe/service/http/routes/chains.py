@@ -21,10 +21,9 @@ router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], r
 
 @router.get("/{name}/drift", dependencies=USE)
 async def show_drift(name: ChainReference, services: ServicesDep) -> Response:
-    """Show how far requests have drifted from the rows that a chain was fitted on, by encoder, for its live version or
-    `name@version`.
+    """Show how far requests have drifted from the rows that a chain was fitted on, by encoder.
 
-    Where the drift is not known, `unknown` says why.
+    The drift is that of the live version, or of `name@version`. Where it is not known, `unknown` says why.
     """
     return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
 
@@ -38,8 +37,9 @@ async def list_chains(services: ServicesDep) -> Response:
 
 @router.get("/{name}", dependencies=USE)
 async def show_chain(name: ChainReference, services: ServicesDep) -> Response:
-    """Return steps, provenance and certificate (measured quality) of a chain's live version, or of `name@version`, and
-    list all versions.
+    """Return the steps, provenance and certificate of a chain's live version, or of `name@version`, and all versions.
+
+    The certificate is the measured quality.
     """
     return await answer_json(await run_in_threadpool(_describe_chain, name, services))
 
@@ -76,7 +76,6 @@ async def delete(name: ChainName, version: VersionNumber, services: ServicesDep,
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
-    """Delete a version of a chain. Unless `force` is true, raise `ConflictError` if something uses it."""
     if force:
         services.registry.delete(name, version)
         return
@@ -85,16 +84,11 @@ def _delete(name: str, version: int, services: Services, force: bool) -> None:
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
-    """Make the version in a JSON body live if it passes its gates. Return the pointer, which says which version is
-    live.
-    """
     body = validate_json(json_body, PromoteBody)
     return promote_with_gates(services.registry, name, body.version, body.gates, body.force)
 
 
 def _describe_chain(ref: str, services: Services) -> dict[str, object]:
-    """Return the description of a chain's versions, with `stale`: whether live traffic has drifted from what it was
-    fitted on.
-    """
+    """Return the description of a chain's versions, with `stale`: whether live traffic has drifted from the fit."""
     description = services.registry.describe(ref)
     return description | {"stale": services.drift.is_stale(f"{description['name']}@{description['version']}")}

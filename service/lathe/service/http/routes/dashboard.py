@@ -97,8 +97,9 @@ class _Asset:
 
 @cache
 def read_assets() -> dict[str, _Asset]:
-    """Return all files of the dashboard, some hundred kilobytes, by path. They are read from the package once and then
-    cached.
+    """Read all files of the dashboard from the package once, and return them by path.
+
+    They take some hundred kilobytes and are cached.
     """
     assets = {}
     for path, file in _walk_files(files("lathe.service.dashboard") / "static"):
@@ -109,9 +110,7 @@ def read_assets() -> dict[str, _Asset]:
 
 
 def _walk_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    """Yield `(path below the first folder, file)` for each file of the package in a folder and in the folders within
-    it.
-    """
+    """Yield `(path below the first folder, file)` for each file in a folder of the package and in its subfolders."""
     for entry in folder.iterdir():
         path = prefix + entry.name
         if entry.is_dir():

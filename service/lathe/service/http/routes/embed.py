@@ -144,9 +144,7 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
 
 
 def _choose_side(body: TextsBody, engine: Engine) -> InputType:
-    """Return whether a body's texts are queries or documents: as it says, else as the modules that encode them are
-    for.
-    """
+    """Return whether a body's texts are queries or documents: as it says, else by the prompt that they get."""
     side = None if engine.info is None or body.input_type else engine.info.find_side(_choose_prompt(body, engine))
     return side or body.resolved_input_type
 
@@ -154,7 +152,7 @@ def _choose_side(body: TextsBody, engine: Engine) -> InputType:
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
     """Return the name of the prompt that is put before a body's texts, or None for the encoder's default.
 
-    It is the one that the body names, else that of its `input_type`, see `EncoderInfo.choose_prompt`.
+    The body's prompt comes before the prompt for its `input_type`, see `EncoderInfo.choose_prompt`.
     """
     return body.prompt_name if engine.info is None else engine.info.choose_prompt(body.prompt_name, body.input_type)
 
@@ -224,7 +222,6 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
 
 
 def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
-    """Return the vectors as a JSON response in the shape of OpenAI's `/v1/embeddings`."""
     rows = encode_answer(answer, shape.encoding_format)
     content = {
         "object": "list",
@@ -237,8 +234,7 @@ def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
 
 @models_router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
 async def list_models(services: ServicesDep) -> Response:
-    """Return the values of `model`: encoders, encoders with a live chain, and both with a number of dimensions that
-    they serve.
+    """Return the values of `model`: encoders, encoders with a live chain, and both with dimensions that they serve.
 
     Of the sizes that a nested chain can be cut to, only halves are listed; requests may name any.
     """
@@ -262,5 +258,4 @@ async def show_model(name: ModelName, services: ServicesDep) -> Response:
 
 
 def _describe_model(name: str) -> dict[str, Any]:
-    """Return a value of `model` in the shape of OpenAI's `/v1/models`."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "lathe"}

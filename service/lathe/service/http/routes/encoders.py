@@ -31,8 +31,9 @@ router = APIRouter(route_class=StrictRoute, prefix="/encoders", tags=["encoders"
 
 @router.get("", dependencies=USE)
 async def list_encoders(services: ServicesDep) -> Response:
-    """Return the served encoders, each with its state and its size routes (which chain answers requests for a number of
-    dimensions).
+    """Return the served encoders, each with its state and its size routes.
+
+    A size route says which chain answers requests for a number of dimensions.
     """
     return await answer_json(await run_in_threadpool(services.describe_encoders))
 
@@ -60,9 +61,7 @@ async def remove_encoder(name: EncoderName, services: ServicesDep) -> Response:
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
-    """Start serving the encoder `name`, and return its engine, which may still load the model. One that is served
-    already is returned as it is.
-    """
+    """Start serving the encoder `name` unless it is served, and return its engine, which may still load the model."""
     try:
         spec = services.settings.find_encoder_spec(name)
     except ValueError as error:  # the file of added encoders is damaged
@@ -86,7 +85,6 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
-    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and return its engine."""
     with services.trained_serving.changing:
         engine = services.embedder.remove(name)
     services.trained_serving.forget(engine.spec.name)
@@ -98,8 +96,9 @@ def _stop_encoder(name: str, services: Services) -> Engine:
 async def set_size_route(
     name: EncoderName, dimensions: SizeRouteDimensions, request: Request, services: ServicesDep
 ) -> Response:
-    """Set the chain that answers requests for this number of dimensions of the encoder's vectors, and return the new
-    setting.
+    """Set the chain that answers requests for this number of dimensions of the encoder's vectors.
+
+    The answer is the new setting.
     """
     services.require_writable()
     route = await run_in_threadpool(
@@ -109,7 +108,7 @@ async def set_size_route(
 
 
 def _assign_size_route(name: str, route: str, services: Services, json_body: bytes) -> dict[str, Any]:
-    """Set the chain in a JSON body as the one that answers requests for a number of dimensions. Return what was set."""
+    """Set the chain in a JSON body as the one that answers requests for a number of dimensions."""
     body = validate_json(json_body, SizeRouteBody)
     dimensions = parse_parameter_number(route, "dimensions")
     engine = services.embedder.find_engine(name)
@@ -125,20 +124,20 @@ READY_SECONDS = 120.0
 
 @router.get("/{name}/versions", dependencies=USE)
 async def list_versions(name: EncoderName, services: ServicesDep) -> Response:
-    """Return the versions of a trained encoder, which of them is live, and the certificate (measured quality)
-    of each.
+    """Return the versions of a trained encoder, which of them is live, and the certificate of each.
+
+    The certificate is the measured quality.
     """
     return await answer_json(await run_in_threadpool(services.trained.describe, name))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(EncoderPromoteBody))
 async def promote(name: EncoderName, request: Request, services: ServicesDep) -> Response:
-    """Make a version of a trained encoder live if it passes its gates (thresholds on measures). Return it, and the
-    indexes of other versions.
+    """Make a version of a trained encoder live if it passes its gates (thresholds on measures).
 
     The gates are those of its training and of this request. The server starts the version, and answers the name by the
-    last version until the new one is ready. `indexes` lists the indexes of other versions, with the request that
-    re-encodes each; with `reindex` these are sent.
+    last version until the new one is ready. The answer names the version that is live; `indexes` lists the indexes of
+    other versions, with the request that re-encodes each; with `reindex` these are sent.
     """
     services.require_writable()
     answer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
@@ -166,8 +165,7 @@ async def delete(name: EncoderName, version: VersionNumber, services: ServicesDe
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
-    """Make the version in a JSON body live if it passes its gates. Return it with the indexes of other versions, as a
-    dict.
+    """Make the version in a JSON body live if it passes its gates. Return it with the indexes of other versions.
 
     With `reindex`, the reindexing of these indexes is queued.
     """
@@ -182,9 +180,7 @@ def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
 
 
 def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str, Any]:
-    """Start the engine of the version that is live now. Return the live version, the engine's state and the indexes of
-    other versions.
-    """
+    """Start the engine of the live version. Return the version, the engine's state and indexes of other versions."""
     ref = f"{name}@{pointer.live}"
     services.trained_serving.stopped.discard(ref)
     services.trained_serving.update()
@@ -195,9 +191,7 @@ def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str,
 
 
 def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[str, Any]]:
-    """List the indexes whose vectors are of another version of an encoder, or of its base, each with the request that
-    reindexes it.
-    """
+    """List the indexes of other versions of an encoder, or of its base, each with the request that reindexes it."""
     base = services.trained.manifest(name, int(ref.partition("@")[2])).get("base") or {}
     others = []
     for index in services.indexes.describe():
@@ -210,9 +204,7 @@ def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[st
 
 
 def _reindex_with(ref: str, others: list[dict[str, Any]], services: Services) -> None:
-    """Queue the reindexing of each listed index by a version of an encoder. Add the job's id, or the error, to its
-    entry.
-    """
+    """Queue the reindexing of each listed index, and add the job's id, or the error, to the entry."""
     deadline = time.monotonic() + READY_SECONDS
     engine = services.embedder.engines.get(ref)
     while others and engine is not None and engine.state not in SERVING and time.monotonic() < deadline:
@@ -225,7 +217,7 @@ def _reindex_with(ref: str, others: list[dict[str, Any]], services: Services) ->
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
-    """Delete a version of a trained encoder. Unless `force` is true, raise `ConflictError` if an index uses it."""
+    """Delete a version of a trained encoder. Without `force`, raise `ConflictError` if an index uses it."""
     ref = f"{name}@{version}"
     users = [index["name"] for index in services.indexes.describe() if index.get("encoder") == ref]
     if users and not force:

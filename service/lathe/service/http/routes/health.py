@@ -40,11 +40,10 @@ async def live() -> Response:
 @router.get("/health", responses=ERRORS)
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
-    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503. The answer has all
-    warnings.
+    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503.
 
-    An encoder that was unloaded because nobody used it counts as ready. One behind an embeddings API that does not
-    answer is a warning: the server answers for its stored texts, and for other encoders.
+    The answer has all warnings. An encoder that was unloaded because nobody used it counts as ready. One behind an
+    embeddings API that does not answer is a warning: the server answers for its stored texts, and for other encoders.
     """
     engines = services.embedder.engines
 
@@ -75,7 +74,6 @@ async def metrics(services: ServicesDep) -> Response:
 
 
 def _collect_metrics(services: Services) -> bytes:
-    """Update the gauges of encoders, indexes, drift and jobs. Return all metrics in Prometheus's text format."""
     with MEASURING:
         for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
             gauge.clear()  # encoders and states that are no more

@@ -58,12 +58,11 @@ async def list_indexes(services: ServicesDep) -> Response:
 
 @router.get("/{name}", dependencies=USE)
 async def show_index(name: IndexName, services: ServicesDep) -> Response:
-    """Return the description of an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its
-    snapshot's age.
+    """Return the description of an index, `{name, count, chain, space_id, dimensions, state, …}`.
 
-    In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
-    mapped files, which the system may drop from memory. `prompts` names the encoder's prompts for texts of items and
-    for queries; null without one.
+    It has the size of the index and the age of its snapshot. In the state folder, `memory` says the bytes of each part:
+    `anonymous` is memory of the process, `page_cache` lists mapped files, which the system may drop from memory.
+    `prompts` names the encoder's prompts for texts of items and for queries; null without one.
     """
     index = await run_in_threadpool(services.indexes.get, name)
     return await answer_json(await run_in_threadpool(_describe_index, index, services))
@@ -120,10 +119,9 @@ async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Re
 
 @router.post("/{name}/delete", dependencies=WRITE, openapi_extra=describe_body(DeleteBody))
 async def delete(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Delete items by their ids, or all that satisfy a filter. Return how many were deleted, and the sequence number of
-    the change.
+    """Delete items by their ids, or all that satisfy a filter.
 
-    Ids that do not exist are ignored.
+    The answer has the number of deleted items and the sequence number of the change. Ids that do not exist are ignored.
     """
     services.require_indexes_writable()
     deleting = await run_in_threadpool(_queue_delete, name, services, await read_json(request, services.settings))
@@ -151,8 +149,7 @@ async def list_items(
         str | None, Query(description="`next_cursor` of the page before; without it, the first.", examples=["50"])
     ] = None,
 ) -> Response:
-    """Return a page of an index's items, `{id, metadata}` each, in the order in which they were written, and the cursor
-    of the next page.
+    """Return a page of an index's items, `{id, metadata}` each, in the order in which they were written.
 
     `next_cursor` gives the next page; it is null after the last item. An item that is replaced between two pages comes
     again at the end. Milvus lists items in the order of their ids.
@@ -162,10 +159,9 @@ async def list_items(
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexRequest), status_code=202)
 async def reindex(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone. Answer 202 with the
-    job's id and URL.
+    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone.
 
-    The index is served meanwhile.
+    Answers 202 with the job's id and URL. The index is served meanwhile.
     """
     services.require_writable()
     json_body = await read_json(request, services.settings)
@@ -197,7 +193,6 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
 
 
 def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
-    """Parse the JSON body of an upsert and check its ids and counts. Return the body and the index that it is for."""
     body = validate_json(json_body, UpsertBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -230,7 +225,6 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
 
 
 def _list_items(name: str, cursor: str | None, limit: int, services: Services) -> dict[str, Any]:
-    """Return one page of an index's items and the cursor of the next, as the content of a response."""
     payloads, next_cursor = services.indexes.get(name).read_page(cursor, limit)
     items = [
         {"id": item, "metadata": None if metadata is None else parse_metadata(item, metadata)}
@@ -252,7 +246,6 @@ def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
 
 
 def _require_equal_counts(body: UpsertBody) -> None:
-    """Raise `WrongShapeError` unless there are as many ids as texts or vectors, and as metadata if it was sent."""
     items = [body.texts] if isinstance(body.texts, str) else body.texts or body.vectors or []
     counts = {"ids": len(body.ids)} | ({"texts or vectors": len(items)} if items else {})  # none is another error
     if body.metadata is not None:
@@ -308,9 +301,7 @@ async def restore(name: IndexName, request: Request, services: ServicesDep) -> R
 
 
 def _find_indexes_folder(services: Services) -> Path:
-    """Return the folder of the indexes. Raise `NotSupportedError` if they are in a backend that another tool
-    backs up.
-    """
+    """Return the folder of the indexes, or raise `NotSupportedError` if another tool backs them up."""
     backend = services.indexes.capabilities
     if backend.backup_tool is not None:
         raise NotSupportedError(f"the indexes are in {backend.name}, which is backed up by {backend.backup_tool}")
@@ -334,9 +325,7 @@ async def _write_body(request: Request, file: BinaryIO) -> None:
 
 
 def _finish_restoration(restoration: Restoration) -> int:
-    """Finish a restoration, and return the number of items. Raise `BadValueError` if the body is no backup that can be
-    restored.
-    """
+    """Finish a restoration, and return the number of items, or raise `BadValueError` if the body is not a backup."""
     try:
         return restoration.finish()
     except (UnavailableError, ArtifactError, sqlite3.DatabaseError) as error:

@@ -1,6 +1,4 @@
-"""Routes that queue jobs: fits of chains, advice on vectors, trainings of encoders, adaptations to judged searches, and
-decisions between two encoders.
-"""
+"""Routes that queue jobs: fits, advice on vectors, trainings, adaptations, and decisions between two encoders."""
 
 from collections.abc import Callable
 
@@ -46,7 +44,6 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 
 async def _queue(create_job: Callable[[Services, bytes], Job], request: Request, services: Services) -> Response:
-    """Create a job from the request's body by `create_job`, and return a 202 response with the URL of the job."""
     services.require_writable()
     job = await run_in_threadpool(create_job, services, await read_json(request, services.settings))
     return await answer_job(job.id)
@@ -108,8 +105,7 @@ def _submit_fit(
     source: JobSource,
     services: Services,
 ) -> Job:
-    """Resolve the paths of all inputs of a fit, add pairs in the request to the job's files, queue the job and return
-    it.
+    """Resolve the paths of all inputs of a fit, add pairs in the request to the job's files, and queue the job.
 
     Args:
         request: the fit.
@@ -134,8 +130,7 @@ def _submit_fit(
 
 
 def _require_usable_pairs(request: NewFit) -> None:
-    """Raise `FitError` if pairs in the request are too few to divide into some to fit on and some to certify with, or
-    overlap.
+    """Raise `FitError` if the request's pairs are too few to fit on some and certify with others, or overlap.
 
     Pairs in files are not read here.
     """
@@ -149,8 +144,9 @@ def _require_usable_pairs(request: NewFit) -> None:
 def _store_queries(
     queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], services: Services
 ) -> dict[str, str]:
-    """Return the path from which the job reads queries, as `{"queries": path}`, or {} without queries. Queries in the
-    request are added to `files`.
+    """Return the path from which the job reads queries, as `{"queries": path}`, or {} without queries.
+
+    Queries in the request are added to `files`.
 
     Raises:
         BadValueError: if they do not have the dimensions of the rows to fit on.
@@ -170,8 +166,9 @@ def _store_queries(
 
 
 def _store_targets(targets: RowSource | None, files: dict[str, bytes], services: Services) -> dict[str, str]:
-    """Return the path from which the job reads target vectors, as `{"targets": path}`, or {} without targets. Vectors
-    in the request are added to `files`.
+    """Return the path from which the job reads target vectors, as `{"targets": path}`, or {} without targets.
+
+    Vectors in the request are added to `files`.
 
     Raises:
         BadValueError: if they are texts.
@@ -258,10 +255,9 @@ def _find_encoder(services: Services, name: str | None, field: str) -> EncoderSp
 
 @router.post("/adapt", dependencies=ADMIN, openapi_extra=describe_body(AdaptRequest), status_code=202)
 async def adapt(request: Request, services: ServicesDep) -> Response:
-    """Queue a job that tries what judged searches can improve, from a map of queries to a trained encoder. Answer 202
-    with the job's id and URL.
+    """Queue a job that tries what judged searches can improve, from a map of queries to a trained encoder.
 
-    The job recommends one change, and publishes it if the request has a name.
+    Answers 202 with the job's id and URL. The job recommends one change, and publishes it if the request has a name.
     """
     return await _queue(_create_adapt_job, request, services)
 

@@ -54,8 +54,9 @@ QUERY_PARAMETERS = [
     summary="Transform vectors by a chain",
 )
 async def reduce(request: Request, services: ServicesDep) -> Response:
-    """Transform the vectors of a JSON or .npy body by a chain. Return them as JSON, or as a .npy file if `Accept` asks
-    for it.
+    """Transform the vectors of a JSON or .npy body by a chain.
+
+    The answer is JSON, or a .npy file if `Accept` asks for it.
     """
     # All in one change of threads, which costs more than a small product.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY:
@@ -65,7 +66,6 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
 
 
 def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
-    """Transform the vectors of a JSON body by the chain that it names, and return the response."""
     body = validate_json(json_body, ReduceBody)
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
     answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
@@ -100,7 +100,6 @@ def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
 
 
 def _respond(request: Request, answer: Answer) -> Response:
-    """Return transformed vectors as a .npy response if the request wants one, else as JSON."""
     if wants_npy(request):
         return build_npy_response(answer)
     content = {

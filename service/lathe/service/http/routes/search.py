@@ -60,9 +60,7 @@ class _SearchRequest:
 
     @property
     def query_spec(self) -> IndexSpec:
-        """Settings with the encoder and the embedding space of the queries: those of the bridge, else those of the
-        index.
-        """
+        """Settings with the encoder and embedding space of the queries, from the bridge or else from the index."""
         return self.serving.spec if self.bridge is None else self.bridge.spec
 
 
@@ -86,12 +84,11 @@ async def search(name: IndexName, request: Request, services: ServicesDep) -> Re
 def _check_search(
     name: str, request: Request, services: Services, json_body: bytes
 ) -> tuple[_SearchRequest, Vectors | None]:
-    """Parse and check the JSON body of a search. Return it with the state of the index to search, and its queries if
-    they are vectors, else None.
+    """Parse and check the JSON body of a search.
 
-    Its queries must belong to the vectors of the index. Queries may be texts, vectors of the index's encoder, vectors
-    reduced by its chain or, while the index moves to another encoder, vectors of that one. Reduced ones cannot be
-    rescored.
+    Returns the request with the state of the index to search, and the queries if they are vectors, else None. The
+    queries must belong to the vectors of the index. They may be texts, vectors of the index's encoder, vectors reduced
+    by its chain or, while the index moves to another encoder, vectors of that one. Reduced ones cannot be rescored.
     """
     body = validate_json(json_body, SearchBody)
     if body.ef is not None and body.ef < body.k:
@@ -147,7 +144,6 @@ def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Br
 
 
 def _require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
-    """Raise `ConflictError` if `encoder` is not the encoder that the index's vectors come from."""
     engine = services.embedder.find_engine(encoder, param="encoder")
     if engine.get_ready_info().fingerprint != spec.encoder_fingerprint:
         moving = any(encoder == request.spec.encoder for request in services.list_reindex_jobs(name).values())
