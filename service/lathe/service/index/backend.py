@@ -29,9 +29,7 @@ def _refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
 
 
 def find_backend(settings: Settings) -> type[MilvusIndexes] | type[EmbeddedIndexes]:
-    """Return the class of the backend that the settings choose: Milvus if they have its address, else the state
-    folder.
-    """
+    """Return the class of the backend: Milvus if the settings have its address, else the state folder."""
     return MilvusIndexes if settings.index_url else EmbeddedIndexes
 
 
@@ -105,8 +103,7 @@ class StoredItems:
 
 @contextmanager
 def read_items(settings: Settings, home: Home, name: str, batch_rows: int) -> Iterator[StoredItems]:
-    """Open an index for reading, and yield its settings, chain of transforms, number of items, and an iterator of its
-    items.
+    """Open an index for reading, and yield its settings, chain of transforms, number of items, and the items.
 
     The index is not owned: another process may serve it meanwhile. It is closed after the block.
 

@@ -47,16 +47,12 @@ class Bridge:
     kind: str | None = None
 
     def __call__(self, vectors: Vectors) -> Vectors:
-        """Return vectors `(n, d)` of the new encoder mapped to `(n, k)`, to be compared with the index's original
-        vectors.
-        """
+        """Map vectors `(n, d)` of the new encoder to `(n, k)`, to be compared with the index's original vectors."""
         mapped: Vectors = self.chain.floats(vectors)
         return mapped
 
     def describe(self) -> dict[str, Any]:
-        """Return a dict of the new encoder, the space id of its vectors, and the map's kind, number of pairs and
-        recall@10.
-        """
+        """Describe the map as a dict: new encoder, space id of the encoder's vectors, kind, pairs and recall@10."""
         return {
             "encoder": self.spec.encoder,
             "raw_space_id": self.spec.raw_space_id,
@@ -82,17 +78,16 @@ class Move:
 
 
 def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:
-    """Fit a linear map from a new encoder's vectors to the old one's, and save it in `folder`, if there are enough
-    pairs.
+    """Fit a linear map from a new encoder's vectors to the old encoder's, and save it in `folder`.
 
     Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
     held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead. The
-    same goes for vectors from which no map can be learned, such as those of one text repeated.
+    same goes for vectors from which no map can be learned, such as vectors of one text repeated.
 
     Args:
         new: vectors of texts by the new encoder `(n, d)`.
         old: vectors of the same texts by the old encoder `(n, k)`.
-        spec: settings that the index is moving to; saved beside the map, to know later what it was fitted for.
+        spec: settings that the index is moving to; saved next to the map, to know later what it was fitted for.
         folder: folder of the new generation.
     """
     # Every fifth pair is held out, so that the recall is of texts that the map was not fitted on.

@@ -118,7 +118,6 @@ class Ids:
         return items, metadata
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
-        """Return the name of the field that holds a row's id, or None if ids are listed or no field has them."""
         if self.listed is not None:
             return None
         return self.field or next((field for field in ID_FIELDS if field in record), None)
@@ -171,7 +170,6 @@ def format_id(value: Any) -> str:
 
 
 def _decode_bytes(value: bytes) -> str:
-    """Return bytes as UTF-8 text. Raise `ValueError` if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -226,8 +224,7 @@ def _parse_object(value: Any) -> dict[str, Any] | None:
 def measure_cost(
     source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
 ) -> ImportCost:
-    """Measure on a sample what reducing the vectors of a source of texts or vectors costs in recall and saves in bytes.
-    Return these measures.
+    """Measure on a sample what reducing the vectors of a source costs in recall and saves in bytes.
 
     Up to 2,000 rows spread over the source are measured. The source is read to the end. Sampled duplicates and zero
     vectors are left out.
@@ -281,7 +278,8 @@ def measure_cost(
 
 
 def _measure_recall(before: Vectors, queries: Vectors, after: Vectors, metric: Metric) -> dict[str, float | None]:
-    """Return recall@10 by a metric, without and with rescoring of 40 candidates, of each row's search for the others.
+    """Return recall@10 of the search of each row for the others, without and with rescoring of 40 candidates.
+
     Either is None if there are too few rows.
     """
     sides = ((before, before), (queries, after))
@@ -297,9 +295,7 @@ def _measure_recall(before: Vectors, queries: Vectors, after: Vectors, metric: M
 
 
 def _find_dropped_lengths(sample: Vectors, reduced: Vectors, spec: IndexSpec, reducer: Reducer) -> str | None:
-    """Return a sentence if the metric depends on the lengths of the vectors, which differ, and the chain drops them,
-    else None.
-    """
+    """Return a sentence if the metric depends on vector lengths that differ and that the chain drops, else None."""
     lengths = np.linalg.norm(sample, axis=1)
     if spec.metric == "cosine" or not len(sample) or lengths.max() < EQUAL_LENGTHS * lengths.min():
         return None
@@ -321,13 +317,10 @@ def add_rows(
     on_progress: Progress,
     skip_zeros: bool,
 ) -> dict[str, int]:
-    """Add all rows of a source of texts or vectors to an index in batches, resuming an earlier run. Return `{imported,
-    left_out, replaced}`.
+    """Add all rows of a source of texts or vectors to an index in batches, resuming an earlier run.
 
-    These are the numbers of rows added in this run, of zero rows skipped, and of items that rows with the same id
-    replaced. Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the
-    progress in the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last
-    batch.
+    Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the progress in
+    the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last batch.
 
     Args:
         index: index to fill.
@@ -337,6 +330,10 @@ def add_rows(
         key: identifies this import; only an import with the same key is resumed.
         on_progress: called with progress in [0, 1] and a message.
         skip_zeros: whether to skip zero vectors instead of raising.
+
+    Returns:
+        `{imported, left_out, replaced}`: the numbers of rows added in this run, of zero rows skipped, and of items that
+        rows with the same id replaced.
 
     Raises:
         BadValueError: if a row cannot be stored.
@@ -389,9 +386,6 @@ def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros
 
 
 def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
-    """Return the original vectors `(n, d)` float32 of a batch. Texts are encoded. Vectors must have the index's
-    dimensions.
-    """
     if len(values) and isinstance(values[0], str):
         if encoder is None:
             raise BadValueError("texts need an encoder to become vectors", param="encoder")

@@ -41,8 +41,9 @@ def require_ids(ids: Sequence[str]) -> None:
 
 
 def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> bytes | None:
-    """Return the metadata of an item as JSON bytes, or None if it is empty or None. `position` is named in error
-    messages.
+    """Return the metadata of an item as JSON bytes, or None if it is empty or None.
+
+    Error messages name `position`.
 
     Raises:
         TooLargeError: if it takes more than 256 KiB.

@@ -36,9 +36,7 @@ class Change:
 
 
 class SpaceMovedError(Exception):
-    """Error for vectors of an embedding space that the index no longer serves, whose texts the caller must encode
-    again.
-    """
+    """Error for vectors of an embedding space that the index no longer serves: encode the texts again."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,9 @@ class Serving(Protocol):
     """Protocol of an index as it is at one moment: its settings, and a search of its items."""
 
     def is_quick(self, query: Query) -> bool:
-        """Return whether a search takes less than a change of threads and waits for nobody, so that it may run on the
-        event loop.
+        """Return whether a search may run on the event loop.
+
+        It may if it takes less than a change of threads and waits for nobody.
         """
 
     @property
@@ -105,25 +104,28 @@ class SearchIndex(Protocol):
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items, which replace those with the same ids. Return a future of the `Change`: the
-        write's number, and how many items it replaced.
+        """Queue the insertion of items, which replace items with the same ids.
 
-        See `EmbeddedIndex.upsert` for arguments and errors.
+        The `Change` has the write's number, and how many items it replaced. See `EmbeddedIndex.upsert` for arguments
+        and errors.
         """
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, ignoring unknown ones. Return a future of the `Change`: the
-        write's number, and how many items it deleted.
+        """Queue the deletion of the items with these ids, ignoring unknown ones.
+
+        The `Change` has the write's number, and how many items it deleted.
         """
 
     def delete_matching(self, item_filter: Filter) -> "Future[Change]":
-        """Queue the deletion of all items that satisfy a filter when its turn comes. Return a future of the `Change`:
-        the write's number, and how many items it deleted.
+        """Queue the deletion of all items that satisfy a filter when its turn comes.
+
+        The `Change` has the write's number, and how many items it deleted.
         """
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return `{id, metadata}` for each id in order, or None for an unknown one. With `vectors`, each has its
-        original vector under `vector`.
+        """Return `{id, metadata}` for each id in order, or None for an unknown one.
+
+        With `vectors`, each has its original vector under `vector`.
         """
 
     def describe(self) -> dict[str, Any]:
@@ -136,13 +138,12 @@ class SearchIndex(Protocol):
         """Delete the value that an upsert stored in its `note` under a key."""
 
     def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
-        """Yield all items in batches of at most `max_items`: a list of (id, metadata), and the original vectors `(n,
-        d)`.
-        """
+        """Yield all items in batches of at most `max_items`: list of (id, metadata), and original vectors `(n, d)`."""
 
     def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
-        """Return up to `max_items` items (id, metadata) after a cursor, and the cursor of the next page. It is None
-        after the last item.
+        """Return up to `max_items` items (id, metadata) after a cursor, and the cursor of the next page.
+
+        The cursor is None after the last item.
 
         Args:
             cursor: cursor that an earlier page gave; None for the first page.
@@ -189,9 +190,7 @@ class SearchIndexes(Protocol):
         """Return the open index of that name, or raise `UnknownNameError`."""
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> SearchIndex:
-        """Create an index with these settings and chain of transforms, and return it. If one of that name exists,
-        return that unchanged.
-        """
+        """Create an index with these settings and chain of transforms, or return the one of that name unchanged."""
 
     def delete(self, name: str) -> None:
         """Delete an index permanently."""
@@ -200,6 +199,4 @@ class SearchIndexes(Protocol):
         """Raise a `ServiceError` unless the index exists and this process may change it."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a dict for each index: its settings, counts and state, or name, state and error if it cannot be
-        opened.
-        """
+        """Return the settings, counts and state of each index, or name, state and error if it cannot be opened."""

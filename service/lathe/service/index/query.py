@@ -88,7 +88,6 @@ class _ConditionBudget:
         self.left = MAX_CONDITIONS
 
     def spend(self) -> None:
-        """Count one more condition. Raise `BadValueError` if the filter has 256 already."""
         if self.left == 0:
             raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
         self.left -= 1
@@ -131,9 +130,7 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
 
 
 def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
-    """Parse `{field: {operator: operand}}`, and return the filter. A negative operator becomes `not` of the positive
-    one.
-    """
+    """Parse `{field: {operator: operand}}`. A negative operator becomes `not` of the positive one."""
     if operator in ("eq", "ne"):
         equality = Condition(field, "in", (_convert_comparable(field, operand),))
         return equality if operator == "eq" else Junction("not", (equality,))
@@ -159,16 +156,12 @@ def _build_membership(field: str, operand: Any) -> Condition:
 
 
 def _build_range(field: str, operator: Range, operand: Any) -> Condition:
-    """Return the condition that a field's value is on one side of the bound `operand`. `operator` is `gt`, `gte`, `lt`
-    or `lte`.
-    """
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
         raise BadValueError(f"{field}: {operator} takes a number or a text", param="filter")
     return Condition(field, operator, (convert_to_stored(operand),))
 
 
 def _convert_comparable(field: str, value: Any) -> Value:
-    """Return a JSON scalar as the index stores it. Raise `BadValueError` for an object or a list."""
     if isinstance(value, dict | list):
         raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
     return convert_to_stored(value)

@@ -66,8 +66,7 @@ class Reducer:
             self.only_normalizes = self.metric == "cosine" and all(isinstance(step, Normalize) for step in steps)
 
     def reduce_documents(self, originals: Vectors) -> Vectors:
-        """Return original vectors `(n, d)` reduced to the vectors `(n, k)` that are searched. For cosine they have
-        length 1.
+        """Reduce original vectors `(n, d)` to the vectors `(n, k)` that are searched. For cosine they have length 1.
 
         With a quantizer these are the vectors that the codes stand for.
 
@@ -91,11 +90,10 @@ class Reducer:
         return self._prepare(_map_to_floats(self.queries, originals), self.unit)
 
     def map_for_rescoring(self, originals: Vectors) -> Vectors:
-        """Return query vectors `(n, d)` as they are compared with the documents' original vectors in rescoring, `(n,
-        d)`.
+        """Return query vectors `(n, d)` as they are compared with the documents' original vectors in rescoring.
 
-        A map of queries at the beginning of the chain, like a query adapter's, counts for rescoring too. All else that
-        the chain does approximates the originals' own scores. Rows have length 1 for cosine.
+        A map of queries at the beginning of the chain, such as a query adapter, counts for rescoring too. All other
+        steps of the chain approximate the originals' own scores. Rows have length 1 for cosine.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -103,8 +101,9 @@ class Reducer:
         return self._prepare(_map_to_floats(self.leading, originals))
 
     def reduce_unquantized(self, originals: Vectors) -> Vectors:
-        """Return original documents `(n, d)` reduced to floats `(n, k)` by the chain of transforms without its
-        quantizer. For cosine they have length 1.
+        """Reduce original documents `(n, d)` to floats `(n, k)` by the chain of transforms without its quantizer.
+
+        For cosine they have length 1.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -112,8 +111,7 @@ class Reducer:
         return self._prepare(_map_to_floats(self.documents, originals), self.unit)
 
     def encode(self, originals: Vectors) -> NDArray[np.uint8]:
-        """Return the byte codes `(n, b)` of original vectors `(n, d)`, by a chain of transforms that ends in a
-        quantizer.
+        """Return the byte codes `(n, b)` of original vectors `(n, d)`, by a chain that ends in a quantizer.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -123,16 +121,12 @@ class Reducer:
         return np.ascontiguousarray(codes).view(np.uint8)
 
     def decode(self, codes: NDArray[np.uint8]) -> Vectors:
-        """Return the vectors `(n, k)` that byte codes `(n, b)` of the chain of transforms stand for. For cosine they
-        have length 1.
-        """
+        """Return the vectors `(n, k)` that the chain's byte codes `(n, b)` stand for. For cosine they have length 1."""
         assert self.quantizer is not None
         return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
 
     def measure_bytes(self, dimensions: int) -> int:
-        """Return the number of bytes of a reduced vector of `dimensions` dimensions: those of its byte code, or of its
-        floats.
-        """
+        """Return the number of bytes of a reduced vector of `dimensions` dimensions, as byte code or floats."""
         return 4 * dimensions if self.quantizer is None else self.quantizer.code_bytes(dimensions)
 
     def view_codes(self, codes: NDArray[np.uint8]) -> NDArray[Any]:
@@ -141,9 +135,7 @@ class Reducer:
         return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
 
     def _prepare(self, reduced: Vectors, unit: bool = False) -> Vectors:
-        """Return reduced vectors as a contiguous array. For cosine they are normalized first, unless `unit` says that
-        they are.
-        """
+        """Return reduced vectors as a contiguous array, normalized for cosine unless `unit` says that they are."""
         return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" and not unit else reduced)
 
     def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
@@ -159,22 +151,18 @@ class Reducer:
 
 
 def _map_to_floats(chain: Chain | None, originals: Vectors) -> Vectors:
-    """Return vectors `(n, d)` mapped by a chain of transforms to floats `(n, k)`, or unchanged without one. Raise
-    `BadValueError` if a result is not finite.
-    """
+    """Map vectors `(n, d)` by a chain to floats `(n, k)`. Raise `BadValueError` if a result is not finite."""
     return _require_finite(originals if chain is None else chain.transform(originals))
 
 
 def _require_finite(vectors: Vectors) -> Vectors:
-    """Return the vectors unchanged. Raise `BadValueError` if they hold NaN or inf."""
     if not np.isfinite(vectors).all():
         raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
     return vectors
 
 
 def _load_chain(spec: IndexSpec, artifact: tuple[bytes, bytes]) -> Chain:
-    """Load an index's chain of transforms from the bytes of its manifest and tensors, check its dimensions, and return
-    it.
+    """Load an index's chain of transforms from the bytes of its manifest and tensors.
 
     Raises:
         ArtifactError: if they are damaged, or the chain does not map the index's vectors to its dimensions.
@@ -212,8 +200,10 @@ def normalize_rows(vectors: Vectors) -> Vectors:
 
 
 def require_finite_norms(vectors: Vectors) -> NDArray[np.float32]:
-    """Return the squared norm of each vector. Raise `BadValueError` if one is so long that it overflows float32. The
-    message says which.
+    """Return the squared norms `(n,)` of vectors.
+
+    Raises:
+        BadValueError: if a vector is so long that its norm overflows float32; the message says which.
     """
     with np.errstate(over="ignore"):
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", vectors, vectors)
@@ -226,8 +216,11 @@ def require_finite_norms(vectors: Vectors) -> NDArray[np.float32]:
 
 
 def require_directions(vectors: Vectors, squares: NDArray[np.float32]) -> None:
-    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero. `squares` are their
-    squared norms.
+    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero.
+
+    Args:
+        vectors: vectors `(n, d)`.
+        squares: squared norms of the vectors `(n,)`.
     """
     if squares.min(initial=np.inf) > MIN_ORDINARY_NORM**2:  # torch would begin later than NumPy has ended
         return

@@ -175,9 +175,7 @@ class IndexSpec:
         return asdict(self)
 
     def describe(self, name: str, count: int, state: str) -> dict[str, Any]:
-        """Return a dict of an index's name, number of items, state and settings, for responses. All backends share
-        it.
-        """
+        """Return a dict of an index's name, number of items, state and settings, for the responses of all backends."""
         return {
             "name": name,
             "count": count,
@@ -219,8 +217,7 @@ def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
 
 
 def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, Any]) -> None:
-    """Raise `ConflictError` if requested settings differ from those of an existing index. The message names these
-    settings.
+    """Raise `ConflictError`, which names the settings, if requested settings differ from those of an existing index.
 
     Args:
         name: name of the index, for the message.

@@ -36,8 +36,9 @@ class SpecResolver:
         self.list_encoders = list_encoders
 
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
-        """Return the settings of the index that a request describes, and the manifest and tensors of its chain of
-        transforms, or None for raw vectors.
+        """Return the settings of the index that a request describes, and the files of its chain of transforms.
+
+        The files are the manifest and tensors, or None for raw vectors.
 
         Raises:
             ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
@@ -64,12 +65,12 @@ class SpecResolver:
     def resolve_reindexed(
         self, request: ReindexRequest, index: SearchIndex
     ) -> tuple[IndexSpec, Artifact, HasSpace | None]:
-        """Return an index's settings after a reindexing, its chain of transforms (manifest and tensors) or None, and
-        the new encoder or None if it stays.
+        """Return an index's settings after a reindexing, the files of the chain, and the new encoder, None if it stays.
 
-        The settings name the index's next generation (its rows and graph, built again) by a new, random name. Settings
-        that the request leaves None are kept. An encoder with the same fingerprint is no change. If no other encoder,
-        chain or dimensions are requested, the index's own chain files are returned.
+        The files are the manifest and tensors, or None for raw vectors. The settings name the index's next generation
+        (its rows and graph, built again) by a new, random name. Settings that the request leaves None are kept. An
+        encoder with the same fingerprint is no change. If no other encoder, chain or dimensions are requested, the
+        index's own chain files are returned.
 
         Raises:
             ConflictError: if encoder, chain or dimensions would change, and the index stores no originals.
@@ -103,8 +104,7 @@ class SpecResolver:
         return spec, self._read_artifact(target), encoder
 
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
-        """Return the encoder of that name, or else the one that the chain of transforms was fitted for, or None if
-        there is none.
+        """Return the encoder of that name, or else the encoder that the chain was fitted for, or None if there is none.
 
         With neither name nor chain, return None if `width` is given, else the default encoder.
         """
@@ -120,8 +120,7 @@ class SpecResolver:
     def _resolve_target(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
-        """Return an index's chain of transforms cut to the dimensions, its encoder's fingerprint or None, and the
-        dimensions of original vectors.
+        """Return `(chain cut to the dimensions, fingerprint of the encoder or None, dimensions of original vectors)`.
 
         For raw vectors the target has no chain. Without an encoder, the fingerprint is that of the encoder that the
         chain was fitted for, or None.
@@ -159,16 +158,12 @@ class SpecResolver:
         )
 
     def _read_artifact(self, target: Target) -> Artifact:
-        """Return the manifest and tensors, as bytes, of the target's chain of transforms, or None for raw vectors."""
         if target.loaded is None:
             return None
         return self.registry.read_files(target.loaded.name, target.loaded.version)
 
 
 def _describe_spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
-    """Return the settings that name an index's encoder and chain of transforms, and its space ids and dimensions, as a
-    dict.
-    """
     return {
         "encoder": encoder.name if encoder else None,
         "encoder_fingerprint": fingerprint,

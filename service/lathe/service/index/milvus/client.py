@@ -109,8 +109,7 @@ class MilvusConnection:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Run a block that calls Milvus, and convert pymilvus's errors to errors of this service. Note whether Milvus
-        answered.
+        """Convert pymilvus's errors in the block to errors of this service, and note whether Milvus answered.
 
         While Milvus is unreachable, calls fail at once, and one caller a second tries again: waiting requests would
         hold threads that embedding needs too.
@@ -146,22 +145,17 @@ class MilvusConnection:
         self._note_answer()
 
     def _note_answer(self) -> None:
-        """Record that Milvus answered, so that calls no longer fail at once."""
         with self.changing:
             self.problem = None
 
     def _note_failure(self, reason: str) -> UnavailableError:
-        """Record why Milvus did not answer, so that calls fail at once for `AWAY_SECONDS`. Return the error to
-        raise.
-        """
+        """Record why Milvus did not answer, so that calls fail at once for `AWAY_SECONDS`, and return the error."""
         with self.changing:
             self.problem, self.retry_at = reason, time.monotonic() + AWAY_SECONDS
         return self.build_error(reason)
 
     def build_error(self, reason: str) -> UnavailableError:
-        """Return the error for a failed call, which names the reason and the address of Milvus without its
-        credentials.
-        """
+        """Return the error for a failed call, with the reason and the address of Milvus without credentials."""
         address = self.url if "://" not in self.url else self.url.rpartition("@")[2].rpartition("//")[2]
         return UnavailableError(
             f"the Milvus at {address} cannot answer this request: {reason}",

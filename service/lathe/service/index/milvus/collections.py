@@ -79,9 +79,7 @@ class Catalogue:
         return sorted(row["key"].removeprefix(INDEX) for row in rows)
 
     def find(self, name: str) -> CatalogueEntry | None:
-        """Return the catalogue's entry of an index (collection, settings, and sizes of the chain's files), or None if
-        there is none.
-        """
+        """Return the catalogue's entry of an index (collection, settings, sizes of the chain's files), or None."""
         content = self.read_value(f"{INDEX}{name}")
         if content is None:
             return None
@@ -116,9 +114,7 @@ class Catalogue:
         return content[: entry.artifact_bytes[0]], content[entry.artifact_bytes[0] :]
 
     def remove(self, name: str, entry: CatalogueEntry) -> None:
-        """Delete the entry and note of an index, so that no server finds the index any more, then its chain of
-        transforms.
-        """
+        """Delete the entry and note of an index, so that no server finds it any more, then its chain of transforms."""
         count = 0 if entry.artifact_bytes is None else -(-sum(entry.artifact_bytes) // PART_BYTES)
         self.delete_values(f"{INDEX}{name}", f"{NOTE}{name}")
         if count:
@@ -133,7 +129,6 @@ class Catalogue:
         return orjson.loads(rows[0]["value"]) if rows else None
 
     def _get_entries(self, keys: Sequence[str]) -> list[dict[str, Any]]:
-        """Return `{key, value}` for each of the keys that the catalogue has."""
         return list(
             self.connection.call("query", COLLECTION, filter=_build_key_filter(keys), output_fields=["key", "value"])
         )
@@ -175,8 +170,7 @@ def build_alias(index: str) -> str:
 
 
 def create_collection(connection: MilvusConnection, name: str, spec: IndexSpec) -> None:
-    """Create the Milvus collection `name` for an index with these settings, with an HNSW graph over the reduced
-    vectors.
+    """Create a Milvus collection for an index with these settings, with an HNSW graph over the reduced vectors.
 
     The collection is read at strong consistency.
     """

@@ -106,7 +106,6 @@ def build_following_filter(item: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a text as a quoted string of a Milvus expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -87,10 +87,10 @@ class MilvusIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items, which replace those with the same ids. Return a future of a `Change` without
-        number and count.
+        """Queue the insertion of items, which replace items with the same ids.
 
-        See `SearchIndex.upsert`. The caller has compared `raw_space_id` with the settings, which never change.
+        The `Change` has neither number nor count. See `SearchIndex.upsert`. The caller has compared `raw_space_id` with
+        the settings, which never change.
         """
         return self._run_in_writer(self._write_items, ids, vectors, metadata, note)
 
@@ -101,8 +101,7 @@ class MilvusIndex:
         metadata: Sequence[Mapping[str, Any] | None],
         note: Mapping[str, Any] | None,
     ) -> Change:
-        """Insert or replace items in Milvus in one request, then store `note` if there is one. Return a `Change`
-        without number and count.
+        """Insert or replace items in Milvus in one request, then store `note` if there is one.
 
         Runs in the writer thread. Milvus does not say how many items were replaced.
         """
@@ -114,8 +113,9 @@ class MilvusIndex:
         return Change(None, None)
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, ignoring unknown ones. Return a future of the `Change`: how
-        many items it deleted.
+        """Queue the deletion of the items with these ids, ignoring unknown ones.
+
+        The `Change` says how many items were deleted.
         """
         starts = range(0, len(ids), IDS_AT_ONCE)
         return self._run_in_writer(
@@ -123,14 +123,14 @@ class MilvusIndex:
         )
 
     def delete_matching(self, item_filter: Filter) -> "Future[Change]":
-        """Queue the deletion of all items that satisfy a filter when its turn comes. Return a future of the `Change`:
-        how many items it deleted.
+        """Queue the deletion of all items that satisfy a filter when its turn comes.
+
+        The `Change` says how many items were deleted.
         """
         return self._run_in_writer(self._delete_items, [translate_filter(item_filter)])
 
     def _delete_items(self, conditions: Sequence[str]) -> Change:
-        """Delete the items that satisfy any of these Milvus expressions. Return a `Change` with the number of items
-        that existed.
+        """Delete the items that satisfy any of these Milvus expressions.
 
         Runs in the writer thread. The items are counted first, because Milvus itself counts unknown ids too.
         """
@@ -143,7 +143,6 @@ class MilvusIndex:
         return Change(None, deleted)
 
     def _run_in_writer(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
-        """Queue a write function with its arguments in the writer thread, and return the future of its change."""
         try:
             return self.writer.submit(work, *arguments)
         except RuntimeError:
@@ -170,9 +169,7 @@ class MilvusIndex:
     def _search_batch(
         self, query: Query, compact: Vectors, originals: Vectors | None, count: int, condition: str
     ) -> list[list[Hit]]:
-        """Search one batch of reduced queries in Milvus. Return for each a list of its k best items as `{id, score,
-        metadata}`.
-        """
+        """Search one batch of reduced queries in Milvus. Return the k best items of each as `{id, score, metadata}`."""
         rescored = originals is not None
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
@@ -208,8 +205,9 @@ class MilvusIndex:
         return results
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return `{id, metadata}` for each id in order, or None for an unknown one. With `vectors`, each has its
-        original vector under `vector`.
+        """Return `{id, metadata}` for each id in order, or None for an unknown one.
+
+        With `vectors`, each has its original vector under `vector`.
         """
         fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
         rows: dict[str, Any] = {}
@@ -219,7 +217,6 @@ class MilvusIndex:
         return [self._build_item(rows[item], vectors) if item in rows else None for item in ids]
 
     def _build_item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
-        """Return a row of Milvus as an item `{id, metadata}`, or `{id, metadata, vector}` with its original vector."""
         content = {"id": row[ID], "metadata": row[METADATA] or None}
         return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
 
@@ -259,8 +256,9 @@ class MilvusIndex:
             yield [_build_payload(row) for row in rows], stack_vectors(rows, ORIGINAL)
 
     def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
-        """Return up to `max_items` items (id, metadata) after a cursor, in the order of ids, and the next page's cursor
-        or None.
+        """Return up to `max_items` items (id, metadata) after a cursor, in order of ids, and the next cursor.
+
+        The cursor is None after the last item.
         """
         condition = EVERYTHING if cursor is None else build_following_filter(cursor)
         with closing(self._iterate(condition, [ID, METADATA], max_items + 1, max_items + 1)) as batches:
@@ -271,9 +269,7 @@ class MilvusIndex:
     def _iterate(
         self, condition: str, fields: Sequence[str], batch_size: int, limit: int | None
     ) -> Generator[list[Mapping[str, Any]], None, None]:
-        """Yield the items that satisfy a Milvus expression, at most `limit`, in batches of rows in the order of their
-        ids.
-        """
+        """Yield the items that satisfy a Milvus expression, at most `limit`, in batches in the order of ids."""
         bound = {} if limit is None else {"limit": limit}
         iterator = self._call("query_iterator", batch_size=batch_size, filter=condition, output_fields=fields, **bound)
         try:
@@ -305,13 +301,10 @@ class MilvusIndex:
 
 
 def _build_payload(row: Mapping[str, Any]) -> Payload:
-    """Return a row's id, and its metadata as JSON bytes or None."""
     return row[ID], orjson.dumps(row[METADATA]) if row[METADATA] else None
 
 
 def _compute_scores(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
-    """Return inner products `(n,)` of vectors `(n, d)` with one query `(d,)`, or Euclidean distances if
-    `by_distance`.
-    """
+    """Return inner products `(n,)` of vectors `(n, d)` with one query `(d,)`, or Euclidean distances."""
     scores: Vectors = np.linalg.norm(vectors - query, axis=1) if by_distance else vectors @ query
     return scores

@@ -130,8 +130,7 @@ class MilvusIndexes:
             index.close(wait=False)
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> MilvusIndex:
-        """Create an index with these settings and chain of transforms, and return it. If one of that name exists,
-        return that unchanged.
+        """Create an index with these settings and chain of transforms, or return the one of that name unchanged.
 
         If several servers create it at once, the one whose collection gets the index's alias succeeds.
 
@@ -161,8 +160,7 @@ class MilvusIndexes:
         return self.get(name)
 
     def _claim_alias(self, name: str, collection: str) -> bool:
-        """Let an index's alias name a new collection. Return False if another server finishes creating the index first,
-        else True.
+        """Let an index's alias name a new collection. Return False if another server finishes creating the index first.
 
         If another server has the alias but does not finish within `claim_seconds`, the alias is taken over.
         """
@@ -203,9 +201,7 @@ class MilvusIndexes:
         self.get(name)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a dict for each index: its settings, counts and state, or name, state and error if it cannot be
-        opened.
-        """
+        """Return the settings, counts and state of each index, or name, state and error if it cannot be opened."""
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:
