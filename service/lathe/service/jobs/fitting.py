@@ -25,11 +25,10 @@ ADVICE_SHARE = 0.6
 
 
 def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run the fit that a job requests and publish the chain. Return
-    `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`.
+    """Run the fit that a job requests and publish the chain.
 
-    With `transform`, the source's vectors, transformed by the chain, are written to the job's folder, and the result
-    also has their `vectors_url`.
+    Returns the dict of `run_fit`. With `transform`, the source's vectors, transformed by the chain, are written to the
+    job's folder, and the result also has their `vectors_url`.
     """
     request = locate_inputs(job.request, job.files, folder)
     on_progress(0.0, "loading the encoder")
@@ -44,8 +43,7 @@ def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Pr
 
 
 def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Advise in what form to store a source's vectors, and return the advice as JSON. Also write `report.html` to the
-    folder.
+    """Advise in what form to store a source's vectors, write `report.html` to the folder, and return the advice.
 
     If the request names a chain to fit, the decision's chain is fitted too, and its result is under `fit`. If that
     fails, the advice is returned all the same, with `fit` None and the reason in `fit_error`.
@@ -84,7 +82,7 @@ def run_migrate_job(job: "MigrateJob", folder: Path, settings: Settings, on_prog
 
 
 def _open_encoder(spec: EncoderSpec | None, settings: Settings) -> "TextEncoder | None":
-    """Open the encoder of a spec and return it. Return None if `spec` is None, for vectors without an encoder."""
+    """Open the encoder of a spec, or return None if `spec` is None, for vectors without an encoder."""
     if spec is None:
         return None
     from lathe.training.encoder.opening import open_encoder

@@ -68,7 +68,6 @@ class FolderQueue:
         return []
 
     def _find_folder(self, job_id: str) -> Path:
-        """Return the folder of a job. Raise `UnknownNameError` if there is no such job."""
         folder = self.root / job_id
         if not is_job_id(job_id) or not (folder / "job.json").is_file():
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
@@ -121,9 +120,7 @@ class FolderQueue:
             return sorted((entry.name for entry in entries if is_job_id(entry.name) and entry.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
-        """Read a job's state as last written to disk, and return it. A job whose file is damaged is returned as
-        failed.
-        """
+        """Read a job's state as last written to disk. A job whose file is damaged is returned as failed."""
         self._find_folder(job_id)
         try:
             return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
@@ -133,8 +130,9 @@ class FolderQueue:
             return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state. If its process ended without a result, first mark the job as failed,
-        cancelled or queued again.
+        """Return a job in its current state.
+
+        If its process ended without a result, the job is first marked as failed or cancelled, or queued again.
         """
         job = self.read(job_id)
         return self._settle(job) if job.state == "running" else job
@@ -170,8 +168,7 @@ class FolderQueue:
                     shutil.rmtree(self.root / job_id, ignore_errors=True)
 
     def take(self, worker_class: WorkerClass) -> Job | None:
-        """Return the queued job of a class that was added first, or None if none is queued or one of this class
-        runs.
+        """Return the first queued job of a class, or None if none is queued or a job of this class runs.
 
         Nothing is written: the process of the job marks it as running. A job of the class that runs is one of an
         earlier server, whose lock tells when it ends.
@@ -199,9 +196,7 @@ class FolderQueue:
         return "cancelled" if self._is_cancelled(job.id) else "goes on"
 
     def release(self, job: Job, counts: bool = True) -> None:
-        """If a job has not ended although its process is over, mark it as failed or cancelled, or queue a training
-        again.
-        """
+        """Mark an unfinished job whose process is over as failed or cancelled, or queue a training again."""
         with suppress(UnknownNameError):  # it was deleted
             current = self.get(job.id)
             # A process that died before it marked the job as running. A training that is queued again has another try.
@@ -216,8 +211,9 @@ class FolderQueue:
 
     @contextmanager
     def claim(self, job_id: str) -> Iterator[tuple[Job, Path] | None]:
-        """Mark a queued job as running, and yield it and its folder while this process holds its lock. Yield None if it
-        has ended or was cancelled, or another process runs it.
+        """Mark a queued job as running, and yield it and its folder while this process holds its lock.
+
+        Yields None if the job has ended or was cancelled, or another process runs it.
         """
         try:
             lock = self._lock(job_id).acquire(blocking=False)
@@ -266,8 +262,7 @@ class FolderQueue:
         return (self.root / job_id / "cancel").exists()
 
     def _settle(self, job: Job) -> Job:
-        """Mark a job as failed or cancelled, or queue a training again, if no process runs it any more. Return
-        the job.
+        """Mark a job that no process runs any more as failed or cancelled, or queue a training again. Return the job.
 
         A job that has ended, or whose lock a process holds, is returned unchanged.
         """
@@ -279,10 +274,9 @@ class FolderQueue:
             return job
 
     def _end_orphan(self, job: Job) -> Job:
-        """Mark a job whose process is gone as cancelled or failed, delete its inputs, and return it. A training is
-        queued again instead, once.
+        """Mark a job whose process is gone as failed, or cancelled if that was requested, and delete its inputs.
 
-        It ends as cancelled if that was requested. The caller holds its lock. A disk that is full is no error.
+        A training is queued again instead, once. The caller holds the job's lock. A disk that is full is no error.
         """
         cancelled = self._is_cancelled(job.id)
         if not cancelled and job.state == "running" and job.kind in TRAINING_KINDS and job.tries + 1 < TRIES:

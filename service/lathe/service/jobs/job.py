@@ -90,7 +90,6 @@ class Job:
         return self._end("cancelled", "cancelled")
 
     def _end(self, state: State, message: str) -> "Job":
-        """Return a copy of the job that ended now in this state."""
         return replace(self, state=state, message=message, finished_at=datetime.now(UTC).isoformat(), pid=None)
 
 

@@ -113,7 +113,7 @@ class _ProgressReporter:
             self.written = time.monotonic()
 
     def _write_regularly(self) -> None:
-        """Write the job every `STANDING_WRITE_SECONDS` until the block ends."""
+        """Write the job every `STANDING_WRITE_SECONDS`."""
         while not self._ended.wait(STANDING_WRITE_SECONDS):
             with suppress(OSError):  # a full disk fails the job where it writes its results
                 self._write()
@@ -148,7 +148,6 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
 
 
 def _parse_request(kind: str, content: bytes) -> AnyJob:
-    """Return the parsed request of a job. Raise `BadValueError` if it is damaged."""
     try:
         return parse_request(kind, content)
     except ValueError as error:
@@ -216,10 +215,10 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
 
 
 def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Progress) -> AnyJob:
-    """Return the request with specs of trained encoders that have this machine's paths. Models that are missing here
-    are copied from Redis first.
+    """Replace specs of trained encoders in the request by specs with this machine's paths.
 
-    In the request, their folders are those of the server that queued the job.
+    Models that are missing here are copied from Redis first. In the request, the folders are those of the server that
+    queued the job.
 
     Raises:
         UnknownNameError: if Redis has no such version.
@@ -263,7 +262,6 @@ def yield_to_others(nice: int) -> None:
 
 
 def _open_queue(settings: Settings) -> JobQueue:
-    """Return the queue that this process reports to: in the state folder, or in Redis if the settings name one."""
     if not settings.redis_url:
         return FolderQueue(Home(settings.home).jobs)
     from lathe.service.jobs.redis_queue import RedisQueue

@@ -65,8 +65,9 @@ class JobQueue(Protocol):
         """Return the next job for a runner of a class, or None if there is none to run now."""
 
     def record_job_heartbeat(self, job: Job) -> Literal["goes on", "cancelled", "lost"]:
-        """Record that the runner that took a job still runs it. Return "goes on", or "cancelled" or "lost" if it must
-        stop.
+        """Record that the runner that took a job still runs it.
+
+        Returns "goes on", or "cancelled" or "lost" if the runner must stop.
         """
 
     def release(self, job: Job, counts: bool = True) -> None:
@@ -78,21 +79,19 @@ class JobQueue(Protocol):
         """
 
     def open_output(self, job_id: str) -> AbstractContextManager[IO[bytes] | None]:
-        """Return a context that yields the file for the output of a job's process, or None to use the runner's own
-        output.
-        """
+        """Return a context that yields the file for the output of a job's process, None for the runner's own output."""
 
     # What the process of a job does
 
     def claim(self, job_id: str) -> AbstractContextManager[tuple[Job, Path] | None]:
-        """Return a context in which this process runs a job. It yields `(job, folder of its inputs and results)`, or
-        None if the job must not be run or another process runs it.
+        """Return a context in which this process runs a job.
+
+        It yields `(job, folder of its inputs and results)`, or None if the job must not be run or another process runs
+        it.
         """
 
     def fetch_inputs(self, job_id: str, folder: Path) -> str | None:
-        """Make a job's input files available in its folder. Return a sentence if they are missing or damaged, else
-        None.
-        """
+        """Make a job's input files available in its folder. Return a sentence if they are missing or damaged."""
 
     def write_progress(self, job: Job, folder: Path) -> None:
         """Write a running job's state, and what may be read of its result files so far."""

@@ -188,15 +188,11 @@ class RedisQueue:
 
     @property
     def workers(self) -> dict[WorkerClass, int] | None:
-        """Number of live workers of this version of Lathe, by class, as last seen, or None while Redis is
-        unreachable.
-        """
+        """Number of live workers of this version of Lathe, by class, as last seen; None while Redis is down."""
         return {name: workers for name, (_, workers) in self.seen.items()} if self.seen and self.connection.up else None
 
     def warnings(self) -> builtins.list[str]:
-        """Return a warning for each class of workers of which none is alive while jobs wait. The list is empty while
-        Redis is down.
-        """
+        """Return a warning for each class of workers of which none is alive while jobs wait, if Redis is up."""
         return [
             f"{name} wait ({waiting}) and {_describe_missing_worker(build_queue_name(name))}"
             for name, (waiting, workers) in self.seen.items()
@@ -205,11 +201,10 @@ class RedisQueue:
 
     @_reaching
     def maintain(self) -> None:
-        """Queue the jobs of dead workers again, and count waiting jobs and live workers. Remove old jobs every
-        `PRUNE_SECONDS`.
+        """Queue the jobs of dead workers again, count waiting jobs and live workers, and remove old jobs now and then.
 
-        Before old jobs are removed, a key is written, since a Redis that takes no writes may answer all else. A server
-        does nothing while its replicator finds Redis down.
+        Old jobs are removed every `PRUNE_SECONDS`. Before that, a key is written, since a Redis that takes no writes
+        may answer all else. A server does nothing while its replicator finds Redis down.
         """
         if self.connection.has_replicator and not self.connection.up:
             self.patient_until = time.monotonic() + LOST_SECONDS
@@ -258,9 +253,7 @@ class RedisQueue:
 
     @_reaching
     def find(self, job_id: str) -> JobRecord:
-        """Return the record of a job: its state, queue and number of tries. Raise `UnknownNameError` if there is no
-        such job.
-        """
+        """Return the record of a job, with its state, queue and tries, or raise `UnknownNameError`."""
         records = self._find_all([job_id]) if is_job_id(job_id) else []
         if not records:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
@@ -294,9 +287,7 @@ class RedisQueue:
         return replace(record.job, message=f"waiting: {_describe_missing_worker(record.queue)}")
 
     def _has_workers(self, queue: str) -> bool:
-        """Return whether a queue has live workers. The queue of one state folder always counts as having one, which the
-        server starts.
-        """
+        """Return whether a queue has live workers. The queue of one state folder always has: the server starts it."""
         return ":" in queue or bool(list_live_workers(self.client, queue))
 
     @_reaching
@@ -312,9 +303,7 @@ class RedisQueue:
 
     @_reaching
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Return the result file `name` of a job, whose pieces are read from Redis one by one, or None if there is no
-        such file.
-        """
+        """Return the result file `name` of a job, whose pieces are read from Redis one by one, or None."""
         self.find(job_id)
         return self.files.read(job_id, name)
 
@@ -365,8 +354,7 @@ class RedisQueue:
 
     @_reaching
     def take(self, worker_class: WorkerClass) -> Job | None:
-        """Take the next job of a class for this worker, mark it as running and return it. Return None if there is none
-        to run.
+        """Mark the next job of a class as running by this worker and return it, or None if there is none to run.
 
         A job that was cancelled or has no tries left is ended instead. A job that has ended or has no record is
         dropped.
@@ -385,11 +373,10 @@ class RedisQueue:
 
     @_reaching
     def record_job_heartbeat(self, job: Job) -> Literal["goes on", "cancelled", "lost"]:
-        """Record that this worker still runs a job. Return "goes on", or "cancelled" or "lost" if the worker
-        must stop.
+        """Record that this worker still runs a job.
 
-        A job is lost to a worker if it is not running any more, or another worker has it. Nothing is recorded for a job
-        that was cancelled or lost.
+        Returns "goes on", or "cancelled" or "lost" if the worker must stop. A job is lost to a worker if it is not
+        running any more, or another worker has it. Nothing is recorded for a job that was cancelled or lost.
         """
         with self.client.pipeline(transaction=False) as pipe:
             pipe.hmget(RECORD + job.id, "worker", "cancel")
@@ -422,11 +409,10 @@ class RedisQueue:
 
     @contextmanager
     def claim(self, job_id: str) -> Iterator[tuple[Job, Path] | None]:
-        """Yield a job that a worker took, and a temporary folder in which it runs. Yield None if the job has ended or
-        was queued again.
+        """Yield a job that a worker took, and a temporary folder in which it runs.
 
-        It is queued again if its worker was considered dead before this process began. Temporary folders of killed
-        processes are removed first.
+        Yields None if the job has ended or was queued again, because its worker was considered dead before this process
+        began. Temporary folders of killed processes are removed first.
         """
         record = self.find(job_id)
         if record.job.ended or record.waiting:
@@ -444,9 +430,7 @@ class RedisQueue:
 
     @_reaching
     def fetch_inputs(self, job_id: str, folder: Path) -> str | None:
-        """Copy a job's input files from Redis to its folder. Return None, or a sentence that says they are missing or
-        damaged.
-        """
+        """Copy a job's input files from Redis to its folder. Return a sentence if they are missing or damaged."""
         try:
             for name in self.files.read_input_names(job_id):
                 input_file = self.files.read(job_id, name)
@@ -466,9 +450,7 @@ class RedisQueue:
     @_reaching
     def _write_progress(self, job: Job, training_log: Path) -> None:
         # A record written after Redis lost its data would be in no list, and would never be deleted.
-        """Write the state of a running job and its training log if the log has grown, unless the job's record
-        is gone.
-        """
+        """Write the state of a running job, and its training log if it has grown, unless the job's record is gone."""
         if not self.client.hexists(RECORD + job.id, "job"):
             return
         self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
@@ -476,8 +458,7 @@ class RedisQueue:
             self.files.store_results(job.id, [training_log])
 
     def end(self, job: Job, folder: Path) -> None:
-        """Write how a job ended, with the result files of one that succeeded. Try again while Redis is unreachable or
-        full.
+        """Write how a job ended, with its result files if it succeeded. Try again while Redis is unreachable or full.
 
         Raises:
             UnavailableError: if Redis is not available for `END_SECONDS`, or at once for another reason.
@@ -495,9 +476,7 @@ class RedisQueue:
 
     @_reaching
     def _store_results(self, job: Job, results: builtins.list[Path]) -> Job:
-        """Store a job's result files in Redis. Return the job, whose result says so if its vectors were too large to
-        store.
-        """
+        """Store a job's result files in Redis. The returned job says so if its vectors were too large to store."""
         if job.result is None or VECTORS not in self.files.store_results(job.id, results):
             return job
         message = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"
@@ -562,7 +541,6 @@ class RedisQueue:
                     note_damage("queue", record.queue, "it is no list")
 
     def _end_if_cancelled_or_out_of_tries(self, record: JobRecord) -> bool:
-        """End a job that was cancelled or has no tries left, and return whether it was ended."""
         job = record.job
         if record.cancelled:
             self.write_end(job.cancel())
@@ -611,15 +589,13 @@ class RedisQueue:
                 self.write_end(record.job.cancel() if record.cancelled else record.job.fail(error, WORKERS_LOST))
 
     def _delete(self, job_id: str) -> None:
-        """Delete a job's record, inputs and results from Redis."""
         self.files.delete_results(job_id)
         self.client.delete(RECORD + job_id, *build_input_keys(job_id))
         self.client.zrem(JOBS, job_id)
 
 
 def _delete_leftovers(jobs: Path) -> None:
-    """Remove temporary job folders that killed processes left in the folder `jobs`: unlocked, and over `LEFT_SECONDS`
-    old.
+    """Remove temporary job folders that killed processes left: unlocked, and over `LEFT_SECONDS` old.
 
     They may hold callers' texts.
     """
@@ -643,7 +619,6 @@ def build_queue_name(worker_class: WorkerClass = "jobs", home_id: str | None = N
 
 
 def _describe_missing_worker(queue: str) -> str:
-    """Return a phrase that says that a queue has no worker, and how one is started."""
     number, _, trainings = queue.partition("/")
     command = COMMANDS["trainings" if trainings else "jobs"]
     return f"no worker of Lathe {number} is there: start `{command}`"
@@ -668,11 +643,10 @@ def require_redis(settings: Settings) -> None:
 
 
 def check_live_worker(settings: Settings, worker_class: WorkerClass) -> str:
-    """Return a sentence that says how many live workers of a class this machine has. Raise `UnavailableError` if it has
-    none.
+    """Return a sentence that says how many live workers of a class this machine has.
 
-    A worker is alive if it sent a heartbeat to Redis lately. If Redis is unreachable, the sentence says that their
-    number is unknown. That is no error, because workers wait for Redis and a running job goes on meanwhile.
+    A worker is alive if it sent a heartbeat to Redis lately. If Redis is unreachable, the sentence says that the number
+    is unknown. That is no error, because workers wait for Redis and a running job goes on meanwhile.
 
     Raises:
         ValueError: if no Redis is set.

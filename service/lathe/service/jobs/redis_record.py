@@ -60,10 +60,9 @@ class JobRecord:
 
 
 def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
-    """Parse a job's fields read from Redis and return its record. Return None if there is none, and a failed job if it
-    is damaged.
+    """Parse a job's fields read from Redis, and return the record, or None if there is none.
 
-    Damage is counted and logged once.
+    A damaged record is returned as a failed job. Damage is counted and logged once.
 
     Args:
         job_id: id of the job.
@@ -157,9 +156,7 @@ class JobFiles:
         return INPUTS.validate_json(content or b"")
 
     def read(self, job_id: str, name: str) -> ResultFile | None:
-        """Return a job's file in Redis, as its size and an iterator over its pieces, or None if there is no
-        such file.
-        """
+        """Return a job's file in Redis, as its size and an iterator over its pieces, or None if there is none."""
         key = build_file_key(job_id, name)
         count = int(self.client.llen(key))
         if not count:
@@ -173,13 +170,11 @@ class JobFiles:
         return int(size or 0)
 
     def _read_piece(self, key: str, index: int) -> bytes:
-        """Return one piece of the file under a Redis key, or empty bytes if it is gone."""
         piece: Any = self.client.lindex(key, index)
         return piece or b""
 
     def store_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Store a job's result files in Redis. Return the names of files that were not stored: too large, or Redis is
-        full.
+        """Store a job's result files in Redis. Return the names of those not stored: too large, or Redis is full.
 
         Then the results of the oldest jobs are removed until all results are within their limit.
         """

@@ -68,8 +68,7 @@ class Reembedding:
         self.on_encoded = on_encoded
 
     def encode_after(self, label: int) -> tuple[Labels, Vectors]:
-        """Encode the next `REPLAY_ROWS` items after a label (row number). Return
-        `(labels, vectors of shape (n, d))`.
+        """Encode the next `REPLAY_ROWS` items after a label (row number) as `(labels, vectors of shape (n, d))`.
 
         Raises:
             ConflictError: if an item has no text.
@@ -88,13 +87,13 @@ class Reembedding:
             raise error.at(f"the text of {payloads[error.position or 0][0]!r}") from None
 
     def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
-        """Encode a sample of the index's items. Return
-        `(new vectors (n, d), stored vectors (n, spec.width) of the same items)`.
-
-        The sample is up to `PAIRS` items spread over the index. Items without a stored vector are skipped.
+        """Encode a sample of up to `PAIRS` items, spread over the index, that have a stored vector.
 
         Args:
             spec: settings that the index serves now.
+
+        Returns:
+            `(new vectors (n, d), stored vectors (n, spec.width) of the same items)`.
 
         Raises:
             ConflictError: if an item has no text.
@@ -107,10 +106,7 @@ class Reembedding:
 
 
 def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Build the next generation of an index (rows and search graph) and wait until its server uses it. Return a summary
-    as a dict.
-
-    Its keys are `index`, `chain`, `space_id`, `rows` and `seconds`.
+    """Build the next generation of an index (rows and search graph) and wait until its server uses it.
 
     The generation is in a new folder. A lock file tells the index's owner that the job is alive.
 
@@ -119,6 +115,9 @@ def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress:
         job: folder of the job, from which inputs are read.
         settings: settings of the process.
         on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        `{index, chain, space_id, rows, seconds}`.
 
     Raises:
         ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.
@@ -150,12 +149,11 @@ def _build_generation(
     folder: Path,
     on_progress: Progress,
 ) -> int:
-    """Write the new generation (chain, rows, search graph and snapshot) to its folder, and return its number of
-    rows.
+    """Write the new generation (chain, rows, search graph, snapshot) to its folder, and return its number of rows.
 
     The chain reduces the index's stored vectors or, with a new encoder, vectors encoded from the items' texts, which
-    are stored too; an alignment between the two encoders' spaces is then also fitted. Files tell the index's owner that
-    new items need a text (only with a new encoder) and, at the end, that the generation is ready.
+    are stored too; an alignment between the two encoders' embedding spaces is then also fitted. Files tell the index's
+    owner that new items need a text (only with a new encoder) and, at the end, that the generation is ready.
     """
     # Read before any row: rows deleted up to here are not in this generation, so their tombstones can go.
     sequence, served_spec = record.read_meta("sequence"), record.spec
@@ -168,7 +166,6 @@ def _build_generation(
     share = 0.3 if request.encoder is None else 0.9
 
     def report(encoded: int) -> None:
-        """Report the rows of the generation, and those of the next batch that are encoded."""
         done = generation.rows.count + encoded
         on_progress(min(share * done / total, share), f"{done:,} of {total:,} rows through {spec.chain}")
 
@@ -226,9 +223,7 @@ def _read_batches(generation: Generation, read_after: Any) -> Iterator[tuple[Lab
 
 
 def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
-    """Copy the chain's files from the job's folder to the new generation's. Return `(manifest, tensors)` as bytes, or
-    None without a chain.
-    """
+    """Copy the chain's manifest and tensors from the job's folder to the new generation, and return them, or None."""
     if spec.chain == RAW:
         return None
     artifact = (read_beneath(job, MANIFEST), read_beneath(job, TENSORS))

@@ -31,14 +31,12 @@ def _require_input_name(name: str) -> str:
 
 
 def _require_generation(spec: IndexSpec) -> IndexSpec:
-    """Return the index settings if their generation is a valid folder name. Raise `ValueError` otherwise."""
     if not is_name(spec.generation):
         raise ValueError("no generation has this name")
     return spec
 
 
 def _require_chain_name(request: AdviceRequest) -> AdviceRequest:
-    """Return the request if a chain can have the name in `fit`, or it has none. Raise `ValueError` otherwise."""
     if request.fit is not None and not is_name(request.fit):
         raise ValueError("no chain has the name in fit")
     return request

@@ -165,7 +165,6 @@ class JobThread:
         return [warning for warning in (self.unexpected.message, trouble) if warning]
 
     def _run(self) -> None:
-        """Call `manage` every `poll_seconds` until the thread is stopped."""
         while not self.stopping.wait(self.poll_seconds):
             with self.unexpected.watch():
                 self.manage()
@@ -213,8 +212,7 @@ class Worker:
         self.stops += 1
 
     def run(self, burst: bool) -> None:
-        """Run queued jobs until asked to stop, waiting while Redis is unreachable. At the end, remove the worker's
-        heartbeat.
+        """Run queued jobs until asked to stop, waiting while Redis is unreachable, then remove the worker's heartbeat.
 
         Args:
             burst: whether to end when no job is queued.
@@ -257,7 +255,7 @@ class Worker:
         self.reached = True
 
     def _log_outage(self, error: UnavailableError) -> None:
-        """Log once that Redis is unreachable, or raise the error if waiting would not help.
+        """Log once that Redis is unreachable.
 
         Raises:
             UnavailableError: if waiting would not help, for instance with a password that was rejected from the start.
@@ -285,9 +283,7 @@ class OwnWorker:
         self.not_before = 0.0
 
     def step(self) -> None:
-        """Start the worker if jobs wait for it and it is not running. If it failed, start it again `RESTART_SECONDS`
-        later.
-        """
+        """Start the worker if jobs wait for it and it is not running, or `RESTART_SECONDS` after it failed."""
         if self.process is not None and (status := self.process.poll()) is not None:
             self.process = None
             if status:

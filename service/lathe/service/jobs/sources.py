@@ -67,8 +67,7 @@ class JobSource:
 
 
 def receive_source(source: RowSource, data_root: Path | None) -> JobSource:
-    """Check the source of texts or vectors in a request. Return what a job needs to read it: its path or files, and its
-    kind.
+    """Check the source of texts or vectors in a request, and return what a job needs to read it.
 
     Texts or vectors sent with the request become files. A path must be a built-in source or lie in `data_root`, and is
     opened to see whether it holds texts or vectors.
@@ -89,7 +88,6 @@ def receive_source(source: RowSource, data_root: Path | None) -> JobSource:
 
 
 def _serialize_texts(texts: list[str]) -> bytes:
-    """Return texts as JSON lines. Raise `BadValueError` if there are none, or one is blank."""
     if not texts:
         raise BadValueError("source.texts must not be empty", param="source.texts")
     for index, text in enumerate(texts):
@@ -99,8 +97,7 @@ def _serialize_texts(texts: list[str]) -> bytes:
 
 
 def resolve_allowed_path(written: str, data_root: Path | None, field: str = "source.path") -> str:
-    """Return a path in a request in the form in which `open_source` and jobs read it. Raise unless it lies in the data
-    root.
+    """Return a path that lies in the data root, in the form in which `open_source` and jobs read it.
 
     Names of built-in sources are returned unchanged. No link may lead out of the data root, neither now nor when the
     job opens the path.
@@ -149,8 +146,7 @@ def _make_relative(data_root: Path, path: str) -> str:
 
 
 def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> str:
-    """Return the absolute path of a data set's folder or file that a request names. Raise unless it lies in the data
-    root.
+    """Return the absolute path of a data set's folder or file in the data root.
 
     No link in it may lead out of the data root.
 
@@ -185,8 +181,7 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
 
 
 def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str, Any]:
-    """Return a copy of the settings of a training in which each path is replaced by its checked, absolute path in the
-    data root.
+    """Return a training's settings with each path replaced by its checked, absolute path in the data root.
 
     Raises:
         BadValueError: for a data set of the hub.
@@ -204,9 +199,7 @@ def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str
 
 
 def _locate_section(section: dict[str, Any], field: str, data_root: Path | None) -> dict[str, Any]:
-    """Return a copy of one source, target or evaluation of a training with checked paths. Raise for data sets of the
-    hub.
-    """
+    """Return one source, target or evaluation of a training with checked paths. Raise for data sets of the hub."""
     if section.get("hub") is not None:
         raise BadValueError(
             "the server reads no data sets from the hub: train with the command lathe train, or put the files of the "

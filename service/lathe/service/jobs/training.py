@@ -26,10 +26,10 @@ COPY_SECONDS = 0.25
 
 
 def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Train the encoder that a job requests, and publish it. Return the dict of `train_encoder`, with the `log_url` of
-    the training log.
+    """Train the encoder that a job requests, and publish it.
 
-    The training log is copied to the job's folder each time it grows.
+    Returns the dict of `train_encoder`, with the `log_url` of the training log. The training log is copied to the job's
+    folder each time it grows.
     """
     from lathe.service.encoders.training import TrainingContext, require_free_name, train_encoder
 
@@ -53,10 +53,9 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
 
 
 def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Try what judged searches can improve, and publish what is recommended if the request has a name. Return the
-    outcome as JSON.
+    """Try what judged searches can improve, and publish the recommended change if the request has a name.
 
-    It is the dict of `lathe.service.encoders.adaptations.Adaptation.to_json`.
+    Returns the dict of `lathe.service.encoders.adaptations.Adaptation.to_json`.
     """
     from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
     from lathe.training.encoder.opening import open_encoder
@@ -96,9 +95,7 @@ class TrainingLog:
         self.work_folder = work_folder
 
     def follow(self, on_progress: Progress) -> Callable[[float, str], None]:
-        """Return a progress callback that passes progress on and, every `COPY_SECONDS`, copies the log if it
-        has grown.
-        """
+        """Return a progress callback that passes progress on and copies a grown log every `COPY_SECONDS`."""
 
         def report(fraction: float, message: str) -> None:
             if time.monotonic() - self.copied_at >= COPY_SECONDS:
