@@ -189,8 +189,7 @@ class SharedCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Write vectors `(n, d)` and their token counts to Redis as float16, under the keys of their texts, with
-        checksums.
+        """Write vectors `(n, d)` as float16 and token counts to Redis, under the keys of their texts, with checksums.
 
         Vectors that overflow float16 are skipped. The number of tokens that were cut is left out where it is 0.
         """
@@ -210,9 +209,7 @@ class SharedCache:
             self.script(keys=[YOUNG, OLD, STATE], args=limits + pairs)
 
     def _note_failure(self, operation: str, error: redis_errors.RedisError) -> None:
-        """Count a failed read or write. After a timeout, pause requests. After a lost connection, mark Redis as
-        down.
-        """
+        """Count a failed read or write. Pause after a timeout, and mark Redis as down after a lost connection."""
         FAILURES.labels(operation).inc()
         # A slow Redis is left alone for a while; a lost one is marked as down for all that use it.
         if isinstance(error, redis_errors.TimeoutError):

@@ -119,8 +119,9 @@ class RedisConnection:
             raise unavailable from error
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Run `change` as one atomic Redis transaction, and return its result. If a watched key changes meanwhile, run
-        it again.
+        """Run `change` as one atomic Redis transaction, and return its result.
+
+        It is run again if a watched key changes meanwhile.
 
         Args:
             change: reads, calls `multi`, and queues the writes; may be called several times.
@@ -173,7 +174,6 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
 
 
 def _decode_text(value: bytes | str) -> str:
-    """Return a text from Redis as `str`. Bytes are decoded as UTF-8."""
     return value.decode() if isinstance(value, bytes) else value
 
 

@@ -68,10 +68,10 @@ class SharedRegistry(SharedVersions, Registry):
         job: str | None = None,
         distribution: FitDistribution | None = None,
     ) -> tuple[int, bool]:
-        """Add a fitted chain of transforms as its next version, in Redis and on disk. Return the version, and whether
-        it is live.
+        """Add a fitted chain of transforms as the next version of its name, in Redis and on disk.
 
-        A job that runs twice publishes once. The arguments are those of `Registry.publish`.
+        Returns the version, and whether it is live. A job that runs twice publishes once. The arguments are those of
+        `Registry.publish`.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -90,8 +90,9 @@ class SharedRegistry(SharedVersions, Registry):
         return outcome
 
     def import_chain(self, name: str, source: Registry) -> bool:
-        """Copy a chain of transforms from another registry to Redis and disk, unless its name was ever used. Return
-        whether it was copied.
+        """Copy a chain of transforms from another registry to Redis and disk, unless its name was ever used.
+
+        Returns whether it was copied.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -101,8 +102,7 @@ class SharedRegistry(SharedVersions, Registry):
         return imported
 
     def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
-        """Write a version's files from a folder to Redis, once its chain of transforms was loaded from them. Return the
-        upload.
+        """Write a version's files from a folder to Redis, once its chain of transforms was loaded from them.
 
         Raises:
             ArtifactError: if they are damaged.
@@ -112,8 +112,9 @@ class SharedRegistry(SharedVersions, Registry):
         return super().upload_version(source, name, version)
 
     def list_files(self, manifest: bytes) -> dict[str, str | None]:
-        """Return the files of a version of a chain of transforms as `{relative path: SHA-256}`: its tensors, and its
-        fit distribution with None.
+        """Return the files of a version of a chain of transforms as `{relative path: SHA-256}`.
+
+        They are the tensors, and the fit distribution with None.
 
         Raises:
             ValueError: if the manifest is damaged.
@@ -127,20 +128,16 @@ ROUTES_NAME = "which chain answers which size"
 
 
 class _SharedSizeRoutes(SizeRoutes):
-    """The size routes of all encoders, in Redis: which chain of transforms answers requests for a number of
-    dimensions.
-    """
+    """The size routes of all encoders, in Redis: which chain answers requests for a number of dimensions."""
 
     def __init__(self, path: Path, chains: ChainFolder, record: SharedRecord) -> None:
         super().__init__(path, chains)
         self.record = record
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Set the chain of transforms that answers an encoder's requests for a number of dimensions. Return the chain
-        that answers them now.
+        """Set the chain that answers an encoder's requests for a number of dimensions, in Redis and in the local copy.
 
-        It is written to Redis and to the local copy. The result is an earlier chain if `replace` is false and that
-        chain still exists.
+        Returns the chain that answers them now: an earlier one if `replace` is false and that chain still exists.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -186,10 +183,10 @@ class _SharedSizeRoutes(SizeRoutes):
                 replace_synced(self.path, written)
 
     def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Return one encoder's size routes from Redis, or from the local copy if Redis's are damaged, as `{fingerprint:
-        {dimensions: chain}}`.
+        """Return one encoder's size routes, as `{fingerprint: {dimensions: chain}}`, from Redis or else the local copy.
 
-        The damage is counted. The result is empty if the local copy has none either.
+        The local copy is read if the routes in Redis are damaged. The damage is counted. The result is empty if the
+        local copy has none either.
         """
         name = fingerprint.decode(errors="replace")
         try:
@@ -200,16 +197,13 @@ class _SharedSizeRoutes(SizeRoutes):
         return {} if local_routes is None else {name: local_routes}
 
     def _read_local(self) -> dict[str, dict[str, str]]:
-        """Return the size routes of the local copy, by encoder. Empty if the copy is damaged."""
         try:
             return self.read()
         except ArtifactError:
             return {}
 
     def push(self) -> None:
-        """Write the local size routes of each encoder to Redis, if Redis has none for it. Routes to missing chains are
-        left out.
-        """
+        """Write the local size routes, without those to missing chains, of each encoder for which Redis has none."""
         names = set(self.chains.names())
         for fingerprint, routes in self._read_local().items():
             size_routes = {route: ref for route, ref in routes.items() if ref.partition("@")[0] in names}
@@ -229,15 +223,13 @@ class _SharedSizeRoutes(SizeRoutes):
 
 
 def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str]) -> None:
-    """Queue Redis commands on `pipe` that write an encoder's size routes and announce the change to replicas."""
+    """Queue Redis commands that write an encoder's size routes and announce the change to replicas."""
     pipe.hset(SIZE_ROUTES, fingerprint, json.dumps(size_routes))
     pipe.xadd(CHANGES, {"size_routes": fingerprint}, maxlen=CHANGES_KEPT)
 
 
 def _parse_routes(content: bytes | None) -> dict[str, str]:
-    """Return an encoder's size routes, `{dimensions: chain of transforms}`, from JSON. None gives an empty dict, damage
-    an `ArtifactError`.
-    """
+    """Return an encoder's size routes, `{dimensions: chain}`, from JSON. Damage raises `ArtifactError`."""
     try:
         return parse_size_routes(parse_json(content or b"{}"))
     except (ValueError, AttributeError) as error:

@@ -87,8 +87,7 @@ class Replicator:
         self.client.close()
 
     def run(self) -> None:
-        """Copy all chains of transforms and trained encoders from Redis to disk, then copy each change, until the
-        thread is stopped.
+        """Copy all chains and trained encoders from Redis to disk, then copy each change, until the thread is stopped.
 
         Redis is marked as usable once the chains are copied, as models take longer. After any error, or if Redis holds
         another record than before, Redis is marked as unusable and the thread starts over.
@@ -118,10 +117,9 @@ class Replicator:
             self.stopping.wait(AGAIN_SECONDS)
 
     def _copy_everything(self) -> Any:
-        """Copy all chains of transforms and size routes from Redis. Return the position in the change stream from which
-        to read on.
+        """Copy all chains of transforms and size routes from Redis, and check the settings of Redis.
 
-        Also checks the settings of Redis.
+        Returns the position in the change stream from which to read on.
         """
         # The position is read before anything is copied: a change in between is copied twice instead of never.
         newest: Any = self.client.xrevrange(CHANGES, count=1)
@@ -181,7 +179,6 @@ class Replicator:
             self._copy_versions(self.trained, name)
 
     def _copy_versions(self, folder: SharedVersions, name: str) -> None:
-        """Copy a chain or trained encoder of this name from Redis. A failure is noted in `failures`."""
         self._attempt(f"the {folder.kind} {name}", folder.kind, partial(folder.pull, name))
 
     def retry(self) -> None:
@@ -190,8 +187,7 @@ class Replicator:
             again()
 
     def _attempt(self, what: str, kind: str, pull: Callable[[], None]) -> None:
-        """Call `pull`, which copies what `what` names. Note a failure in `failures`, and remove it from there after a
-        success.
+        """Call `pull`, which copies what `what` names, and note a failure in `failures` until it succeeds.
 
         A failure is logged if it is new, and damage is counted by kind.
         """
@@ -210,17 +206,13 @@ class Replicator:
                 log.info("%s is copied now", what)
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each chain of transforms, trained encoder or set of size routes that could not be
-        copied.
-        """
+        """Return a sentence for each chain, trained encoder or set of size routes that could not be copied."""
         return [sentence for sentence, _ in list(self.failures.values())]
 
 
 @dataclass(frozen=True)
 class Replica:
-    """What one server shares through Redis: chains of transforms, trained encoders and a cache, and the thread that
-    copies changes.
-    """
+    """What one server shares through Redis: chains, trained encoders, a cache, and the thread that copies changes."""
 
     connection: RedisConnection
     registry: SharedRegistry
@@ -238,8 +230,9 @@ class Replica:
         retry_seconds: float = RETRY_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> "Replica":
-        """Return this server's copy of what replicas share. The starter chains are installed in it. Nothing is
-        requested from Redis yet.
+        """Return this server's copy of what replicas share, with the starter chains installed.
+
+        Nothing is requested from Redis yet.
 
         Args:
             home: the state folder.
@@ -282,9 +275,7 @@ class Replica:
         self.replicator.bring_up_to_date()
 
     def describe(self) -> dict[str, Any]:
-        """Return a dict for `/info`: whether Redis is up, its problem or None, and the shared cache's dtype and
-        accuracy or None.
-        """
+        """Return for `/info` whether Redis is up, its problem or None, and dtype and accuracy of the shared cache."""
         cache = {"dtype": "float16", "cosine": COSINE} if self.cache is not None else None
         return {"up": self.connection.up, "problem": self.connection.problem, "cache": cache}
 

@@ -107,8 +107,7 @@ class SharedVersions(VersionFolder, ABC):
         """
 
     def join_record(self) -> None:
-        """Use the set of versions in Redis, or start one if there is none. Then write to Redis the names that only this
-        copy has.
+        """Use the set of versions in Redis, or start one, then write to Redis the names that only this copy has.
 
         A name that is damaged in this copy is logged and skipped.
 
@@ -134,8 +133,9 @@ class SharedVersions(VersionFolder, ABC):
         return sorted({*filter(is_name, (key.removeprefix(prefix) for key in keys)), *self.names()})
 
     def push(self, name: str, source: VersionFolder) -> bool:
-        """Write a chain or trained encoder with all versions that `source` has of it to Redis, unless Redis knows its
-        name. Return whether it was written.
+        """Write a chain or trained encoder with all versions in `source` to Redis, unless Redis knows its name.
+
+        Returns whether it was written.
 
         Raises:
             ArtifactError: if a version is damaged.
@@ -164,8 +164,9 @@ class SharedVersions(VersionFolder, ABC):
         job: str | None,
         prepare: Callable[[int], tuple[bytes, Mapping[str, Path]]],
     ) -> tuple[int, bool]:
-        """Add the next version of a chain or trained encoder in Redis. Return its number, and whether it is live. The
-        copy on disk is left as it is.
+        """Add the next version of a chain or trained encoder in Redis, leaving the copy on disk as it is.
+
+        Returns the version's number, and whether it is live.
 
         Args:
             name: the name.
@@ -188,9 +189,7 @@ class SharedVersions(VersionFolder, ABC):
                 return version, pointer.live == version
 
     def _commit(self, name: str, version: int, promote: bool | None, upload: Upload) -> Pointer | None:
-        """Write an uploaded version to the record of its name. Return the new pointer, or None if its number is
-        taken.
-        """
+        """Write an uploaded version to the record of its name. Return the new pointer, None if the number is taken."""
 
         def change(pipe: Pipeline) -> Pointer | None:
             record = read_record(pipe, self.kind, name)
@@ -204,8 +203,7 @@ class SharedVersions(VersionFolder, ABC):
         return self.record.transaction(change, build_key(self.kind, name))
 
     def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
-        """Write a version's files from a folder to Redis, where they expire unless a transaction keeps them. Return the
-        upload.
+        """Write a version's files from a folder to Redis, where they expire unless a transaction keeps them.
 
         Raises:
             ArtifactError: if they are damaged.
@@ -271,17 +269,18 @@ class SharedVersions(VersionFolder, ABC):
         write_pointer(pipe, self.kind, name, pointer)
 
     def pull_if_reachable(self, name: str) -> None:
-        """Update the copy of a chain or trained encoder from Redis. If Redis is unreachable, do nothing, as the
-        replicator will.
+        """Update the copy of a chain or trained encoder from Redis.
+
+        If Redis is unreachable, do nothing, as the replicator will.
         """
         with suppress(UnavailableError):
             self.pull(name)
 
     def pull(self, name: str) -> None:
-        """Update the copy of a chain or trained encoder on disk from Redis: fetch new versions, set which one is live,
-        and delete those that are gone.
+        """Update the copy of a chain or trained encoder on disk from Redis.
 
-        If the record of the name is missing in Redis, the versions here are written back to it.
+        New versions are fetched, the live version is set, and versions that are gone are deleted. If the record of the
+        name is missing in Redis, the versions here are written back to it.
 
         Raises:
             UnavailableError: if Redis is unreachable, or holds another record than before.
@@ -324,8 +323,7 @@ class SharedVersions(VersionFolder, ABC):
         self.pull(name)
 
     def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Compute with `change` which version of a chain or trained encoder is live. Write that to Redis and to disk,
-        and return the new pointer.
+        """Compute with `change` which version is live, write that to Redis and to disk, and return the new pointer.
 
         Args:
             name: the name.
@@ -348,8 +346,7 @@ class SharedVersions(VersionFolder, ABC):
         return pointer
 
     def check_version(self, name: str, version: int) -> Any:
-        """Update the copy of a chain or trained encoder from Redis, check the files of one of its versions as serving
-        it would, and return its manifest.
+        """Update the local copy from Redis, check the files of a version as serving would, and return its manifest.
 
         A version that is damaged on disk is fetched again first.
 
@@ -380,7 +377,6 @@ class SharedVersions(VersionFolder, ABC):
             self._replace_pointer(name, replace(pointer, live=earlier[-1], earlier=earlier[:-1]))
 
     def _replace_pointer(self, name: str, pointer: Pointer) -> None:
-        """Write a name's pointer to disk, unless the same one is there."""
         try:
             same = self.read_pointer(name) == pointer
         except ArtifactError:
@@ -400,8 +396,7 @@ class SharedVersions(VersionFolder, ABC):
         return compute_digest(manifest) == stamp.manifest
 
     def _fetch_version(self, name: str, version: int, stamp: VersionStamp) -> None:
-        """Copy a version's files from Redis to disk, or refuse the version if they do not have the digests of the
-        record.
+        """Copy a version's files from Redis to disk, or refuse the version if the record has other digests.
 
         A version that is there is replaced. The caller holds the name's lock.
         """
@@ -431,9 +426,7 @@ class SharedVersions(VersionFolder, ABC):
         sync_folder(self.root / name)
 
     def _fetch_files(self, stamp: VersionStamp, manifest: bytes, folder: Path) -> bool:
-        """Write a version's files from Redis to a folder, piece by piece. Return whether the digests are those in the
-        manifest.
-        """
+        """Write a version's files from Redis to a folder. Return whether the digests are those in the manifest."""
         try:
             files = self.list_files(manifest)
         except ValueError:
@@ -449,7 +442,6 @@ class SharedVersions(VersionFolder, ABC):
         return True
 
     def _fetch_pieces(self, stamp: VersionStamp, path: str) -> Iterator[bytes]:
-        """Yield the pieces of a version's file from Redis, in order."""
         with self.connection.reached() as client:
             for number in count():
                 piece: Any = client.hget(build_files_key(stamp), f"{path}:{number}")

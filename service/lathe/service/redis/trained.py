@@ -48,8 +48,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
             self.pull(name)
 
     def find_published(self, name: str, job: str | None) -> int | None:
-        """Update the copy of a trained encoder from Redis. Return the version of it that a job published on any
-        machine, or None.
+        """Update the copy of a trained encoder, and return the version that a job published on any machine, or None.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -67,10 +66,9 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         promote: bool | None,
         job: str | None = None,
     ) -> tuple[int, bool]:
-        """Add a trained model as the next version of an encoder, in Redis and on disk. Return the version, and whether
-        it is live.
+        """Add a trained model as the next version of an encoder, in Redis and on disk.
 
-        The arguments are those of `TrainedEncoders.publish`.
+        Returns the version, and whether it is live. The arguments are those of `TrainedEncoders.publish`.
 
         Raises:
             BadValueError: if the name is not valid, or the model has files that no version may have.

@@ -52,9 +52,7 @@ class VersionStamp:
 
 @dataclass(frozen=True)
 class VersionRecord:
-    """The record of a chain of transforms or trained encoder in Redis: which version is live, and each version's digest
-    and job.
-    """
+    """The record of a chain or trained encoder in Redis: the live version, and digest and job of each version."""
 
     pointer: Pointer
     stamps: dict[int, VersionStamp]
@@ -89,16 +87,17 @@ class VersionRecord:
 
 
 def build_key(kind: str, name: str) -> str:
-    """Return the Redis key of the record of a chain of transforms or trained encoder. The kind is "chain" or
-    "encoder".
+    """Return the Redis key of the record of a chain of transforms or trained encoder.
+
+    Args:
+        kind: "chain" or "encoder".
+        name: name of the chain or encoder.
     """
     return f"lathe:{kind}:{name}"
 
 
 def read_record(client: Redis, kind: str, name: str) -> VersionRecord:
-    """Read the record of a chain of transforms or trained encoder from Redis and return it. `client` may be a
-    transaction's pipeline.
-    """
+    """Read the record of a chain or trained encoder from Redis. `client` may be a transaction's pipeline."""
     content: Any = client.hgetall(build_key(kind, name))
     return VersionRecord.parse(kind, name, content)
 
@@ -114,9 +113,7 @@ def delete_stamp(pipe: Pipeline, kind: str, name: str, version: int) -> None:
 
 
 def write_pointer(pipe: Pipeline, kind: str, name: str, pointer: Pointer) -> None:
-    """Queue Redis commands on `pipe` that write which version of a chain or encoder is live, and announce the change to
-    replicas.
-    """
+    """Queue Redis commands that write which version is live, and announce the change to replicas."""
     pipe.hset(build_key(kind, name), "pointer", pointer.serialize())
     pipe.xadd(CHANGES, {kind: name}, maxlen=CHANGES_KEPT)
 
@@ -127,7 +124,7 @@ def compute_digest(content: bytes) -> str:
 
 
 def _parse_identity(content: bytes) -> str:
-    """Return the id of the set of versions that a Redis holds, from its record of that.
+    """Return the id of the set of versions that a Redis holds, from the record of the set.
 
     Raises:
         UnavailableError: if the record cannot be read, or is of a newer version of Lathe.
@@ -154,8 +151,9 @@ T = TypeVar("T")
 
 
 class SharedRecord:
-    """The set of all versions in a Redis, which a random id tells from that of another Redis. A folder is its local
-    copy.
+    """The set of all versions in a Redis, of which a folder is the local copy.
+
+    A random id tells the set from the set in another Redis.
 
     Args:
         root: folder of the local copy, which stores the id of its record.
@@ -211,11 +209,10 @@ class SharedRecord:
         return self.connection.transaction(check_and_change, IDENTITY, *keys)
 
     def join(self, grace_seconds: float) -> None:
-        """Make the local folder a copy of the set of versions in Redis, and store that set's id in the folder. If Redis
-        has no set, start one.
+        """Make the local folder a copy of the set of versions in Redis, which is started if there is none.
 
-        A Redis without a record is new, or has lost its data. If the folder is a copy of another record, it is renamed,
-        because its versions may be nowhere else.
+        The id of the set is stored in the folder. A Redis without a record is new, or has lost its data. If the folder
+        is a copy of another record, it is renamed, because its versions may be nowhere else.
 
         Args:
             grace_seconds: seconds that a new folder waits before it starts a record, so that folders with versions go
@@ -248,9 +245,7 @@ class SharedRecord:
             replace_synced(self.root / IDENTITY_FILE, redis_id.encode())
 
     def _set_aside_folder(self, identity: str) -> None:
-        """Rename the local folder, which is a copy of another Redis, so that its versions are kept and not served. Log
-        the new name.
-        """
+        """Rename the local copy of another Redis, so that its versions are kept and not served. Log the new name."""
         renamed = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
         self.root.rename(renamed)
         log.error(
