@@ -43,8 +43,9 @@ class StateMonitor:
         self.stopping.set()
 
     def run(self) -> None:
-        """Delete leftovers in the state folder, then check the folder every `CHECK_SECONDS` until stopped. Errors are
-        stored, not raised.
+        """Delete leftovers in the state folder, then check the folder every `CHECK_SECONDS` until stopped.
+
+        Errors are stored, not raised.
         """
         with self.unexpected.watch():
             self.home.delete_leftovers()
@@ -53,8 +54,9 @@ class StateMonitor:
                 self.check()
 
     def check(self) -> None:
-        """Check once whether the state folder can be written and the size routes read. Update `problem` and `damage`,
-        and log changes.
+        """Check once whether the state folder can be written and the size routes read, and log changes.
+
+        Updates `problem` and `damage`.
         """
         before, self.problem = self.problem, self.home.find_write_problem()
         # Each change is logged once, not each check.
@@ -63,7 +65,6 @@ class StateMonitor:
         self._check_size_routes()
 
     def _check_size_routes(self) -> None:
-        """Update `damage`, which says why the size routes cannot be read, and log a change of it."""
         before, self.damage = self.damage, self.size_routes.find_problem()
         if self.damage != before:
             log.warning(self.damage or f"{self.size_routes.path.name} can be read again")

@@ -87,8 +87,7 @@ class Drift:
             DROPPED.inc(len(observed.raw))
 
     def begin_window(self, observed: ObservedVectors) -> None:
-        """Create the window of a request's encoder and chain version, if there is none, and queue the request's rows in
-        it.
+        """Queue a request's rows in the window of its encoder and chain version, which is created if missing.
 
         A full block of rows is evaluated. The least recently used window over `max_windows` is dropped. A version
         without a readable fit distribution gets no window, and is skipped from then on.
@@ -124,8 +123,7 @@ class Drift:
         return has_enough_rows and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
 
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
-        """Evaluate the queued rows of all windows, and yield `(window, sums over its rows)`. Empty windows are left
-        out.
+        """Evaluate the queued rows of all windows, and yield `(window, sums over its rows)` for those with rows.
 
         Windows of deleted versions are dropped.
         """
@@ -138,8 +136,7 @@ class Drift:
         yield from evaluated
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
-        """Return how far live vectors are from the rows that a chain was fitted on, as the JSON of
-        `/chains/{name}/drift`.
+        """Return how far live vectors are from the rows that a chain was fitted on, as JSON of `/chains/{name}/drift`.
 
         All queued rows are evaluated first. The report has the measures of drift for each encoder, whether the chain is
         stale for any (None without rows), and in `unknown` why drift is not known.
@@ -159,24 +156,21 @@ class Drift:
         }
 
     def _describe_window(self, window: Window, tally: Tally) -> dict[str, Any]:
-        """Return the drift measures of one encoder's rows as JSON, with the time of the first row and whether the chain
-        is stale.
-        """
+        """Return the drift measures of one encoder's rows, the time of the first row, and whether they are stale."""
         since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
         measures = tally.to_json(window.reference)
         return {"encoder": window.encoder, "since": since} | measures | {"stale": self.exceeds_threshold(tally)}
 
     def is_stale(self, ref: str) -> bool | None:
-        """Return whether the traffic of a version had drifted too far, for any encoder, at the last evaluation. None if
-        there was none.
+        """Return whether the traffic of a version had drifted too far, for any encoder, at the last evaluation.
+
+        Returns None if there was no evaluation.
         """
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each live version of a chain whose traffic had drifted too far at the last
-        evaluation.
-        """
+        """Return a sentence for each live version of a chain whose traffic had drifted too far when last evaluated."""
         return [
             f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
             f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
@@ -189,7 +183,6 @@ class Drift:
 
 
 def _build_key(observed: ObservedVectors) -> Key:
-    """Return the key of a request's window: encoder, chain version, and digest of the version's tensors."""
     return observed.encoder, observed.loaded.ref, observed.loaded.digest
 
 

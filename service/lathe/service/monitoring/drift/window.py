@@ -67,8 +67,7 @@ class Tally:
         requests: Sequence[NDArray[np.float32]],
         measure_clipped: Callable[[NDArray[np.float32]], float | None] = lambda _: None,
     ) -> "Tally":
-        """Return the sums over the rows of requests, relative to the distribution of the rows that the chain was fitted
-        on.
+        """Return the sums over the rows of requests, relative to the distribution of the fitted rows.
 
         Rows with norms beyond `FAR` times the fitted ones are counted, but left out of `shift`, `energy` and `outside`.
 
@@ -110,8 +109,9 @@ class Tally:
 
     @property
     def out_of_domain(self) -> float:
-        """Mean percentile of the rows' scores among held-out rows: 0.5 as fitted, 1 if all are farther than any
-        held-out row.
+        """Mean percentile of the rows' scores among held-out rows.
+
+        It is 0.5 as fitted, and 1 if all rows are farther than any held-out row.
         """
         return self.ranks / self.rows
 
@@ -127,8 +127,9 @@ class Tally:
         return float(np.sqrt(spread * self.requests / (self.requests - 1))) / self.rows
 
     def to_json(self, reference: FitDistribution) -> dict[str, Any]:
-        """Return the drift measures that follow from these sums, as JSON for `/chains/{name}/drift`. docs/drift.md
-        explains them.
+        """Return the drift measures that follow from these sums, as JSON for `/chains/{name}/drift`.
+
+        docs/drift.md explains them.
         """
         outside = self.outside / self.energy if reference.outside is not None and self.energy else None
         return {
@@ -144,7 +145,7 @@ class Tally:
         }
 
     def _compare_means(self, reference: FitDistribution) -> dict[str, Any]:
-        """Compare the mean of live rows with that of fitted rows, and return cosine, norms and standard error.
+        """Compare the mean of live rows with the mean of fitted rows, and return cosine, norms and standard error.
 
         The keys are `mean_cosine`, `mean_norm` (`fitted` and `live`) and `mean_noise`, the standard error of the mean
         of so many rows. All but the fitted norm are None if all rows were too far to be summed.
@@ -301,9 +302,7 @@ class Window:
 
 
 def _sample_rows(rows: Rows) -> Rows:
-    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start. All if there are
-    fewer.
-    """
+    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start."""
     if len(rows) <= ROWS_PER_REQUEST:
         return rows
     count = max(ROWS_PER_REQUEST, len(rows) // SAMPLED_PART)
