@@ -53,8 +53,9 @@ class ForkServer:
             self._ensure_running()
 
     def start(self, program: Program) -> "ForkedProcess":
-        """Ask the fork server to run a program in a fork, and return a handle of the process at once. The fork may not
-        exist yet.
+        """Ask the fork server to run a program in a fork, and return a handle of the process at once.
+
+        The fork may not exist yet.
         """
         request = {
             "module": program.module,
@@ -86,9 +87,7 @@ class ForkServer:
                 self._server = None
 
     def _send_request(self, message: bytes, descriptors: list[int]) -> None:
-        """Send a request with file descriptors to the fork server. If that was killed, start a new one and send the
-        request again.
-        """
+        """Send a request to the fork server. If that was killed, start a new one and send the request again."""
         try:
             socket.send_fds(self._ensure_running(), [message], descriptors)
         except OSError:
@@ -99,7 +98,6 @@ class ForkServer:
             socket.send_fds(self._ensure_running(), [message], descriptors)
 
     def _ensure_running(self) -> socket.socket:
-        """Return the socket to the fork server, which is started first if it is not running."""
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
@@ -191,15 +189,12 @@ class ForkedProcess:
                 os.kill(self._pid, number)
 
     def _wait_for_message(self, seconds: float | None) -> None:
-        """Wait until the fork server has sent a message, or the process has ended, at most `seconds`. None waits
-        without a limit.
-        """
+        """Wait, at most `seconds`, until the fork server has sent a message or the process has ended."""
         with suppress(ValueError, OSError):  # another thread has just closed the socket
             select.select([self._observed], [], [], seconds)
 
     def _store_message(self, message: bytes) -> None:
-        """Store the fork server's message: first the process id, then the exit status, after which the socket is
-        closed.
+        """Store the fork server's message: first the process id, then the exit status, which closes the socket.
 
         The exit status is `LOST` if the fork failed, which is logged, or if the fork server is gone and the process
         has ended.

@@ -187,7 +187,6 @@ class _ForkLoop:
 
 
 def _is_closed(connection: socket.socket) -> bool:
-    """Return whether the other side of a socket is closed or will send nothing more."""
     try:
         return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
@@ -197,9 +196,7 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _try_to_fork() -> int:
-    """Fork this process. Return the fork's process id, 0 in the fork, or a negative error number if the system
-    refuses.
-    """
+    """Fork this process. Return the process id, 0 in the fork, or a negative error number if the system refuses."""
     try:
         return os.fork()
     except OSError as error:
@@ -207,8 +204,7 @@ def _try_to_fork() -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve fork requests on the socket whose descriptor is `arguments[0]`. The other arguments are the modules to
-    import.
+    """Serve fork requests on the socket whose descriptor is the first argument; the others are modules to import.
 
     A fork returns from the loop, and runs its program here.
     """
