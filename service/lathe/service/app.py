@@ -231,7 +231,6 @@ def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
 
 
 def _open_replica(settings: Settings, home: Home) -> "Replica":
-    """Return this server's copy of what replicas share in the Redis of the settings."""
     settings.require_redis_extra()
     from lathe.service.redis.replica import Replica
 
@@ -241,8 +240,9 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
 def _open_jobs(
     settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter
 ) -> tuple[JobQueue, JobThread]:
-    """Return the queue of jobs and the thread that manages it. Jobs of the state folder are run by that thread, those
-    in Redis by workers.
+    """Return the queue of jobs and the thread that manages it.
+
+    The thread itself runs jobs of the state folder; workers run jobs in Redis.
     """
     environment = build_job_environment(settings)
     if replica is None:
@@ -337,7 +337,6 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:
-    """Return the JSON response for a request that FastAPI found invalid, which lists each problem."""
     details = error.errors() if isinstance(error, RequestValidationError) else []
     message = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
     return await _answer_error(request, WrongShapeError(message))

@@ -44,8 +44,9 @@ class Keys:
         raise UnauthorizedError(f"{ADMIN_KEY_MISSING}; this server has no API keys, so every request needs it")
 
     def require_write(self, request: Request) -> None:
-        """Raise unless the request may write and delete items of indexes: with an API or admin key, or if the server
-        needs no key.
+        """Raise unless the request may write and delete items of indexes.
+
+        It may with an API or admin key, or if the server needs no key.
 
         Raises:
             ForbiddenError: if the key is a read-only one.

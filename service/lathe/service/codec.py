@@ -40,7 +40,6 @@ def dump_npy(vectors: NDArray[Any]) -> bytes:
 
 
 def _dump_base64(rows: NDArray[Any]) -> list[str]:
-    """Return each row as base64 text of its numbers in little-endian byte order."""
     little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
     return [base64.b64encode(row.tobytes()).decode("ascii") for row in little]
 
@@ -183,7 +182,6 @@ def _require_dimensions(position: int, count: int, dimensions: int) -> None:
 
 
 def _build_not_numbers_error(position: int) -> WrongShapeError:
-    """Return the error for a vector that is neither a list of numbers nor base64 text."""
     return WrongShapeError(
         f"vector {position} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings "
         "of float32",

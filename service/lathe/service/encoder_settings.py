@@ -152,8 +152,11 @@ class AddedEncoders:
             raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
-        """Add an encoder to the file in the state folder, under the file's lock. `others` are the names of all other
-        encoders.
+        """Add an encoder to the file in the state folder, under the file's lock.
+
+        Args:
+            encoder: the encoder.
+            others: names of all other encoders.
 
         Raises:
             ConflictError: if the name is in use.
@@ -178,12 +181,10 @@ class AddedEncoders:
             self._write(remaining)
 
     def _write(self, encoders: list[EncoderSettings]) -> None:
-        """Replace the file by one with these encoders, without settings that have their default."""
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
         replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
     def _lock(self) -> "FileLock":
-        """Return the lock that is held while the file is read and replaced."""
         from lathe.training.locks import lock_file  # after the help of commands, which reads this module
 
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
@@ -221,8 +222,9 @@ _REFERENCE = re.compile(rf"({NAME_PATTERN.strip('^$')})(?:@(live|[1-9][0-9]{{0,8
 
 
 def split_trained_name(name: str) -> tuple[str, int | None] | None:
-    """Return name and version in `NAME`, `NAME@live` or `NAME@V`, or None if the text has another form. The live
-    version is None.
+    """Return the name and version in `NAME`, `NAME@live` or `NAME@V`, or None if the text has another form.
+
+    The version is None for the live version.
     """
     match = _REFERENCE.fullmatch(name)
     if match is None:
@@ -242,9 +244,7 @@ class TrainedSpecs:
         self.root = root
 
     def read_live(self, name: str) -> int | None:
-        """Return the number of the live version of an encoder, or None if none is live or the file that says it cannot
-        be read.
-        """
+        """Return the live version of an encoder, or None if none is live or the file that says it cannot be read."""
         try:
             live = orjson.loads((self.root / name / "pointer.json").read_bytes())["live"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -252,8 +252,7 @@ class TrainedSpecs:
         return live if type(live) is int else None
 
     def find(self, name: str, dtype: Dtype) -> EncoderSpec | None:
-        """Return the spec of a version of a trained encoder, `NAME` for the live one or `NAME@V`, or None if there is
-        none.
+        """Return the spec of a version of a trained encoder, `NAME` for the live one or `NAME@V`, or None.
 
         Args:
             name: name of the encoder.

@@ -210,7 +210,6 @@ def convert_error(error: Exception) -> ServiceError:
 
 
 def _convert_encoder_error(error: EncoderError) -> ServiceError:
-    """Return the `ServiceError` that is answered for an encoder's error, such as a text that is too long."""
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
@@ -240,14 +239,12 @@ def _convert_upstream_error(error: UpstreamError) -> ServiceError:
 
 
 def _describe_sqlite_error(error: sqlite3.Error) -> str:
-    """Return a phrase on why the record of an index cannot be read or written."""
     if _get_sqlite_code(error) == "disk_full":
         return "the disk is full; nothing was written, and the stored items can be read"
     return f"it cannot be read or written: {error}"
 
 
 def _get_sqlite_code(error: sqlite3.Error) -> str:
-    """Return the error code `disk_full` if SQLite reports a full disk, else `record_unavailable`."""
     return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 
 

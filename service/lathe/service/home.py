@@ -133,8 +133,9 @@ class Home:
         )
 
     def open(self) -> str | None:
-        """Create missing folders and restrict their permissions. Return why the state folder cannot be written, or None
-        if it can.
+        """Create missing folders and restrict their permissions.
+
+        Returns why the state folder cannot be written, or None if it can.
 
         Raises:
             ValueError: if every user can write to a folder, or another user owns it.
@@ -154,8 +155,7 @@ class Home:
         return self.find_write_problem()
 
     def open_writable(self) -> None:
-        """Create missing folders and restrict their permissions, as `open` does, and raise if the state folder cannot
-        be written.
+        """Create missing folders and restrict their permissions, as `open` does.
 
         Raises:
             ValueError: if the folder cannot be written or is not safe.
@@ -164,8 +164,7 @@ class Home:
             raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can be written")
 
     def _require_safe(self) -> None:
-        """Raise `ValueError` if every user can write to the state folder or a folder in it, or another user owns one of
-        them.
+        """Raise `ValueError` if every user can write to the state folder or a folder in it, or another user owns one.
 
         The owner must be this process's user, or root, who can do anything anyway. Folders that are missing or cannot
         be read are skipped: another error reports them.
@@ -265,7 +264,6 @@ def _read_or_create(path: Path, content: str) -> str:
 
 
 def _describe_write_error(error: OSError) -> str:
-    """Return a sentence that says why the state folder cannot be written."""
     return f"the state folder cannot be written: {error.strerror}"
 
 
@@ -277,7 +275,6 @@ def _is_group_writable(folder: Path) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the paths of all folders and files below a folder."""
     for parent, folders, files in os.walk(folder):
         yield from (Path(parent, name) for name in (*folders, *files))
 

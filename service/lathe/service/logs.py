@@ -115,14 +115,11 @@ class LineHandler(logging.Handler):
             self.dropped += 1
 
     def _build_notice(self) -> str:
-        """Return a log line that says how many lines were dropped."""
         notice = f"{self.dropped:,} lines of this log were dropped, because nobody read them"
         return self.format(logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": notice}))
 
     def _write(self, text: str) -> bool:
-        """Write a text to the stream. Return True if all of it was written, or False if the stream did not take it in
-        time.
-        """
+        """Write a text to the stream, and return whether all of it was written in time."""
         if self.descriptor is None:
             self.stream.write(text)
             return True

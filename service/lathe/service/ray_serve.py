@@ -130,8 +130,6 @@ class _OneRequestId:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on one request, and remove `x-request-id` from the headers of its response."""
-
         async def pass_on(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [(name, value) for name, value in message["headers"] if name != b"x-request-id"]
@@ -141,9 +139,7 @@ class _OneRequestId:
 
 
 def _require_shared_state(settings: Settings, replicas: int) -> None:
-    """Raise `ValueError` if several replicas are allowed and no Redis is set, by which they would share chains and
-    jobs.
-    """
+    """Raise `ValueError` if several replicas are allowed and have no Redis by which to share chains and jobs."""
     if replicas > 1 and not settings.redis_url:
         raise ValueError(
             f"max_replicas={replicas} needs LATHE_REDIS_URL: without it each replica has its own chains and "

@@ -166,26 +166,14 @@ async def _get_services(request: Request) -> Services:
 
 
 async def _require_use(request: Request) -> None:
-    """Raise `UnauthorizedError` unless the request may use the service.
-
-    The rules are those of `Keys.require_use`.
-    """
     (await _get_services(request)).keys.require_use(request)
 
 
 async def _require_write(request: Request) -> None:
-    """Raise unless the request may write items of indexes.
-
-    The rules are those of `Keys.require_write`.
-    """
     (await _get_services(request)).keys.require_write(request)
 
 
 async def _require_admin(request: Request) -> None:
-    """Raise a `ServiceError` unless the request may administrate.
-
-    The rules are those of `Keys.require_admin`.
-    """
     (await _get_services(request)).keys.require_admin(request)
 
 

@@ -234,9 +234,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys_file", "admin_keys_file", "read_only_keys_file", mode="before")
     @classmethod
     def read_key_file(cls, value: Any) -> Any:
-        """Return the key file at a path, which is read only once, as it may be a pipe. Other values are returned
-        unchanged.
-        """
+        """Return the key file at a path, which is read only once, as it may be a pipe, or another value unchanged."""
         return KeyFile.read(expand_home(value).absolute()) if isinstance(value, str | Path) else value
 
     @field_validator("api_keys", "admin_keys", "read_only_keys")
@@ -341,10 +339,10 @@ class Settings(BaseSettings):
         return tuple(encoder.build_spec(self.dtype) for encoder in self.hosted if encoder.load)
 
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of an encoder by its name, or None if there is none. Encoders added after these settings were
-        read are found.
+        """Return the spec of an encoder by its name, or None if there is none.
 
-        Of a trained encoder, `NAME` is the live version and `NAME@V` a version.
+        Encoders added after these settings were read are found. Of a trained encoder, `NAME` is the live version and
+        `NAME@V` a version.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -439,9 +437,7 @@ class Settings(BaseSettings):
         return f"{users} may use the server without a key"
 
     def to_environment(self) -> dict[str, str]:
-        """Return the environment variables, as a dict, from which another process reads these settings. Keys are left
-        out.
-        """
+        """Return the environment variables from which another process reads these settings, without keys."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         variables = {f"{PREFIX}{name.upper()}": _format_variable(value) for name, value in fields.items()}
         return {name: text for name, text in variables.items() if name not in KEY_VARIABLES}
@@ -459,9 +455,7 @@ KNOWN_VARIABLES = {"POSTGRES_URL", "RAY_ADDRESS", *(name.upper() for name in Set
 
 
 def _format_variable(value: Any) -> str:
-    """Return the value of a setting as the text of its environment variable. None becomes an empty text, which counts
-    as unset.
-    """
+    """Return a setting as the text of its environment variable, which is empty, and counts as unset, for None."""
     match value:
         case None:
             return ""
@@ -476,15 +470,12 @@ def _format_variable(value: Any) -> str:
 
 
 def list_unknown_variables() -> list[str]:
-    """Return the environment variables `LATHE_…` that nothing reads, sorted, such as those that Kubernetes sets for a
-    service.
-    """
+    """Return the environment variables `LATHE_…` that nothing reads, sorted, such as those Kubernetes sets."""
     ours = {name.removeprefix(PREFIX) for name in os.environ if name.startswith(PREFIX)}
     return sorted(PREFIX + name for name in ours - KNOWN_VARIABLES)
 
 
 def _refuse_misspelt_variables() -> None:
-    """Raise `ValueError` if an unknown `LATHE_` environment variable looks like a misspelt known one."""
     for name in list_unknown_variables():
         if similar := find_similar(name.removeprefix(PREFIX), KNOWN_VARIABLES):
             raise ValueError(f"{name} is not read by anything; did you mean {PREFIX}{similar}?")

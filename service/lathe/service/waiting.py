@@ -28,8 +28,9 @@ class StandingMessage:
             self.said, self._since, self._cpu_since = message, time.monotonic(), time.process_time()
 
     def describe(self) -> str:
-        """Return the message. If it was set over 15 s ago, add for how long it stands, and whether other programs take
-        the cores.
+        """Return the message, with the time that it stands if that is over 15 s, and whether the cores are busy.
+
+        The cores count as busy if other programs keep this process from them.
         """
         seconds = time.monotonic() - self._since
         if seconds < STANDING_SECONDS:
@@ -43,11 +44,10 @@ class StandingMessage:
 
 
 def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
-    """Call `change` until it does not fail because Redis is unreachable or full, at most `REDIS_SECONDS`. Return its
-    result.
+    """Call `change` until it does not fail because Redis is unreachable or full, and return its result.
 
-    It is called again each second, and the progress says so. Other errors, and the last one when time is up, are
-    raised.
+    It is called again each second for at most `REDIS_SECONDS`, and the progress says so. Other errors, and the last one
+    when time is up, are raised.
     """
     deadline = time.monotonic() + REDIS_SECONDS
     while True:
