@@ -222,7 +222,6 @@ def _find_admin_keys(settings: Settings, home: Home, problem: str | None) -> tup
 
 
 def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
-    """Return the measurement of drift, which observes the embedder's live vectors if the settings want it."""
     measured = settings.drift, settings.drift_window, settings.drift_threshold
     drift = Drift(*measured, embedder.registry, embedder.live_vectors.submit)
     if settings.drift:
@@ -328,7 +327,6 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
 
 
 async def _answer_error(_request: Request, error: Exception) -> Response:
-    """Return the JSON response for an exception, with the headers that its status asks for."""
     service_error = convert_error(error)
     headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
     if service_error.status == 401:

@@ -57,7 +57,6 @@ def describe_package(package: str) -> str:
 
 
 def _describe_origin(name: str) -> str:
-    """Return version and place of an installed package: a checkout, or a copy."""
     checkout = _find_checkout(name)
     return f"{version(name)} " + ("as a copy" if checkout is None else f"of the checkout {checkout}")
 

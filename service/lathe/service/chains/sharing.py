@@ -310,7 +310,6 @@ def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | 
 
 
 def _format_measurements(metadata: Mapping[str, Any], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the Markdown lines of the model card's section "Measured", or none if the chain has no certificate."""
     if not certificate:
         return []
     rows = ["| texts | rows | recall@10 | rescored 4x | local Spearman |", "| --- | --- | --- | --- | --- |"]

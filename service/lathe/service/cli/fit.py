@@ -141,7 +141,6 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
 
 
 def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
-    """Return table rows of nDCG@10 and recall@10 before and after the chain, for each set of queries."""
     if relevance is None:
         return []
     searches = {f"{relevance['queries']:,} queries": relevance}

@@ -427,7 +427,6 @@ class ProgressBar:
         self.bar.clear()
 
     def _show_regularly(self) -> None:
-        """Show the progress every `LINE_SECONDS`."""
         while not self.ended.wait(LINE_SECONDS):
             if not self.bar.disable:
                 self.bar.set_description_str(self.message.describe())

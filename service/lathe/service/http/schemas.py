@@ -23,7 +23,6 @@ class _CompatibleBody(JsonObject):
 
     @property
     def ignored(self) -> list[str]:
-        """Names of the fields that were ignored, in alphabetical order."""
         return sorted(self.model_extra or ())
 
     @classmethod

@@ -149,7 +149,6 @@ def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
 
 
 def _build_membership(field: str, operand: Any) -> Condition:
-    """Return the condition that a field has, or contains, one of the values in the list `operand`."""
     if not isinstance(operand, list) or not 0 < len(operand) <= 1000:
         raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
     return Condition(field, "in", tuple(_convert_comparable(field, value) for value in operand))

@@ -82,7 +82,6 @@ def run_migrate_job(job: "MigrateJob", folder: Path, settings: Settings, on_prog
 
 
 def _open_encoder(spec: EncoderSpec | None, settings: Settings) -> "TextEncoder | None":
-    """Open the encoder of a spec, or return None if `spec` is None, for vectors without an encoder."""
     if spec is None:
         return None
     from lathe.training.encoder.opening import open_encoder

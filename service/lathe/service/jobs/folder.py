@@ -299,6 +299,5 @@ class FolderQueue:
         return ended
 
     def _delete_inputs(self, job_id: str) -> None:
-        """Delete the files that a caller sent with the job: texts, vectors, queries, pairs."""
         for name in INPUT_NAMES:
             (self.root / job_id / name).unlink(missing_ok=True)

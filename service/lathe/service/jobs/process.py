@@ -113,7 +113,6 @@ class _ProgressReporter:
             self.written = time.monotonic()
 
     def _write_regularly(self) -> None:
-        """Write the job every `STANDING_WRITE_SECONDS`."""
         while not self._ended.wait(STANDING_WRITE_SECONDS):
             with suppress(OSError):  # a full disk fails the job where it writes its results
                 self._write()

@@ -234,7 +234,6 @@ def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 
 
 def _read_new_texts(job: Path) -> dict[str, str]:
-    """Return the texts sent with the request, by item id. Empty if none were sent."""
     try:
         return parse_json_object(read_beneath(job, FILE_OF_NEW_TEXTS))
     except FileNotFoundError:

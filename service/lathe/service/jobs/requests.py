@@ -77,7 +77,6 @@ class _SourcedJob(JobRequest):
 
     @property
     def paths(self) -> list[str]:
-        """Sources that the job reads from outside its folder."""
         return [path for path in self.request.paths.values() if path not in self.files]
 
 

@@ -223,7 +223,6 @@ class _SharedSizeRoutes(SizeRoutes):
 
 
 def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str]) -> None:
-    """Queue Redis commands that write an encoder's size routes and announce the change to replicas."""
     pipe.hset(SIZE_ROUTES, fingerprint, json.dumps(size_routes))
     pipe.xadd(CHANGES, {"size_routes": fingerprint}, maxlen=CHANGES_KEPT)
 

@@ -108,7 +108,6 @@ async def set_size_route(
 
 
 def _assign_size_route(name: str, route: str, services: Services, json_body: bytes) -> dict[str, Any]:
-    """Set the chain in a JSON body as the one that answers requests for a number of dimensions."""
     body = validate_json(json_body, SizeRouteBody)
     dimensions = parse_parameter_number(route, "dimensions")
     engine = services.embedder.find_engine(name)
@@ -217,7 +216,6 @@ def _reindex_with(ref: str, others: list[dict[str, Any]], services: Services) ->
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
-    """Delete a version of a trained encoder. Without `force`, raise `ConflictError` if an index uses it."""
     ref = f"{name}@{version}"
     users = [index["name"] for index in services.indexes.describe() if index.get("encoder") == ref]
     if users and not force:

@@ -215,7 +215,6 @@ def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Cha
 
 
 def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str, Any] | None]:
-    """Return the items whose ids are in a JSON body, in that order, with None for an id that does not exist."""
     body = validate_json(json_body, GetBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")

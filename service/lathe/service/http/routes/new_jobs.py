@@ -228,7 +228,6 @@ async def train(request: Request, services: ServicesDep) -> Response:
 
 
 def _create_train_job(services: Services, json_body: bytes) -> Job:
-    """Check the JSON body of a training as far as possible, queue its job, and return the job."""
     request = validate_json(json_body, NewTraining)
     require_free_name(request.name, services.settings)
     job = request.check()
@@ -243,7 +242,6 @@ def _create_train_job(services: Services, json_body: bytes) -> Job:
 
 
 def _find_encoder(services: Services, name: str | None, field: str) -> EncoderSpec:
-    """Return the spec of an encoder that the server knows by name, or of the default encoder if `name` is None."""
     if name is None:
         return services.embedder.default.spec
     spec = services.settings.find_encoder_spec(name)
@@ -263,7 +261,6 @@ async def adapt(request: Request, services: ServicesDep) -> Response:
 
 
 def _create_adapt_job(services: Services, json_body: bytes) -> Job:
-    """Check the JSON body of an adaptation to judged searches, queue its job with the data sent, and return the job."""
     request = validate_json(json_body, AdaptRequest)
     request.check()
     if request.name is not None:
@@ -295,7 +292,6 @@ async def migrate(request: Request, services: ServicesDep) -> Response:
 
 
 def _create_migrate_job(services: Services, json_body: bytes) -> Job:
-    """Check the JSON body of a migration's decision, queue its job with the data sent, and return the job."""
     request = validate_json(json_body, MigrateRequest)
     present = _find_encoder(services, request.encoder, "encoder")
     new = _find_encoder(services, request.to, "to")

@@ -92,7 +92,6 @@ def _reduce_npy(request: Request, services: Services, body: Body) -> Response:
 
 
 def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
-    """Return a query parameter, or None if it was not sent. Raise `BadValueError` if it is not one of `choices`."""
     value = request.query_params.get(name)
     if value is not None and value not in choices:
         raise BadValueError(f"{name} must be one of {', '.join(choices)}, not {value[:40]!r}", param=name)

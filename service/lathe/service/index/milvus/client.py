@@ -97,7 +97,6 @@ class MilvusConnection:
             return self.connected
 
     def _connect(self) -> "MilvusClient":
-        """Return a new Milvus client. The folder of a Milvus Lite file is created if it is missing."""
         from pymilvus import MilvusClient
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it raises, and sets this when imported

@@ -156,7 +156,6 @@ class Drift:
         }
 
     def _describe_window(self, window: Window, tally: Tally) -> dict[str, Any]:
-        """Return the drift measures of one encoder's rows, the time of the first row, and whether they are stale."""
         since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
         measures = tally.to_json(window.reference)
         return {"encoder": window.encoder, "since": since} | measures | {"stale": self.exceeds_threshold(tally)}
