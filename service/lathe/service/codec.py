@@ -169,7 +169,7 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
 def _require_dimensions(position: int, count: int, dimensions: int) -> None:
     """Raise `WrongShapeError` if a vector's number of dimensions is 0, too large, or not the expected one.
 
-    `position` is that of the vector in the request, and `count` its number of dimensions.
+    `position` is the vector's place in the request, and `count` its number of dimensions.
     """
     if count == 0:
         raise WrongShapeError(f"vector {position} holds no numbers", param="vectors")

@@ -69,7 +69,7 @@ class EncoderSettings(BaseModel):
         prompts: texts put before inputs, by name; added to the model's own.
         default_prompt_name: name of the prompt for requests that name none.
         max_length: maximum tokens read of a text; None for the model's own.
-        dtype: dtype of the model; None for that of `LATHE_DTYPE`.
+        dtype: dtype of the model; None for the dtype of `LATHE_DTYPE`.
         attention: attention implementation; `auto` chooses by the hardware.
         compile: whether torch.compile compiles the model; the first batches then take minutes.
         long_text: what becomes of texts longer than it reads: truncated, refused, or encoded as the mean of chunks.

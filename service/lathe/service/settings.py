@@ -175,7 +175,7 @@ class Settings(BaseSettings):
         """Return the path prefix without a slash at its end. Raise if it is not a valid path.
 
         Raises:
-            ValueError: if it is no path that begins with a slash.
+            ValueError: if it is not a path that begins with a slash.
         """
         path = path.rstrip("/")
         if path and not ROOT_PATH.fullmatch(path):
@@ -240,7 +240,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys", "admin_keys", "read_only_keys")
     @classmethod
     def join_key_file(cls, keys: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        """Return the keys of the environment variable, followed by those of the key file that goes with it.
+        """Return the keys of the environment variable, followed by the keys of the key file that goes with it.
 
         Raises:
             ValueError: if a read-only key is a key of another kind too.
@@ -272,7 +272,7 @@ class Settings(BaseSettings):
     @field_validator("log_level", mode="before")
     @classmethod
     def lower_level(cls, value: Any) -> Any:
-        """Return the log level in lower case. A value that is no string is returned unchanged."""
+        """Return the log level in lower case. A value that is not a string is returned unchanged."""
         return value.lower() if isinstance(value, str) else value
 
     @field_validator("encoders", mode="before")
@@ -280,7 +280,7 @@ class Settings(BaseSettings):
     def read_encoders(cls, value: Any) -> Any:
         """Return the setting of encoders as a list, parsed from a JSON list or from the file at a path.
 
-        A value that is no string is returned unchanged.
+        A value that is not a string is returned unchanged.
         """
         if not isinstance(value, str) or not value.strip():
             return value or ()
@@ -324,7 +324,7 @@ class Settings(BaseSettings):
 
     @cached_property
     def specs(self) -> tuple[EncoderSpec, ...]:
-        """Specs of the hosted encoders, as the training package loads them, then those of live trained encoders."""
+        """Specs of the hosted encoders, as the training package loads them, then of live trained encoders."""
         return (*(encoder.build_spec(self.dtype) for encoder in self.hosted), *self.trained.list_live(self.dtype))
 
     @property

@@ -142,7 +142,7 @@ def parse_size_routes(content: Any) -> dict[str, str]:
     A key is a number of dimensions as text, or "nested", for all sizes that a nested chain can be cut to.
 
     Raises:
-        ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
+        ValueError, AttributeError: if a key is not a size or a value not a string, or it is not an object.
     """
     for route, ref in content.items():
         if not isinstance(ref, str) or not (route == NESTED or parse_number(route)):

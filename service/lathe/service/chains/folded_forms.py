@@ -30,7 +30,7 @@ class FoldedForms:
 
     Args:
         chain: chain to fold.
-        device: torch device of the forms; None leaves them on that of the chain.
+        device: torch device of the forms; None leaves them on the chain's device.
     """
 
     def __init__(self, chain: "Chain", device: str | None = None) -> None:

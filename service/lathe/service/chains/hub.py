@@ -97,7 +97,7 @@ def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, priva
     """Commit files to a model repository on the hub in one commit, and return the commit's URL.
 
     The repository is created if there is none. Files that it has already are skipped, and files of other names are left
-    as they are. If nothing changed, the address is that of the last commit.
+    as they are. If nothing changed, the address is the last commit's.
 
     Args:
         repo: `owner/name`.

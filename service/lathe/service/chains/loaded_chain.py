@@ -112,7 +112,7 @@ class LoadedChain:
     def build_ref(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> ChainRef:
         """Return the reference from which a worker process loads and folds the same chain.
 
-        The arguments are those of `fold`.
+        The arguments are the same as for `fold`.
         """
         return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
 

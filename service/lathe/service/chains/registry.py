@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Registry(ChainFolder):
     """The chains of transforms in one folder, and changes to them.
 
-    The arguments are those of `ChainFolder`.
+    The arguments are the same as for `ChainFolder`.
 
     Attributes:
         size_routes: which chain answers a request for a number of dimensions; their file is beside the folder, or in it
@@ -147,7 +147,7 @@ STARTERS = Path(__file__).parent / "starter_chains"
 def install_starters(registry: Registry) -> None:
     """Copy the chains that ship with Lathe to a registry, except those whose name was ever used there.
 
-    The copied chains also get the size routes listed in a file beside the starter chains, where these routes are free.
+    The copied chains also get the size routes listed in a file next to the starter chains, where these routes are free.
     In a local replica of a Redis the chains are copied to the replica only. A new Redis gets them from there. If the
     registry's file of size routes is damaged, no routes are assigned: the server starts, and its health reports it.
 

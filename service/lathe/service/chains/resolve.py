@@ -78,7 +78,7 @@ def _as_float16(floats: NDArray[np.float32]) -> NDArray[np.float16]:
 def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[np.int8]:
     """Encode floats `(n, k)` as signed bytes `(n, k)`, clipping values beyond the range.
 
-    The ranges are those of a chain that ends in int8. Without one, a factor that only k decides is used.
+    A chain that ends in int8 gives the ranges. Without one, a factor that only k decides is used.
     """
     if isinstance(quantizer, Int8):
         return np.asarray(quantizer.transform(floats), np.int8)

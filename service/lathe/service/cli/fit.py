@@ -58,7 +58,7 @@ def fit(
 
     A running server serves it at once. If a fit was stopped, the same command continues: encoded rows are not encoded
     again. For vectors (.npy), name the encoder that made them with --encoder. Without it, the chain takes any vectors
-    of their width and no texts, since nothing says which encoder fits it.
+    of their dimensions and no texts, since nothing says which encoder fits it.
     """
     from lathe.service.chains.fits import FitContext, run_fit
     from lathe.service.chains.names import require_name

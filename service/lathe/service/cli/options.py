@@ -274,7 +274,7 @@ def take_fields(
 
     An option has the name, type, default and description of its field. Where a field is a dict, the option
     takes KEY=VALUE, repeatedly. The command gets one dict with the values by field, without those that are None. Its
-    other options stand before and after those of the fields, as its parameters do.
+    other options stand before and after the options of the fields, as its parameters do.
 
     Example:
         @take_fields(AdaptRequest, source=SOURCE, folders=flag("--folder"))

@@ -49,7 +49,7 @@ def serve(
 def bind(host: str, port: int) -> list[socket.socket]:
     """Return sockets bound to each address of a host at this port, which do not listen yet.
 
-    Clients are refused until they listen. The host `::` stands for all addresses, those of IPv4 included. Port 0 is one
+    Clients are refused until they listen. The host `::` stands for all addresses, also of IPv4. Port 0 is one
     free port, the same for each address.
 
     Raises:

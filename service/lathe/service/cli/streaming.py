@@ -140,7 +140,7 @@ def _write_rows(
 
 
 def _build_records(batch: RowBatch, field: str) -> Sequence[Record]:
-    """Return the fields to write beside each vector of a batch: those of the source's row without its vector.
+    """Return the fields to write next to each vector of a batch: the source's row without its vector.
 
     Raises:
         SourceError: if a field holds an integer beyond 64 bits.

@@ -177,7 +177,7 @@ class Pending:
     def _count_tokens(self, encoded_texts: EncodedTexts | None) -> tuple[int, int]:
         """Return how many tokens of the texts the encoder read and how many it cut off, and update the metrics.
 
-        The tokens of a text that was cut before it was tokenized are estimated by those of the part.
+        The tokens of a text that was cut before it was tokenized are estimated from the tokens of the part.
 
         Args:
             encoded_texts: the texts that were just encoded; None if all were cached.

@@ -190,7 +190,7 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
 
 
 def _require_model_file(path: str) -> None:
-    """Raise `BadValueError` unless a relative path can be that of a model's file.
+    """Raise `BadValueError` unless a relative path can be the path of a model's file.
 
     Pickles and code are refused, because loading them would run what they say.
     """

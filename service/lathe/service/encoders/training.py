@@ -224,7 +224,7 @@ def require_trainable(base: EncoderSpec) -> None:
 
 
 def require_free_name(name: str, settings: Settings) -> None:
-    """Raise unless a name can be that of a trained encoder.
+    """Raise unless a name can be the name of a trained encoder.
 
     Raises:
         BadValueError: if it is not valid.

@@ -377,7 +377,7 @@ def check_connections(connections: Iterable[object], now: float) -> None:
     """Call `check` on each connection, which ends it if it is past its time limit or reads too slowly.
 
     Args:
-        connections: connections of the server; objects that are no `Connection` are skipped.
+        connections: connections of the server; objects that are not a `Connection` are skipped.
         now: time of the event loop.
     """
     for connection in tuple(connections):

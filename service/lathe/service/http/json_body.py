@@ -54,7 +54,7 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
         any_content_type: whether to accept other content types than JSON; only for requests that change no state.
 
     Raises:
-        ServiceError: those of `read_body`; 415 for another content type.
+        ServiceError: as `read_body` does; 415 for another content type.
     """
     content_type = request.headers.get("content-type", "")
     # A web page can make a browser send text, forms and bodies without a content type to any server without a
@@ -79,7 +79,7 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     Raises:
         BadValueError: if the body is not valid JSON, or a field has a wrong value.
         TooLargeError: if the body holds too many lists and objects for its size.
-        WrongShapeError: if the body is no JSON object, or a field has a wrong type or is missing.
+        WrongShapeError: if the body is not a JSON object, or a field has a wrong type or is missing.
     """
     content = parse_json(body)
     if not isinstance(content, dict):

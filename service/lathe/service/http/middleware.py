@@ -178,12 +178,12 @@ def _remove_host(location: bytes) -> bytes:
 
 
 def is_probe(path: str) -> bool:
-    """Return whether a path is that of health checks or metrics, which monitors request every few seconds."""
+    """Return whether a path is a route of health checks or metrics, which monitors request every few seconds."""
     return path == "/metrics" or is_health(path)
 
 
 def is_health(path: str) -> bool:
-    """Return whether a path is that of a health check, which is allowed under any `Host`."""
+    """Return whether a path is a route of a health check, which is allowed under any `Host`."""
     return path == "/health" or path.startswith("/health/")
 
 

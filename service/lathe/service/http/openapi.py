@@ -70,7 +70,7 @@ def describe_body(schema: type[JsonObject], **more: Any) -> dict[str, Any]:
 def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
     """Return a copy of a JSON schema in which each `$ref` is replaced by the definition that it names.
 
-    What stands beside a `$ref`, such as a field's own description, takes the place of the same in the definition.
+    What stands next to a `$ref`, such as a field's own description, takes the place of the same in the definition.
     FastAPI collects only the definitions of models that it reads itself.
     """
     if isinstance(json_schema, list):

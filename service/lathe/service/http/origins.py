@@ -63,7 +63,7 @@ class OriginMiddleware:
 
         `Sec-Fetch-Site` tells, if it is there, else `Origin` is compared with `hosts`, the request's `Host` values.
         Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
-        `Origin` with every method that is not safe. A client that sends neither is no browser.
+        `Origin` with every method that is not safe. A client that sends neither is not a browser.
         """
         headers = scope["headers"]
         origin = next((value for name, value in headers if name == b"origin"), None)

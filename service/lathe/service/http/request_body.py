@@ -125,7 +125,7 @@ async def _inflate(request: Request) -> AsyncIterator[bytes]:
     Each is decompressed in a thread.
 
     Raises:
-        BadValueError: if the body is no gzip or zlib stream, or not exactly one.
+        BadValueError: if the body is not exactly one gzip or zlib stream.
     """
     stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: either header
     async for chunk in request.stream():

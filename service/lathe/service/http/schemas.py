@@ -147,7 +147,7 @@ class SimilarityParameters(_CompatibleBody):
     """How sentences are read.
 
     Attributes:
-        prompt_name: name of the encoder's prompt to put before each sentence; null for that of documents.
+        prompt_name: name of the encoder's prompt to put before each sentence; null for the prompt for documents.
         truncate: false refuses a sentence with more tokens than the model reads; true and null do what the encoder
             does.
         truncation_direction: end of a sentence at which tokens are cut off.
@@ -330,7 +330,7 @@ class TextsOrVectors(JsonObject):
         vectors: vectors as lists of numbers, or each as base64 of its float32 numbers; give these or `texts`.
         space_id: space of the vectors, as the header `x-space-id` named it; null for that header of this request, or
             for the space of the index's encoder.
-        prompt_name: name of the encoder's prompt to put before each text; null for that of queries or of documents.
+        prompt_name: name of the encoder's prompt to put before each text; null for the prompt for queries or documents.
         long_text: what becomes of a text with more tokens than the model reads: truncated, refused with a 413, or
             encoded in chunks whose vectors are averaged; null for the encoder's setting.
     """
@@ -385,7 +385,7 @@ class SearchBody(TextsOrVectors):
             searched vectors.
         filter: condition on the items' metadata, with `and`, `or`, `not`, and the operators `eq`, `ne`, `in`, `nin`,
             `exists`, `gt`, `gte`, `lt` and `lte` on fields.
-        encoder: name of the encoder of the queries, while the index moves to another one; null for that of the index.
+        encoder: name of the encoder of the queries, while the index moves to another one; null for the index's.
     """
 
     model_config = ConfigDict(

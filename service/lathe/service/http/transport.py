@@ -1,4 +1,4 @@
-"""What a connection does beside uvicorn: a large body in its own memory, no change of protocol, joined writes.
+"""What a connection does in addition to uvicorn: a large body in its own memory, no change of protocol, joined writes.
 
 The parser hands a body on in pieces of 64 KB: for each, reading is paused, the application wakes, and the bytes are
 copied twice. That takes longer than the product for which vectors are sent. Where the head says how long the body is,
@@ -143,14 +143,14 @@ class Parser(httptools.HttpRequestParser):
 
     @property
     def has_offer(self) -> bool:
-        """Whether the request in progress offers another protocol. CONNECT demands one, and is no offer."""
+        """Whether the request in progress offers another protocol. CONNECT demands one, and is not an offer."""
         return self.should_upgrade() and self.get_method() != b"CONNECT"
 
     def feed_data(self, data: Any) -> None:
         """Parse received bytes, ignoring a request's offer to change the protocol.
 
         Raises:
-            httptools.HttpParserError: if they are no valid request.
+            httptools.HttpParserError: if they are not a valid request.
         """
         try:
             super().feed_data(data)

@@ -35,7 +35,7 @@ class Bridge:
         spec: settings that the index is moving to.
         chain: maps vectors of the new encoder to the space of the current originals.
         pairs: number of pairs that the alignment was fitted on.
-        recall_at_10: recall@10 of the mapped queries against those of the old encoder, on held-out pairs; None if there
+        recall_at_10: recall@10 of the mapped queries against the old encoder's, on held-out pairs; None if there
             were too few.
         kind: kind of the alignment; None if it was saved without.
     """
@@ -117,7 +117,7 @@ def load_bridge(folder: Path) -> Bridge | None:
 
     Raises:
         ArtifactError: if the files of the map are damaged.
-        ValueError, KeyError: if the JSON file beside them is.
+        ValueError, KeyError: if the JSON file next to them is.
     """
     try:
         content = read_json_file(folder / f"{ALIGNMENT_FOLDER}.json")

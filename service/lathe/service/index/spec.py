@@ -38,7 +38,7 @@ class IndexRequest(JsonObject):
     Attributes:
         chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
         encoder: name of the encoder of texts and vectors; None for the one that the chain was fitted for.
-        width: number of dimensions of the original vectors, for those of an encoder that is not served here.
+        width: number of dimensions of the original vectors, for an encoder that is not served here.
         dimensions: fewer dimensions than the chain's own, if it is nested; None for its own.
         metric: how vectors are compared: by cosine, inner product or Euclidean distance.
         m: number of links of a node of the graph; more find more and take more memory.
@@ -217,7 +217,7 @@ def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
 
 
 def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, Any]) -> None:
-    """Raise `ConflictError`, which names the settings, if requested settings differ from those of an existing index.
+    """Raise `ConflictError`, which names the settings, if requested settings differ from an existing index's.
 
     Args:
         name: name of the index, for the message.

@@ -74,7 +74,7 @@ class SpecResolver:
 
         Raises:
             ConflictError: if encoder, chain or dimensions would change, and the index stores no originals.
-            ServiceError: if encoder or chain is unknown, or they, the dimensions and the index's width do not fit.
+            ServiceError: if encoder or chain is unknown, or they and the dimensions do not fit the index.
         """
         spec = index.spec
         encoder = self.find_encoder(request.encoder) if request.encoder else None
@@ -122,7 +122,7 @@ class SpecResolver:
     ) -> tuple[Target, str | None, int]:
         """Return `(chain cut to the dimensions, fingerprint of the encoder or None, dimensions of original vectors)`.
 
-        For raw vectors the target has no chain. Without an encoder, the fingerprint is that of the encoder that the
+        For raw vectors the target has no chain. Without an encoder, it is the fingerprint of the encoder that the
         chain was fitted for, or None.
 
         Raises:

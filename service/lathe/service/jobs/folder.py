@@ -276,7 +276,7 @@ class FolderQueue:
     def _end_orphan(self, job: Job) -> Job:
         """Mark a job whose process is gone as failed, or cancelled if that was requested, and delete its inputs.
 
-        A training is queued again instead, once. The caller holds the job's lock. A disk that is full is no error.
+        A training is queued again instead, once. The caller holds the job's lock. A full disk is not an error.
         """
         cancelled = self._is_cancelled(job.id)
         if not cancelled and job.state == "running" and job.kind in TRAINING_KINDS and job.tries + 1 < TRIES:

@@ -216,7 +216,7 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
 def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Progress) -> AnyJob:
     """Replace specs of trained encoders in the request by specs with this machine's paths.
 
-    Models that are missing here are copied from Redis first. In the request, the folders are those of the server that
+    Models that are missing here are copied from Redis first. In the request, the folders are on the server that
     queued the job.
 
     Raises:

@@ -4,7 +4,7 @@
                  ▲                 │
                  └── release ◄─────┘    its process ended without a result, or its worker is gone
 
-A server runs the jobs of `lathe.service.jobs.folder` itself; `lathe worker` runs those of
+A server runs the jobs of `lathe.service.jobs.folder` itself; `lathe worker` runs jobs of
 `lathe.service.jobs.redis_queue`, which replicas share.
 """
 

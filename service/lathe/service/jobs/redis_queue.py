@@ -646,7 +646,7 @@ def check_live_worker(settings: Settings, worker_class: WorkerClass) -> str:
     """Return a sentence that says how many live workers of a class this machine has.
 
     A worker is alive if it sent a heartbeat to Redis lately. If Redis is unreachable, the sentence says that the number
-    is unknown. That is no error, because workers wait for Redis and a running job goes on meanwhile.
+    is unknown. That is not an error, because workers wait for Redis and a running job goes on meanwhile.
 
     Raises:
         ValueError: if no Redis is set.

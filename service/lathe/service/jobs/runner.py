@@ -129,7 +129,7 @@ class JobRunner:
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment variables of a job's process: those of this process and all its settings, without keys."""
+    """Return the environment variables of a job's process: this process's and all its settings, without keys."""
     return get_environment_without_keys() | settings.to_environment()
 
 

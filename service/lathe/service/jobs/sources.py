@@ -156,7 +156,7 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
         field: field of the request that names the path, for errors.
 
     Raises:
-        BadValueError: if it is no path that can be read.
+        BadValueError: if the path cannot be read.
         ForbiddenError: if the path or a link leads out of the data root, or there is no data root.
         UnknownNameError: if there is no such folder or file.
     """

@@ -23,7 +23,7 @@ class Program:
         arguments: command line.
         environment: all environment variables of the process.
         descriptor: open file descriptor to inherit, whose number is appended to the arguments; None for none.
-        output: file descriptor for stdout and stderr; None for those of the server.
+        output: file descriptor for stdout and stderr; None for the server's.
         lasting: whether the process goes on when the server ends.
     """
 

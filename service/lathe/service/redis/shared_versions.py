@@ -74,7 +74,7 @@ class SharedVersions(VersionFolder, ABC):
 
     lathe:files:<digest> hash: a version's manifest, and the pieces of its other files as <path>:<number>
 
-    The digest in the key is that of the manifest. Files may be large, so they are written before the transaction in
+    The digest in the key is the manifest's. Files may be large, so they are written before the transaction in
     which a record names them. Until then they expire.
 
     A subclass says which files a version has. It names this class before that of the folder, and calls `connect` in its
@@ -98,7 +98,7 @@ class SharedVersions(VersionFolder, ABC):
 
     @abstractmethod
     def list_files(self, manifest: bytes) -> Mapping[str, str | None]:
-        """Return the files of a version beside its manifest, as `{relative path: SHA-256}`.
+        """Return the files of a version besides its manifest, as `{relative path: SHA-256}`.
 
         A file whose digest is None may be missing, and is checked when it is read.
 
@@ -254,7 +254,7 @@ class SharedVersions(VersionFolder, ABC):
         return Upload(stamp, key)
 
     def _write_versions(self, pipe: Pipeline, name: str, uploads: Mapping[int, Upload], pointer: Pointer) -> None:
-        """Begin the writes of a Redis transaction, and queue those of a name's uploaded versions and its pointer.
+        """Begin the writes of a Redis transaction, and queue the writes of a name's uploaded versions and pointer.
 
         Raises:
             UnavailableError: if uploaded files are gone, which a Redis that is full may remove.

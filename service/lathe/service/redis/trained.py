@@ -68,7 +68,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
     ) -> tuple[int, bool]:
         """Add a trained model as the next version of an encoder, in Redis and on disk.
 
-        Returns the version, and whether it is live. The arguments are those of `TrainedEncoders.publish`.
+        Returns the version, and whether it is live. `TrainedEncoders.publish` explains the arguments.
 
         Raises:
             BadValueError: if the name is not valid, or the model has files that no version may have.

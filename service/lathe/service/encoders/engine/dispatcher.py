@@ -212,7 +212,7 @@ class Dispatcher:
             queue: admission queue of the encoder.
             peers: dispatchers of all ready workers of the encoder, this one included.
             stopping: event that ends `run`.
-            options: those of the engine.
+            options: options of the engine.
         """
         self.name = name
         self.worker = worker

@@ -44,7 +44,7 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
     """Wait for a message from the other process, and return its header and its arrays.
 
     Raises:
-        OSError: if the bytes are no message; the connection is then unusable, as the start of the next is unknown.
+        OSError: if the bytes are not a message; the connection is then unusable, as the start of the next is unknown.
         OSError, EOFError: if the connection is closed.
     """
     try:

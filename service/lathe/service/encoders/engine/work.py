@@ -64,7 +64,7 @@ class EncodedTexts:
 class PartResult:
     """A worker's vectors of a part.
 
-    The fields are those of `EncodedTexts`.
+    The fields are the same as in `EncodedTexts`.
     """
 
     vectors: NDArray[np.float32]
@@ -206,7 +206,7 @@ class Part:
     """Some texts of a request, for one worker.
 
     Attributes:
-        rows: positions of the part's texts among those of its work.
+        rows: positions of the part's texts among all texts of the work.
         tokens: estimated tokens of the texts.
         waited: seconds since the request was submitted.
     """
@@ -252,7 +252,7 @@ class EncoderInfo:
         return self.spec.name
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields as one dict for JSON, with those of the encoder's spec at its top level.
+        """Return the fields as one dict for JSON, with the fields of the encoder's spec at its top level.
 
         `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured. Of
         an `upstream`, only what users may know is returned. See `UpstreamSpec.describe`.

@@ -120,7 +120,7 @@ class Worker:
     def begin_message(self, groups: list[Tokenized]) -> Callable[[], Answer]:
         """Begin to encode a message, and return a function that waits for the vectors and returns the answer.
 
-        The answer is that of `encode_message`. A GPU computes and copies while this thread does something else; a CPU
+        `encode_message` returns the same answer. A GPU computes and copies while this thread does something else; a CPU
         is done before this returns.
         """
         begun = time.perf_counter()

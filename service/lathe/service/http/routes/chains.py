@@ -23,7 +23,7 @@ router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], r
 async def show_drift(name: ChainReference, services: ServicesDep) -> Response:
     """Show how far requests have drifted from the rows that a chain was fitted on, by encoder.
 
-    The drift is that of the live version, or of `name@version`. Where it is not known, `unknown` says why.
+    It is the drift of the live version, or of `name@version`. Where it is not known, `unknown` says why.
     """
     return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
 
@@ -48,7 +48,7 @@ async def show_chain(name: ChainReference, services: ServicesDep) -> Response:
 async def promote(name: ChainName, request: Request, services: ServicesDep) -> Response:
     """Make a version of a chain live if it passes its gates (thresholds on measures). Return which version is live.
 
-    The gates are those of its fit and of this request.
+    The gates of its fit and of this request apply.
     """
     services.require_writable()
     pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))

@@ -134,7 +134,7 @@ async def list_versions(name: EncoderName, services: ServicesDep) -> Response:
 async def promote(name: EncoderName, request: Request, services: ServicesDep) -> Response:
     """Make a version of a trained encoder live if it passes its gates (thresholds on measures).
 
-    The gates are those of its training and of this request. The server starts the version, and answers the name by the
+    The gates of its training and of this request apply. The server starts the version, and answers the name by the
     last version until the new one is ready. The answer names the version that is live; `indexes` lists the indexes of
     other versions, with the request that re-encodes each; with `reindex` these are sent.
     """

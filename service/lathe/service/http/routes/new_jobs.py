@@ -83,7 +83,7 @@ def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engin
     """Return the number of dimensions of the vectors to fit on, or None if it is not known yet.
 
     Raises:
-        ConflictError: if vectors that were sent do not have those of their encoder.
+        ConflictError: if vectors that were sent do not have the dimensions of their encoder.
     """
     if spec is None:
         return source.dimensions

@@ -7,6 +7,6 @@ collections.py  the fields and parameters of its collection, and the catalogue: 
 expressions.py  filters as Milvus expressions, and the fields that they need
 client.py       the connection: time limits, and conversion of pymilvus's errors
 
-An index is one collection: the reduced vectors in an HNSW graph, the originals beside them for rescoring, and the
+An index is one collection: the reduced vectors in an HNSW graph, the originals next to them for rescoring, and the
 metadata. Milvus is the record: nothing is stored here but settings and chains that never change.
 """

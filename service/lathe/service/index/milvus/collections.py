@@ -1,4 +1,4 @@
-"""Collections in a Milvus: that of an index, with its fields and rows, and the catalogue of all indexes.
+"""Collections in a Milvus: one for each index, with its fields and rows, and the catalogue of all indexes.
 
 The catalogue has the settings and chains of all indexes, in a collection of its own that every server reads.
 

@@ -98,7 +98,7 @@ def build_following_filter(item: str) -> str:
     """Return the Milvus expression that selects the items whose ids follow an id.
 
     Raises:
-        BadValueError: if it is no id that an item can have.
+        BadValueError: if an item cannot have the id.
     """
     if not 0 < len(item) <= ID_CHARACTERS or CONTROL.search(item):
         raise BadValueError("the cursor is none that a page of this index gave", param="cursor")
