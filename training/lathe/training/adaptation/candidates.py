@@ -131,11 +131,11 @@ def try_candidates(
     stores: VectorStores | None = None,
     on_work_folder: Callable[[Path], None] | None = None,
 ) -> Iterator[AdaptationResult]:
-    """Try every candidate change that the request allows, and yield all trials with the recommended one. This is a
-    context manager: the folders of trained encoders exist within its block.
+    """Try every candidate change that the request allows, and yield all trials with the recommended one.
 
-    If the block raises, the process is killed or the request publishes nothing, the workspace stays, and the same
-    request resumes: a training goes on from its last checkpoint, and nothing that is done is repeated.
+    This is a context manager: the folders of trained encoders exist within its block. If the block raises, the process
+    is killed or the request publishes nothing, the workspace stays, and the same request resumes: a training goes on
+    from its last checkpoint, and nothing that is done is repeated.
 
     Args:
         request: what to adapt, to which searches. Files in it are read here.
@@ -211,8 +211,9 @@ class _CandidateTrials:
         self.seconds_per_document = 0.0
 
     def run(self) -> AdaptationResult:
-        """Try the candidates, cheapest first, and return all trials with the recommended one. With too few judged
-        queries, nothing is tried and the vectors stay as they are.
+        """Try the candidates, cheapest first, and return all trials with the recommended one.
+
+        With too few judged queries, nothing is tried and the vectors stay as they are.
         """
         if (problem := self.searches.shortage) is not None:
             self.floats = [self._skip(candidate, None, problem) for candidate in CANDIDATES]
@@ -232,7 +233,6 @@ class _CandidateTrials:
         return self._finish(choose_trial(trials))
 
     def _finish(self, recommended: Trial) -> AdaptationResult:
-        """Return the result of the adaptation, with this trial as the recommended one."""
         return AdaptationResult(
             self.request,
             self.encoder,
@@ -246,8 +246,9 @@ class _CandidateTrials:
         )
 
     def _skip(self, candidate: Candidate, size: int | None, problem: str) -> Trial:
-        """Return the trial of a candidate that is not tried, with the problem as the reason. `size` is the number of
-        bytes of its codes, or None for floats.
+        """Return the trial of a candidate that is not tried, with the problem as the reason.
+
+        `size` is the number of bytes of the candidate's codes, or None for floats.
         """
         return Trial(candidate, size, size or 4 * self.encoder.dimensions, None, problem=problem)
 
@@ -258,11 +259,11 @@ class _CandidateTrials:
             self.coded.append(self._skip(candidate, self.request.bytes, problem))
 
     def _try_steps(self, candidate: Candidate, vectors: JudgedVectors, halves: dict[str, QueryPairs]) -> None:
-        """Fit a candidate's transforms on the document vectors, and measure nDCG@10 with float vectors and, if the
-        request asks for them, with byte codes. Appends a trial for each. If the transforms cannot be fitted, the
-        candidate is recorded as not tried.
+        """Fit a candidate's transforms on the document vectors, and append trials of float vectors and of byte codes.
 
-        Held-out documents, on which the published chain of transforms is certified, are searched but not fitted on.
+        Byte codes are tried if the request asks for them. If the transforms cannot be fitted, the candidate is recorded
+        as not tried. Held-out documents, on which the published chain of transforms is certified, are searched but not
+        fitted on.
 
         Args:
             candidate: the candidate change.
@@ -300,8 +301,9 @@ class _CandidateTrials:
         seconds: float,
         notes: tuple[str, ...],
     ) -> None:
-        """Measure nDCG@10 of held-out queries and of out-of-domain texts through a fitted chain of transforms, and
-        append the trial. `size` is the number of bytes of its codes, or None for floats.
+        """Append a trial with nDCG@10 of held-out queries and of out-of-domain texts through a fitted chain.
+
+        `size` is the number of bytes of the chain's codes, or None for floats.
         """
 
         def measure(pairs: QueryPairs) -> NDArray[np.float64]:
@@ -317,8 +319,9 @@ class _CandidateTrials:
         trials.append(Trial(candidate, size, vector_bytes, relevance, measured, seconds, encode_seconds, None, notes))
 
     def _try_training(self) -> None:
-        """Train an encoder for each candidate that asks for it, and measure its vectors. Candidates that cannot be
-        trained are recorded as not tried, with the reason.
+        """Train an encoder for each candidate that asks for it, and measure the vectors of the trained encoder.
+
+        Candidates that cannot be trained are recorded as not tried, with the reason.
         """
         candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
         obstacle = self._find_obstacle_to_all()
@@ -348,8 +351,9 @@ class _CandidateTrials:
         return find_training_obstacle(self.encoder)
 
     def _find_candidate_obstacle(self, candidate: Candidate) -> str | None:
-        """Return the reason why this candidate is not trained (no labelled folders, or too little of the budget left),
-        or None if it is.
+        """Return the reason why this candidate is not trained, or None if it is.
+
+        The reasons are missing labelled folders and too little of the budget left.
         """
         if candidate.training == "folders and pairs" and not self.request.folders:
             return "no labelled folders were given"
@@ -368,16 +372,18 @@ class _CandidateTrials:
         return self.seconds_per_document * PASSES * epochs * pairs
 
     def _count_affordable(self, candidate: Candidate) -> int:
-        """Return the number of queries that a candidate may train on within the budget. The first call decides it, see
-        `Budget.decide_queries`.
+        """Return the number of queries that a candidate may train on within the budget.
+
+        The first call decides the number, see `Budget.decide_queries`.
         """
         count = len(self.searches.learn.documents)
         encode_seconds = self.seconds_per_document * len(self.searches.documents)
         return self.budget.decide_queries(candidate.name, count, self._seconds_each(candidate), encode_seconds)
 
     def _train_and_measure(self, candidate: Candidate, on_progress: Progress) -> None:
-        """Train an encoder for a candidate, encode all judged searches with it, and append the trials of its vectors.
-        Their seconds include the training.
+        """Train an encoder for a candidate, encode all judged searches with it, and append trials of the new vectors.
+
+        The seconds of the trials include the training.
         """
         assert self.settings is not None  # chosen before any candidate is trained
         begun = perf_counter()
@@ -407,15 +413,18 @@ class _CandidateTrials:
 def certify_recommended(
     result: AdaptationResult, encoder: TextEncoder, command: str | None, on_progress: Progress
 ) -> FittedChain | None:
-    """Certify the chain of transforms that was measured in the recommended trial, on the documents that no step learned
-    from and on the queries to report on. Returns the chain with its certificate. Returns None if the recommended trial
-    has no transforms, or nothing was measured.
+    """Certify the chain of transforms that was measured in the recommended trial.
+
+    It is certified on the documents that no step learned from and on the queries to report on.
 
     Args:
         result: the result.
         encoder: encoder of the vectors: the base encoder, or the published one of the recommended candidate.
         command: the user's command, for the provenance.
         on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        The chain with its certificate, or None if the recommended trial has no transforms, or nothing was measured.
     """
     measured, request, searches = result.recommended.measured, result.request, result.searches
     if measured is None or not len(measured.chain):

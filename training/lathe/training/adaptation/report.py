@@ -39,8 +39,9 @@ def to_json(result: AdaptationResult) -> dict[str, Any]:
 
 
 def write_sentence(result: AdaptationResult) -> str:
-    """Return the recommendation as sentences: what to do, what nDCG@10 it gains on the queries that were set aside, and
-    what it costs to encode again.
+    """Return the recommendation as sentences.
+
+    They say what to do, what nDCG@10 it gains on the queries to report on, and what it costs to encode again.
     """
     chosen = result.recommended
     if chosen.relevance is None:
@@ -80,8 +81,10 @@ def write_sentence(result: AdaptationResult) -> str:
 
 
 def list_notes(result: AdaptationResult) -> list[str]:
-    """Return sentences on what the recommendation leaves open: data that were left out, losses on out-of-domain texts,
-    how certain the choice is, and a candidate with a higher mean.
+    """Return sentences on what the recommendation leaves open.
+
+    They name data that were left out, losses on out-of-domain texts, how certain the choice is, and a candidate with a
+    higher mean.
     """
     chosen = result.recommended
     notes = [*result.searches.notes, *chosen.notes]
@@ -119,8 +122,9 @@ def list_notes(result: AdaptationResult) -> list[str]:
 
 
 def format_adaptation(result: AdaptationResult) -> str:
-    """Return the recommendation as text: its sentences, a table of all trials, and notes. Without measurements there is
-    no table.
+    """Return the recommendation as text: sentences, a table of all trials, and notes.
+
+    Without measurements there is no table.
     """
     parts = [write_sentence(result)]
     if result.baseline.relevance is not None:
@@ -130,8 +134,9 @@ def format_adaptation(result: AdaptationResult) -> str:
 
 
 def format_table(result: AdaptationResult) -> str:
-    """Return a table of all trials as text, with differences of nDCG@10 to the encoder's unchanged float vectors in
-    points. Below it stand the reasons why some candidates were not tried.
+    """Return a table of all trials as text, with differences of nDCG@10 to the unchanged float vectors in points.
+
+    Below the table stand the reasons why some candidates were not tried.
     """
     searches = result.searches
     learn, choose, report = searches.count_queries().values()
@@ -149,7 +154,8 @@ def format_table(result: AdaptationResult) -> str:
 
 
 def _format_trial(trial: Trial, result: AdaptationResult) -> list[str]:
-    """Return the cells of a trial's row in the table: change, bytes of a vector, differences of nDCG@10, and duration.
+    """Return the table cells of a trial: change, bytes of a vector, differences of nDCG@10, and duration.
+
     A `*` marks the recommended trial.
     """
     label = ("* " if trial is result.recommended else "  ") + trial.candidate.label
@@ -168,7 +174,7 @@ def _format_trial(trial: Trial, result: AdaptationResult) -> list[str]:
 
 
 def _format_points(after: NDArray[np.float64], before: NDArray[np.float64] | None) -> str:
-    """Return the mean of nDCG@10 in points, or with `before`, the mean difference to it with its interval."""
+    """Return the mean of nDCG@10 in points, or, given `before`, the mean difference to `before` with its interval."""
     if before is None:
         return f"{100 * float(after.mean()):.1f}"
     return _format_difference(compare(after, before))

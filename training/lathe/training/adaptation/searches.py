@@ -66,14 +66,16 @@ class JudgedSearches:
 
     @property
     def reported(self) -> dict[str, list[str]]:
-        """Queries on which the gain is reported, each with its relevant documents. With `crossed`, those to choose by
-        are among them.
+        """Queries on which the gain is reported, each with its relevant documents.
+
+        With `crossed`, the queries to choose by are among them.
         """
         return {**self.report.documents, **(self.choose.documents if self.crossed else {})}
 
     def count_queries(self) -> dict[str, int]:
-        """Return the numbers of queries to learn from, to choose by and to report on, under the keys `learn`, `choose`
-        and `report`. With `crossed`, queries both choose and report, and count in both.
+        """Return the numbers of queries to learn from, to choose by and to report on.
+
+        The keys are `learn`, `choose` and `report`. With `crossed`, queries both choose and report, and count in both.
         """
         counts = {part: len(getattr(self, part).documents) for part in ("learn", "choose", "report")}
         if self.crossed:
@@ -109,8 +111,9 @@ class JudgedVectors:
 
     @property
     def reported(self) -> QueryPairs:
-        """Queries on which the gain is reported, with their relevant documents. With `crossed`, those to choose by are
-        among them.
+        """Queries on which the gain is reported, with their relevant documents.
+
+        With `crossed`, the queries to choose by are among them.
         """
         return self.report.append(self.choose) if self.crossed else self.report
 
@@ -121,11 +124,11 @@ class JudgedVectors:
 
 
 def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read the documents and judged queries of a request, and divide the queries at random into those to learn from, to
-    choose by and to report on. Returns the texts of all three parts.
+    """Read the documents and judged queries of a request, and divide the queries at random into three parts.
 
-    A fifth of the queries is to choose by. The request's test pairs are to report on. Without them, another fifth is to
-    report on, and the two fifths are also used the other way round (`crossed`).
+    The parts are to learn from, to choose by and to report on. A fifth of the queries is to choose by. The request's
+    test pairs are to report on. Without them, another fifth is to report on, and the two fifths are also used the other
+    way round (`crossed`).
 
     Raises:
         FitError: if the source holds vectors, pairs are malformed or none, test queries are among the others, or there
@@ -165,7 +168,8 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
 
 
 def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
-    """Return distinct documents of the request's source, at most `MAX_DOCUMENTS`, and the number of rows of the source.
+    """Return at most `MAX_DOCUMENTS` distinct documents of the request's source, and the number of rows of the source.
+
     Rows of a file are sampled at random. Of texts in the request, the first ones are taken.
     """
     if request.source.texts is not None:
@@ -178,12 +182,13 @@ def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
 
 
 def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress: Progress) -> JudgedVectors:
-    """Encode the documents and queries of judged searches as unit vectors, and return them for the queries to learn
-    from, to choose by and to report on. Documents get the encoder's prompt of documents, queries that of queries.
+    """Encode the documents and queries of judged searches as unit vectors.
+
+    Documents get the encoder's prompt for documents, queries the prompt for queries.
 
     Args:
         searches: the texts.
-        encoder: encoder of both sides.
+        encoder: encoder of queries and documents.
         on_progress: called with progress in [0, 1] and a message.
     """
     total = len(searches.documents)

@@ -57,8 +57,9 @@ PASSES = 3.5
 
 
 def find_training_obstacle(encoder: TextEncoder) -> str | None:
-    """Return the reason why the encoder cannot be trained on this machine (its model is behind an API or has two
-    routes, or a package is missing), or None if it can.
+    """Return the reason why the encoder cannot be trained on this machine, or None if it can.
+
+    The reasons are a model behind an API, a model with two routes, and a missing package.
     """
     if encoder.spec.upstream is not None:
         return "an embeddings API encodes the texts, and its model is not here to be trained"
@@ -82,12 +83,12 @@ def train_candidate(
     on_progress: Progress,
     max_queries: int | None = None,
 ) -> EncoderSpec:
-    """Train an encoder on the queries to learn from and their relevant documents, and return the spec of the trained
-    encoder. A training that was stopped is resumed, and one that is done is not repeated.
+    """Train an encoder on the queries to learn from and their relevant documents.
 
-    The loss includes a distillation term, which keeps the vectors near those of the base encoder. For the candidate
-    that is pre-finetuned, the encoder is first trained on the labelled folders with REZE's regularizer, without pairs
-    that share a text with the queries held out here.
+    A training that was stopped is resumed, and one that is done is not repeated. The loss includes a distillation term,
+    which keeps the vectors near the base encoder's. For the candidate that is pre-finetuned, the encoder is first
+    trained on the labelled folders with REZE's regularizer, without pairs that share a text with the queries held out
+    here.
 
     Args:
         candidate: the candidate change, which says what to train on.
@@ -100,6 +101,9 @@ def train_candidate(
         seed: seed of the order of pairs.
         on_progress: called with progress in [0, 1] and a message.
         max_queries: maximum number of queries to train on; None for all.
+
+    Returns:
+        The spec of the trained encoder.
 
     Raises:
         JobError: if the training cannot be done as described.
@@ -126,9 +130,7 @@ def train_candidate(
 
 
 def _limit_queries(part: PairTexts, max_queries: int | None) -> PairTexts:
-    """Return the pairs of at most `max_queries` queries, evenly spaced. All pairs are returned if `max_queries` is
-    None.
-    """
+    """Return the pairs of at most `max_queries` queries, evenly spaced; None returns all pairs."""
     queries = list(part.documents)
     if max_queries is None or max_queries >= len(queries):
         return part
@@ -145,8 +147,9 @@ def _train(
     seed: int,
     on_progress: Progress,
 ) -> EncoderSpec:
-    """Train the encoder of a spec with a method (`reze` or `distill`), and return the spec of the trained model in
-    `out`. If its model is there already, nothing is trained.
+    """Train the encoder of a spec with a method (`reze` or `distill`), unless `out` holds the trained model already.
+
+    Returns the spec of the trained model.
     """
     from lathe.training.finetuning.job import TrainingJob
     from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
@@ -158,8 +161,9 @@ def _train(
 
 
 def choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
-    """Return the training settings for the kind of encoder: static, transformer, or large transformer, which gets
-    low-rank adapters if `peft` is installed. The model is loaded for that.
+    """Return the training settings for the kind of encoder, which is loaded for that.
+
+    The kinds are static, transformer and large transformer, which gets low-rank adapters if `peft` is installed.
     """
     from lathe.training.encoder.loading import load_model
 
@@ -174,8 +178,9 @@ def choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
 
 
 def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the prompts put before queries (key `anchor`) and documents (key `positive`) in training. They are those
-    of searches, or empty.
+    """Return the prompts put before queries (key `anchor`) and documents (key `positive`) in training.
+
+    They are the prompts of searches, or empty.
     """
     query = find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)
     return {

@@ -75,8 +75,9 @@ class Relevance:
 
     @property
     def folds(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """nDCG@10 of the queries to choose by, `(n,)`, and of those to report on, `(m,)`, for each fold. No query does
-        both in one fold.
+        """nDCG@10 of the queries to choose by, `(n,)`, and of the queries to report on, `(m,)`, for each fold.
+
+        No query does both in one fold.
         """
         folds = [(self.first, self.second)]
         return [*folds, (self.second, self.first)] if self.crossed else folds
@@ -94,8 +95,9 @@ class Relevance:
 
 @dataclass(frozen=True)
 class MeasuredChain:
-    """The fitted chain of transforms of a trial, with what it was measured on, so that it can be certified and
-    published as it is.
+    """The fitted chain of transforms of a trial, with the vectors that it was measured on.
+
+    With both, the chain can be certified and published as it was measured.
 
     Attributes:
         chain: the chain; without steps for vectors that stay as they are.
@@ -136,16 +138,17 @@ class Trial:
 
     @property
     def measured_relevance(self) -> Relevance:
-        """nDCG@10 of each query of a candidate that was tried. It must have been."""
+        """nDCG@10 of each query of a candidate, which must have been tried."""
         assert self.relevance is not None
         return self.relevance
 
     def describe(self, baseline: Relevance) -> dict[str, Any]:
-        """Return the trial as a JSON-serializable dict: nDCG@10 with differences to the baseline, and costs. Of a
-        candidate that was not tried, it has the names, the bytes and the problem.
+        """Return the trial as a JSON-serializable dict: nDCG@10 with differences to the baseline, and costs.
+
+        The dict of a candidate that was not tried has only the names, the bytes and the problem.
 
         Args:
-            baseline: what the encoder's own floats give.
+            baseline: nDCG@10 with the encoder's own float vectors.
         """
         described: dict[str, Any] = {
             "change": self.candidate.name,
@@ -172,21 +175,23 @@ class Trial:
 
 
 def _describe_part(after: NDArray[np.float64], before: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the mean nDCG@10, and its mean difference to `before` with half the width of the 95 % interval, under the
-    keys `ndcg_at_10`, `gain` and `ci95`.
+    """Return the mean nDCG@10, and its mean difference to `before` with half the length of the 95 % interval.
+
+    The keys are `ndcg_at_10`, `gain` and `ci95`.
     """
     difference = compare(after, before)
     return {"ndcg_at_10": float(after.mean()), "gain": difference.value, "ci95": difference.reach}
 
 
 def choose_trial(trials: Sequence[Trial], fold: int | None = None) -> Trial:
-    """Return the cheapest trial that has a higher nDCG@10 than the first, and than which no other such trial has a
-    higher one. If none is better than the first, return the first. A difference counts if its 95 % interval, paired by
-    query, excludes 0.
+    """Return the cheapest trial that beats the first and that no other such trial beats, or the first if none beats it.
+
+    One trial beats another if the mean difference of nDCG@10 is positive and its 95 % interval, paired by query,
+    excludes 0.
 
     Args:
         trials: trials in order of their cost, of which the first was tried; those that were not tried are passed over.
-        fold: fold whose queries choose; None for those of all folds.
+        fold: fold whose queries choose; None for the queries of all folds.
     """
     tried = [trial for trial in trials if trial.relevance is not None]
     relevance = [trial.measured_relevance for trial in tried]
@@ -194,12 +199,13 @@ def choose_trial(trials: Sequence[Trial], fold: int | None = None) -> Trial:
 
 
 def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Interval:
-    """Return the mean difference of nDCG@10, with its interval, that choosing a trial gains over a baseline. In each
-    fold, the trial is chosen by one part of the queries and measured on the other.
+    """Return the mean difference of nDCG@10, with its interval, that choosing a trial gains over a baseline.
+
+    In each fold, the trial is chosen by one part of the queries and measured on the other.
 
     Args:
         trials: trials as for `choose_trial`.
-        baseline: what the vectors give that would be stored without a change.
+        baseline: nDCG@10 with the vectors that would be stored without a change.
     """
     # No query both chooses and reports in one fold, so that chance in choosing does not raise the gain.
     chosen = [choose_trial(trials, fold).measured_relevance for fold in range(len(baseline.folds))]
@@ -231,14 +237,16 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, infinite without a limit. They are negative once the budget is overspent."""
+        """Seconds that are left: infinite without a limit, negative once the budget is overspent."""
         if self.seconds is None:
             return float("inf")
         return self.seconds - self.spent_before - (time.monotonic() - self.begun)
 
     def decide_queries(self, candidate: str, count: int, seconds_each: float, reserved: float) -> int:
-        """Return how many of `count` queries a candidate may train on. The first decision for a candidate is written to
-        disk and returned from then on, because a training that was stopped can only be resumed with the same queries.
+        """Return how many of `count` queries a candidate may train on.
+
+        The first decision for a candidate is written to disk and returned from then on, because a training that was
+        stopped can only be resumed with the same queries.
 
         Args:
             candidate: name of the candidate.
@@ -254,13 +262,13 @@ class Budget:
         return decided[candidate]
 
     def add_seconds(self, candidate: str, seconds: float) -> float:
-        """Add seconds to those that a candidate took in earlier runs, write the sum to disk, and return it."""
+        """Add seconds to those that a candidate took in earlier runs, write the sum to disk, and return the sum."""
         taken: dict[str, float] = self.stored["seconds"]
         taken[candidate] = taken.get(candidate, 0.0) + seconds
         self.save()
         return taken[candidate]
 
     def save(self) -> None:
-        """Write to disk how many seconds are spent."""
+        """Write to disk how many seconds of the budget are spent, with the decisions and seconds of each candidate."""
         spent = self.spent_before + time.monotonic() - self.begun
         replace_synced(self.path, json.dumps(self.stored | {"spent": spent}).encode())
