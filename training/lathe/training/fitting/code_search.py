@@ -102,8 +102,9 @@ class CodeSearch:
     chosen_by: str = "default"
 
     def describe(self) -> dict[str, Any]:
-        """Return how the byte codes were chosen, as a dict for the certificate. Its keys are `chosen_by`, `tried` (the
-        trials) and `not_tried` (reasons by kind of codes).
+        """Return how the byte codes were chosen, as a dict for the certificate.
+
+        Its keys are `chosen_by`, `tried` (the trials) and `not_tried` (reasons by kind of codes).
         """
         trials = self.trials if len(self.trials) > 1 else []
         return {
@@ -114,15 +115,14 @@ class CodeSearch:
 
 
 def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Read the queries of a source, and return the vectors of at most `MAX_QUERIES` of them, `(m, d)` float32. Texts
-    are encoded, without blank ones.
+    """Read the queries of a source, and return the vectors of at most `MAX_QUERIES` of them, `(m, d)` float32.
 
-    Texts get the encoder's prompt of queries if it has one, else its default prompt.
+    Texts are encoded, without blank ones, with the encoder's prompt for queries if it has one, else its default prompt.
 
     Args:
         source: source of query texts, or of their vectors, written as for `open_source`.
         encoder: encoder of the fitted rows; needed for texts.
-        dimensions: d, those of the fitted rows.
+        dimensions: d, the dimensions of the fitted rows.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -152,13 +152,14 @@ def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> F
 def encode_heldout_halves(
     source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
 ) -> TextHalves | str:
-    """Cut held-out texts of a source in two, at most `MAX_TEXTS`, and return the vectors of their first and second
-    halves. If the source holds vectors, or fewer than `MIN_TEXTS` texts that are long enough, return that as a string
-    instead.
+    """Cut at most `MAX_TEXTS` held-out texts of a source in two, and return the vectors of both halves.
+
+    If the source holds vectors, or fewer than `MIN_TEXTS` texts that are long enough, the reason is returned as a
+    string instead.
 
     Args:
         source: the fitted source; it is read again.
-        encoder: its encoder; None for vectors without an encoder.
+        encoder: encoder of the source's texts; None for vectors without an encoder.
         hashes: hashes of the held-out rows.
         seed: seed of the choice among more texts.
     """
@@ -180,8 +181,9 @@ def encode_heldout_halves(
 
 
 def keep_default(chain: Chain, reason: str) -> CodeSearch:
-    """Return the result of a search for byte codes that tried nothing: the chain as it is, and the reason, which the
-    certificate reports.
+    """Return the result of a search for byte codes that tried nothing: the chain as it is, and the reason.
+
+    The certificate reports the reason.
     """
     return CodeSearch(chain, [], {"weightings": reason, ProductCoding.kind: reason})
 
@@ -195,8 +197,7 @@ def search_codes(
     on_progress: Progress,
     with_codebooks: bool = True,
 ) -> CodeSearch:
-    """Choose the byte codes that end a chain of transforms on held-out data, which no codes were fitted on. Returns the
-    chain with the chosen codes and all trials.
+    """Choose the byte codes that end a chain of transforms on held-out data, which no codes were fitted on.
 
     With halves of texts, each half searches for its other half among all halves and the held-out rows. The weightings λ
     and one bit for each rotated axis are tried first, then learned codebooks. Without halves, the queries or some of
@@ -206,12 +207,15 @@ def search_codes(
 
     Args:
         chain: fitted chain that ends in `codes`; not changed.
-        rows: the rows that it was fitted on, `(n, d)`.
+        rows: the rows that the chain was fitted on, `(n, d)`.
         halves: vectors of the first and second halves of held-out texts, or the reason why there are none.
         heldout: held-out rows, `(m, d)`.
-        queries: the queries that it was fitted with, if any.
+        queries: the queries that the chain was fitted with, if any.
         on_progress: called with progress in [0, 1] and a message.
         with_codebooks: whether codebooks may be learned from the rows.
+
+    Returns:
+        The chain with the chosen codes, and all trials.
     """
     codes = chain.quantizer
     assert isinstance(codes, TransformCoding)
@@ -261,10 +265,12 @@ def choose_parameters(
     queries: Vectors | None,
     on_progress: Progress,
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Fit the byte codes that end a chain of transforms with the parameters of each candidate, and choose one by
-    `judge`. Returns the chain with the chosen codes, a trial for every candidate, and the scores of the chosen codes.
+    """Fit the byte codes that end a chain with the parameters of each candidate, and choose one by `judge`.
 
     The first candidate stays unless another is ahead of it by more than the 95 % interval of the difference.
+
+    Returns:
+        The chain with the chosen codes, a trial for every candidate, and the scores of the chosen codes.
     """
     before = chain.without_quantizer()
     moments = moments_of(_view_through(rows, before))
@@ -282,16 +288,11 @@ def choose_parameters(
 
 
 def _view_through(rows: Vectors, chain: Chain) -> Vectors:
-    """Return a lazy view of rows as a chain of transforms maps them, or the rows themselves if the chain changes
-    nothing.
-    """
     return view_through(rows, chain) if len(chain) or chain.normalize else rows
 
 
 def _with_parameters(chain: Chain, changed: Mapping[str, Any], moments: Moments, queries: Moments | None) -> Chain:
-    """Return a copy of the chain whose byte codes are fitted again with changed parameters, from the moments of the
-    rows and of the queries.
-    """
+    """Return a copy of the chain whose byte codes are fitted again with changed parameters."""
     assert chain.quantizer is not None
     parameters = {name: value for name, value in chain.quantizer.spec().items() if name != "kind"}
     step = TransformCoding(**(parameters | dict(changed))).fit(moments, queries=queries)
@@ -299,8 +300,9 @@ def _with_parameters(chain: Chain, changed: Mapping[str, Any], moments: Moments,
 
 
 def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Chain:
-    """Return a copy of the chain whose byte codes are replaced by product codes of the same bytes and weighting, with
-    codebooks learned from the rows.
+    """Return a copy of the chain with product codes of the same bytes and weighting in place of the byte codes.
+
+    The codebooks are learned from the rows.
 
     Raises:
         TransformError: if they cannot be fitted, as if every coordinate has a byte of its own.
@@ -315,7 +317,8 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 
 def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[str, Judge]:
     """Return a judge by the share of nearest neighbours among held-out rows that are found after coding, and its name.
-    The queries search, or without enough of them a third of the held-out rows, which are then not searched.
+
+    The queries search. Without enough of them, a third of the held-out rows search the others.
     """
     if queries is not None and queries.shape[0] >= MIN_TEXTS:
         name, searching, searched = "queries", np.asarray(queries[:MAX_TEXTS]), heldout
@@ -334,8 +337,9 @@ def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[
 
 
 def _compare(chain: Chain, fit_rows: int, scores: NDArray[np.float64], baseline: NDArray[np.float64]) -> CodeTrial:
-    """Return the trial of a chain's byte codes: the mean of its scores × 100, and the mean difference to the baseline's
-    with its 95 % interval.
+    """Return the trial of a chain's byte codes.
+
+    It has the mean of the scores × 100, and the mean difference to the baseline with its 95 % interval.
     """
     codes, difference = chain.quantizer, compare(100 * scores, 100 * baseline)
     assert isinstance(codes, TransformCoding)

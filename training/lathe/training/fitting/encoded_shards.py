@@ -53,16 +53,18 @@ class Position:
 
 
 def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | None) -> Path:
-    """Return the folder for a shard's vectors, whose name is a digest of file, field, rows, dimensions and encoder. The
-    folder is not created.
+    """Return the folder for a shard's vectors, whose name is a digest of file, field, rows, dimensions and encoder.
+
+    The folder is not created.
     """
     of = encoder.vectors_key if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
 
 
 def read_position(folder: Path) -> Position:
-    """Read from a shard's folder how far its encoding has come. If nothing is stored there, or a file is shorter than
-    stored, return `Position()`, which is the beginning.
+    """Read from a shard's folder how far the encoding of the shard has come.
+
+    If nothing is stored there, or a file is shorter than stored, return `Position()`, which is the beginning.
     """
     try:
         position = Position(**read_json_file(folder / POSITION))
@@ -74,8 +76,9 @@ def read_position(folder: Path) -> Position:
 
 
 def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: Path) -> Position:
-    """Encode one shard of a source into files in its folder, and return the position reached. An encoding that was
-    interrupted resumes after its last complete batch, and a finished shard is not read again.
+    """Encode one shard of a source into files in its folder, and return the position reached.
+
+    An encoding that was interrupted resumes after its last complete batch, and a finished shard is not read again.
 
     Args:
         shard: a shard of the source's plan.
@@ -98,11 +101,10 @@ def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: 
 def write_shard(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard's batches into files in its folder, and return the position reached. The folder is locked against
-    other processes meanwhile.
+    """Encode a shard's batches into files in its folder, and return the position reached.
 
-    The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped; each further
-    batch is written before the next is read.
+    The folder is locked against other processes meanwhile. The shard's batches are consumed from the iterator. Batches
+    that an earlier run wrote are skipped; each further batch is written before the next is read.
 
     Args:
         shard: a shard of the source's plan.
@@ -128,11 +130,10 @@ def write_shard(
 def _write_locked(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard's batches, append the vectors and row hashes to the shard's files, and return the position
-    reached. The position is saved after each batch.
+    """Encode a shard's batches, append vectors and row hashes to the shard's files, and return the position reached.
 
-    Files are first truncated to the stored position, and batches up to it skipped. The caller must hold the folder's
-    lock.
+    Files are first truncated to the stored position, and batches up to it skipped. The position is saved after each
+    batch. The caller must hold the folder's lock.
 
     Raises:
         SourceError: if the batches end before the shard does.
@@ -174,8 +175,9 @@ def _write_locked(
 
 
 def _truncate_to_position(folder: Path) -> Position:
-    """Truncate a shard's files to the batches that its stored position covers, and return that position. Without a
-    usable position, the files are emptied.
+    """Truncate a shard's files to the batches that its stored position covers, and return that position.
+
+    Without a usable position, the files are emptied.
     """
     position = read_position(folder)
     for name, size in position.sizes.items():
@@ -186,7 +188,6 @@ def _truncate_to_position(folder: Path) -> Position:
 
 
 def _save_position(folder: Path, position: Position) -> None:
-    """Write the position to position.json in a shard's folder, atomically."""
     staging = folder / f".{POSITION}"
     with create_file(staging) as file:  # not synced: after a power cut the shard is read again
         file.write(json.dumps(asdict(position)).encode())
@@ -196,8 +197,9 @@ def _save_position(folder: Path, position: Position) -> None:
 def _encode_batch(
     batch: RowBatch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """Encode a batch without its blank texts, and return the vectors `(n, d)` float32 and a hash of each row `(n,)`. A
-    batch of vectors is returned as it is. Texts without an encoder give vectors `(0, 0)`.
+    """Encode a batch without its blank texts, and return the vectors `(n, d)` float32 and a hash of each row `(n,)`.
+
+    A batch of vectors is returned as it is. Texts without an encoder give vectors `(0, 0)`.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's.

@@ -65,18 +65,18 @@ Report = Callable[[Shard, int], None]
 
 
 class FitEngine(Protocol):
-    """Interface of an engine, which encodes shards and provides the encoded rows that a chain of transforms is fitted
-    on.
-    """
+    """Interface of an engine, which encodes shards and provides the encoded rows to fit a chain of transforms on."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run into their folders, and return the damaged files that were found, with
-        the reasons, by name.
+        """Encode the unfinished shards of a run into their folders.
 
         Args:
             run: the shards, their folders and the encoder.
             positions: position of each shard at the start.
             report: called with a shard and its rows done.
+
+        Returns:
+            The reasons why files are damaged, by file name.
 
         Raises:
             SourceError: for a damaged file, unless the source skips such files.
@@ -85,20 +85,19 @@ class FitEngine(Protocol):
         """
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the rows of encoded vectors at the ascending indices `chosen`, read when they are used, to fit a chain
-        on.
+        """Return the encoded rows at the ascending indices `chosen`, to fit a chain on.
+
+        The rows are read when they are used.
         """
 
 
 class _LocalEngine:
-    """Engine that encodes in this process, one file after the other. Each file is read once, from its first unfinished
-    shard on.
+    """Engine that encodes in this process, one file after the other.
+
+    Each file is read once, from its first unfinished shard on.
     """
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run in this process. Return the damaged files that were found, with the
-        reasons, if the source skips such files, else raise the first such error.
-        """
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
             # From the first unfinished shard on, the file is read in one pass; finished shards among these are skipped.
@@ -115,7 +114,6 @@ class _LocalEngine:
         return damaged
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the rows at the indices `chosen` as a view that reads them from disk when it is indexed."""
         return SelectedRows(vectors, chosen)
 
 
@@ -155,8 +153,7 @@ def encode_source(
     engine: FitEngine = LOCAL,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> EncodedSource:
-    """Encode a source's texts, or copy its vectors, into files in `folder`. Return the vectors, memory-mapped from the
-    files, with the hashes of the rows and the names of files that were left out.
+    """Encode a source's texts, or copy its vectors, into files in `folder`.
 
     Memory holds one batch. Each shard has its own folder; a later call resumes it after its last complete batch, and
     reuses finished shards of unchanged files even if other files are added, changed or removed. If a file proves
@@ -169,6 +166,9 @@ def encode_source(
         on_progress: called with progress in [0, 1] and a message with rows done, rate and time left.
         engine: encodes the shards.
         free_bytes: returns the free bytes on the disk of a folder.
+
+    Returns:
+        The vectors, memory-mapped from the files, with the hashes of the rows and the names of the left-out files.
 
     Raises:
         SourceError: if the source is empty, cannot be read, or a file has fewer rows than planned.
@@ -189,8 +189,9 @@ def encode_source(
 def _encode_run(
     run: EncodingRun, engine: FitEngine, on_progress: Progress, free_bytes: Callable[[Path], int]
 ) -> dict[str, str]:
-    """Encode the shards of a run that are not finished, and report the progress. Return the damaged files that were
-    found, with the reasons, by name. They are found only if the source skips such files.
+    """Encode the shards of a run that are not finished, and report the progress.
+
+    Returns the reasons why files are damaged, by file name. Damaged files are listed only if the source skips them.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's, or the disk has too little space for all vectors.
@@ -219,8 +220,9 @@ def _encode_run(
 
 
 def _open_encoded_source(run: EncodingRun) -> EncodedSource:
-    """Return the vectors and row hashes of a source whose shards are all encoded, memory-mapped or read from the
-    shards' files.
+    """Return the vectors and row hashes of a source whose shards are all encoded.
+
+    Vectors are memory-mapped; hashes of several shards are read into memory.
 
     Raises:
         SourceError: if all rows are blank texts.
@@ -241,8 +243,9 @@ def _open_encoded_source(run: EncodingRun) -> EncodedSource:
 
 
 def _check_space(free_bytes: int, rows: int, dimensions: int) -> None:
-    """Check that float32 vectors and hashes of `rows` rows fit into `free_bytes`, before hours of encoding. Raises
-    `FitError` if not.
+    """Check that float32 vectors and hashes of `rows` rows fit into `free_bytes`, before hours of encoding.
+
+    Raises `FitError` if not.
     """
     needed_bytes = rows * (dimensions * 4 + 8)
     if needed_bytes > free_bytes:

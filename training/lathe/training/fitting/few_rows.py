@@ -33,12 +33,14 @@ def sample_unit_rows(gaussian: Gaussian) -> FloatArray:
 
 
 def join_general_rows(rows: FloatArray, general: FloatArray) -> tuple[FloatArray, float]:
-    """Join general vectors `(m, d)` of the same encoder to the rows of a fit `(n, d)`. Return the rows to fit on, and
-    the share in [0, 1) of general vectors among them.
+    """Join general vectors `(m, d)` of the same encoder to the rows of a fit `(n, d)`.
 
-    Rows are repeated until the share is the weight by which their covariance is best shrunk towards the general one, by
-    Ledoit and Wolf (2004): the expected squared error of the rows' covariance, relative to its squared distance from
-    the other.
+    Rows are repeated until the share of general vectors is the weight by which the rows' covariance is best shrunk
+    towards the general covariance, by Ledoit and Wolf (2004): the expected squared error of the rows' covariance,
+    relative to its squared distance from the general one.
+
+    Returns:
+        The rows to fit on, and the share in [0, 1) of general vectors among them.
     """
     weight = compute_shrinkage_weight(moments_of(rows), moments_of(general).covariance(ddof=0))
     if weight < MIN_WEIGHT:

@@ -51,11 +51,10 @@ from lathe.transforms.vectors import FloatArray, Vectors
 
 @contextmanager
 def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | None]:
-    """Encode or read the target vectors of a fit's source, and yield them, one for each row, `(n, k)`. Without targets,
-    yield None.
+    """Encode or read the target vectors of a fit's source, and yield them, one for each row, `(n, k)`.
 
-    The vectors exist only within the block, see `claim_workspace_folder`. A target encoder without a source of targets
-    encodes the texts of the fit's source.
+    Without targets, None is yielded. The vectors exist only within the block, see `claim_workspace_folder`. A target
+    encoder without a source of targets encodes the texts of the fit's source.
 
     Raises:
         SourceError: if the targets cannot be read.
@@ -85,8 +84,10 @@ def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | 
 
 
 def _certify_chain(state: FitState, on_progress: Progress) -> None:
-    """Measure the fitted chain of transforms on held-out rows. Sets `state.certificate`, `state.distribution` (of the
-    rows fitted on), and the chain's metadata: encoders, provenance and certificate.
+    """Measure the fitted chain of transforms on held-out rows.
+
+    Sets `state.certificate`, `state.distribution` (of the rows fitted on), and the chain's metadata: encoders,
+    provenance and certificate.
     """
     on_progress(0.0, "measuring on held-out vectors")
     encoder, pairs = state.encoder, state.pairs
@@ -164,8 +165,9 @@ def build_provenance(
     gates: Mapping[str, float] | None = None,
     left_out: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the provenance of a chain of transforms, as a JSON-serializable dict: source, seed, gates, command and
-    library versions. It holds no texts and no paths of this machine.
+    """Return the provenance of a chain of transforms as a JSON-serializable dict.
+
+    It names source, seed, gates, command and library versions, but holds no texts and no paths of this machine.
 
     Args:
         source: name of the source.
@@ -195,8 +197,10 @@ def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
 
 
 def _list_source_warnings(state: FitState) -> list[str]:
-    """Return warnings about the source for the certificate: no out-of-domain texts, files that were left out or empty,
-    blank texts, repeated rows, and few rows that general vectors joined.
+    """Return warnings about the source for the certificate.
+
+    They are about missing out-of-domain texts, files that were left out or empty, blank texts, repeated rows, and few
+    rows that general vectors joined.
     """
     encoded, warnings = state.encoded, []
     if not state.out_of_domain:
@@ -225,9 +229,9 @@ def fit_new_chain(
     engine: FitEngine = LOCAL,
     general: Gaussian | None = None,
 ) -> Iterator[FittedChain]:
-    """Fit a chain of transforms on a source, and certify it on held-out rows and out-of-domain texts. This is a context
-    manager, which does the work when it is entered and yields the fitted chain with its certificate.
+    """Fit a chain of transforms on a source, and certify it on held-out rows and out-of-domain texts.
 
+    This is a context manager, which does the work when it is entered and yields the fitted chain with its certificate.
     The encoded vectors exist only within the block. Their workspace folder is deleted if the block succeeds; after an
     error or a kill it stays, and the next fit of the same source resumes it.
 
@@ -275,8 +279,9 @@ def fit_new_chain(
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
-    """Return a copy of the encoder that puts a prompt before the source's texts: the one of this name, or by default
-    the prompt of documents. Without an encoder, return None.
+    """Return a copy of the encoder that puts a prompt before the source's texts; None without an encoder.
+
+    The prompt is the one of this name, or by default the prompt of documents.
 
     Raises:
         TransformError: if the chain does not take vectors of the encoder's dimensions.
@@ -296,13 +301,13 @@ def _encode_rows(state: FitState, on_progress: Progress) -> None:
 
 
 def _encode_target_rows(state: FitState, on_progress: Progress) -> None:
-    """Encode or read the target vector of each row. Sets `state.targets`, to None if the request has no targets."""
     state.targets = state.files.enter_context(_open_targets(state, on_progress))
 
 
 def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
-    """Encode the queries and documents of the request's pairs, to fit on and to certify with. Sets `state.pairs`, to
-    None if the request has no pairs.
+    """Encode the queries and documents of the request's pairs, to fit on and to certify with.
+
+    Sets `state.pairs`, to None if the request has no pairs.
     """
     request = state.request
     state.pairs = encode_pairs(
@@ -317,16 +322,18 @@ def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
 
 
 def _split_rows(state: FitState, _on_progress: Progress) -> None:
-    """Split the rows at random into those to fit on and those held out. Sets `state.fit_rows` and `state.heldout_rows`
-    (indices), and `state.rows` (vectors to fit on).
+    """Split the rows at random into those to fit on and those held out.
+
+    Sets `state.fit_rows` and `state.heldout_rows` (indices), and `state.rows` (vectors to fit on).
     """
     state.fit_rows, state.heldout_rows = split_heldout(state.encoded.hashes, state.request.seed)
     state.rows = state.engine.select_rows(state.encoded.vectors, state.fit_rows)
 
 
 def _fit_steps(state: FitState, on_progress: Progress) -> None:
-    """Fit the chain's transforms on the rows to fit on, in place. If the request has a budget of bytes, also search for
-    the best byte codes, which may replace `state.chain`.
+    """Fit the chain's transforms in place.
+
+    If the request has a budget of bytes, also search for the best byte codes, which may replace `state.chain`.
     """
     request, chain = state.request, state.chain
     queries = None
@@ -349,8 +356,9 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
 
 
 def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
-    """Return the rows to fit on. General vectors of the same encoder join them if they are few and a step needs their
-    covariance. Sets `state.leaning` in that case.
+    """Return the rows to fit on, which general vectors join if the rows are few and a step needs their covariance.
+
+    Sets `state.leaning` in that case.
     """
     needs_covariance = any(step.kind in LEANING_KINDS for step in state.chain.transforms)
     if len(state.fit_rows) > MAX_FEW_ROWS or not needs_covariance or state.encoder is None:
@@ -373,8 +381,9 @@ def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
 
 
 def _search_codes(state: FitState, rows: Vectors, queries: FloatArray | None, on_progress: Progress) -> None:
-    """Choose the chain's byte codes on held-out texts or rows. Sets `state.search`, and `state.chain` to the chain with
-    the chosen codes.
+    """Choose the chain's byte codes on held-out texts or rows.
+
+    Sets `state.search`, and `state.chain` to the chain with the chosen codes.
     """
     halves = encode_heldout_halves(
         state.source, state.encoder, state.encoded.hashes[state.heldout_rows], state.request.seed

@@ -22,8 +22,9 @@ OUT_OF_DOMAIN_ROWS = 1000
 
 
 def list_built_in_corpora(source: str | None) -> dict[str, str]:
-    """Return the out-of-domain corpora that need no data, as a dict from a name to a source: Python's docstrings, or
-    Python's language reference if the fit's source is the docstrings.
+    """Return the out-of-domain corpora that need no data, as a dict from a name to a source.
+
+    They are Python's docstrings, or Python's language reference if the fit's source is the docstrings.
 
     Args:
         source: path of the source that is fitted on; None for data without a path.
@@ -48,8 +49,9 @@ class OutOfDomainTexts:
         self._texts: dict[str, list[str]] = {}
 
     def read(self, name: str) -> list[str]:
-        """Return a sample of the distinct texts of a corpus, read when it is first asked for. Samples of built-in
-        corpora are also cached on disk.
+        """Return a sample of the distinct texts of a corpus.
+
+        The corpus is read when it is first asked for. Samples of built-in corpora are also cached on disk.
         """
         if name not in self._texts:
             source = open_source(self.sources[name])
@@ -58,8 +60,9 @@ class OutOfDomainTexts:
         return self._texts[name]
 
     def encode(self, encoder: TextEncoder | None, on_progress: Progress) -> dict[str, FloatArray]:
-        """Encode the sampled texts of all corpora, and return their vectors `(n, d)` by corpus name. Without an
-        encoder, return an empty dict.
+        """Encode the sampled texts of all corpora, and return the vectors `(n, d)` by corpus name.
+
+        Without an encoder, the dict is empty.
 
         Args:
             encoder: encoder of the texts.
@@ -95,16 +98,18 @@ def sample_texts(source: Source) -> list[str]:
 
 
 def cached_texts_path(source: Source, folder: Path) -> Path:
-    """Return the path of the file in `folder` that caches the sampled texts of a built-in source as a JSON list. The
-    name depends on the version of Python, whose texts differ.
+    """Return the path of the file in `folder` that caches the sampled texts of a built-in source as a JSON list.
+
+    The name depends on the version of Python, whose texts differ.
     """
     key = f"{source.written} {sys.version} {OUT_OF_DOMAIN_ROWS}"
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _load_or_sample(source: Source, folder: Path) -> list[str]:
-    """Return the sampled texts of a built-in source from the cache in `folder`. If they are missing or damaged there,
-    sample the source and write the cache.
+    """Return the sampled texts of a built-in source from the cache in `folder`.
+
+    If they are missing or damaged there, sample the source and write the cache.
     """
     path = cached_texts_path(source, folder)
     try:

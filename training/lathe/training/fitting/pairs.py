@@ -63,8 +63,7 @@ class PairTexts:
         return [(query, text) for query, texts in self.documents.items() for text in texts]
 
     def list_relevant(self, find_row: Callable[[str], int]) -> NDArray[np.int64]:
-        """Return the relevant documents as an array `(p, 2)` with a line for each pair: the row of the query and the
-        row of the document.
+        """Return the row of the query and the row of the document for each pair, `(p, 2)`.
 
         Args:
             find_row: returns the row of a document. Documents with the same row count once.
@@ -89,7 +88,11 @@ class PairTexts:
         return PairTexts({query: self.documents[query] for query in queries}, 0)
 
     def check_disjoint(self, test: "PairTexts") -> None:
-        """Check that none of the test queries is among these queries. Raises `FitError` if some are."""
+        """Check that none of the test queries is among these queries.
+
+        Raises:
+            FitError: if some are.
+        """
         queries = {_normalize_query(query) for query in self.documents}
         if shared := [query for query in test.documents if _normalize_query(query) in queries]:
             raise FitError(
@@ -116,8 +119,7 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs of a query and a document from a file, one in each row, or from a request, and return the relevant
-    documents of each query.
+    """Read pairs of a query and a document from a file or a request, and return the relevant documents of each query.
 
     Pairs with a blank text are left out, and those whose document is the query's own text or is judged not relevant,
     see `parse_relevance`.
@@ -169,8 +171,7 @@ def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
 
 
 def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str, str]:
-    """Return the names of the fields of query and document in a file: the first of the candidates that the file's first
-    row has.
+    """Return the names of the query field and the document field: the first candidates that the file's first row has.
 
     Raises:
         FitError: if the rows are a log of clicks. A document is clicked because it was shown near the top, by the
@@ -222,16 +223,17 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
 
 
 def _normalize_query(text: str) -> str:
-    """Return a text in lower case with single spaces. Queries that differ in nothing else are the same."""
     return " ".join(text.lower().split())
 
 
 def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.int64]:
-    """Find documents that are the same text as a query, apart from case and spaces. Return the row of the query and the
-    row of the document for each match, `(e, 2)`.
+    """Find documents that are the same text as a query, apart from case and spaces.
 
-    Duplicates, questions among questions and threads of posts have them. They are left out of results, because every
-    encoder finds them first.
+    Duplicates, questions among questions and threads of posts have such documents. They are left out of results,
+    because every encoder finds them first.
+
+    Returns:
+        The row of the query and the row of the document for each match, `(e, 2)`.
     """
     rows: dict[str, list[int]] = {}
     for row, document in enumerate(documents):
@@ -241,16 +243,19 @@ def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[
 
 
 def list_own_text_notes(excluded: Iterable[NDArray[np.int64]]) -> list[str]:
-    """Return a list with one sentence on how many queries are documents themselves, or an empty list if none is.
-    `excluded` has the result of `find_own_texts` for each part of the queries.
+    """Return a list with one sentence on how many queries are documents themselves; it is empty if none is.
+
+    Args:
+        excluded: the result of `find_own_texts` for each part of the queries.
     """
     count = sum(len(np.unique(matches[:, 0])) for matches in excluded)
     return [f"{count:,} queries are documents too; their own text is left out of their results."] if count else []
 
 
 def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
-    """Split pairs at random by query. Return the pairs to fit on, and those to certify with, which have a share of
-    `TEST_SHARE` of the queries.
+    """Split pairs at random by query into the pairs to fit on and the pairs to certify with.
+
+    The pairs to certify with have a share of `TEST_SHARE` of the queries.
 
     Raises:
         FitError: if fewer than `MIN_TEST_QUERIES` queries would be left to certify with.
@@ -269,8 +274,10 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
 
 
 def divide_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tuple[PairTexts | None, PairTexts]:
-    """Return the pairs to fit on, and those to certify with. If only pairs to fit on are given, those to certify with
-    are split off. If only test pairs are given, the first part is None.
+    """Return the pairs to fit on, and the pairs to certify with.
+
+    If only pairs to fit on are given, the pairs to certify with are split off. If only test pairs are given, the first
+    part is None.
 
     Args:
         fit: pairs to fit on, or None.
@@ -299,11 +306,11 @@ def encode_pairs(
     seed: int,
     on_progress: Progress,
 ) -> EncodedPairs | None:
-    """Read pairs of a query and a document, divide them into those to fit on and those to certify with, and return the
-    vectors of both. Return None if the request names no pairs.
+    """Read pairs of a query and a document, and return the vectors of the pairs to fit on and of those to certify with.
 
-    Queries get the encoder's prompt `query` if it has one. A document that is a row of the source is not encoded again,
-    and other rows of the source are searched too, so that relevant documents have rivals.
+    Returns None if the request names no pairs. Queries get the encoder's prompt `query` if it has one. A document that
+    is a row of the source is not encoded again, and other rows of the source are searched too, so that relevant
+    documents have rivals.
 
     Args:
         pairs: pairs to fit on; without test pairs a part of them certifies the chain.
@@ -351,8 +358,7 @@ def encode_pairs(
 
 
 def _find_own_rows(queries: Iterable[str], document_rows: Mapping[int, int]) -> NDArray[np.int64]:
-    """Find documents that are exactly the same text as a query. Return the row of the query and the row of the document
-    for each match, `(e, 2)`.
+    """Return the row of the query and the row of the document, `(e, 2)`, where both are exactly the same text.
 
     Args:
         queries: texts of the queries in order.
@@ -367,11 +373,13 @@ def _find_own_rows(queries: Iterable[str], document_rows: Mapping[int, int]) -> 
 def _gather_documents(
     texts: list[str], encoder: TextEncoder, encoded: EncodedSource
 ) -> tuple[dict[int, int], FloatArray]:
-    """Gather the vectors of the documents that queries search: the relevant texts, and other rows of the source up to
-    `MAX_DOCUMENTS`. Return the row of each document by the hash of its text, and the vectors `(m, d)`.
+    """Gather the vectors of the documents that queries search.
 
-    Vectors of relevant texts are taken from the source's rows where it has them, and encoded otherwise. Other rows are
-    evenly spaced.
+    These are the relevant texts, and other rows of the source, evenly spaced, up to `MAX_DOCUMENTS`. Vectors of
+    relevant texts are taken from the source's rows where it has them, and encoded otherwise.
+
+    Returns:
+        The row of each document by the hash of its text, and the vectors `(m, d)`.
     """
     texts_by_hash = {hash_row(text.encode()): text for text in texts}
     hashes = np.array(list(texts_by_hash), np.uint64)
@@ -398,18 +406,20 @@ def _gather_documents(
 
 
 def encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
-    """Cut texts of each out-of-domain corpus in two, and return the vectors of first halves as queries and of second
-    halves as their relevant documents, by corpus.
+    """Cut texts of each out-of-domain corpus in two, and return the vectors of the halves by corpus.
 
-    Corpora with too few texts that are long enough are left out, see `encode_halves`.
+    First halves are queries, and second halves their relevant documents. Corpora with too few texts that are long
+    enough are left out, see `encode_halves`.
     """
     halves = {name: encode_halves(corpora.read(name), encoder) for name in corpora.sources}
     return {name: pairs for name, pairs in halves.items() if pairs is not None}
 
 
 def encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Cut at most `MAX_HALVES` texts in two, and return the vectors of first halves as queries and of second halves as
-    their relevant documents. Return None if fewer than `MIN_TEST_QUERIES` texts are long enough.
+    """Cut at most `MAX_HALVES` texts in two, and return the vectors of the halves.
+
+    First halves are queries, and second halves their relevant documents. Returns None if fewer than `MIN_TEST_QUERIES`
+    texts are long enough.
     """
     long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
     if len(long_enough) < MIN_TEST_QUERIES:

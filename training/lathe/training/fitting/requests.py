@@ -52,8 +52,9 @@ IRRELEVANT_LABELS = ("irrelevant", "not relevant", "non-relevant", "negative", "
 
 
 def parse_relevance(value: Any, field: str) -> float:
-    """Parse how relevant a document was judged, and return it as a grade of 0 or more. 0 means that the document is not
-    relevant.
+    """Parse how relevant a document was judged, and return a grade of 0 or more.
+
+    0 means that the document is not relevant.
 
     Args:
         value: a whole number (negative ones mean 0, as in TREC's judgements), true or false, one of `RELEVANT_LABELS`
@@ -78,11 +79,12 @@ def parse_relevance(value: Any, field: str) -> float:
 
 
 def find_relevance_field(names: Collection[str]) -> str | None:
-    """Return the name of the field that says how relevant a pair's document is, one of `RELEVANCE_FIELDS`, or None if
-    the pair has none.
+    """Return the name of the field that says how relevant a pair's document is, or None if the pair has none.
+
+    The name is one of `RELEVANCE_FIELDS`.
 
     Raises:
-        ValueError: if there are two, as where a model's score stands beside a person's label.
+        ValueError: if there are two, as where a pair has both a model's score and a person's label.
     """
     fields = [field for field in RELEVANCE_FIELDS if field in names]
     if len(fields) > 1:
@@ -110,8 +112,9 @@ class RowSource(JsonObject):
     @model_validator(mode="before")
     @classmethod
     def read_path(cls, content: Any) -> Any:
-        """Return the content as an object: a string becomes `{"path": string}`. Raises `PydanticCustomError` for other
-        types.
+        """Return the content as an object: a string becomes `{"path": string}`.
+
+        Raises `PydanticCustomError` for other types.
         """
         if isinstance(content, str):
             return {"path": content}
@@ -121,9 +124,6 @@ class RowSource(JsonObject):
 
     @model_validator(mode="after")
     def _check_exactly_one(self) -> "RowSource":
-        """Check that exactly one of `texts`, `vectors` and `path` is set, and return the source. Raises `ValueError`
-        otherwise.
-        """
         names = [name for name in ("texts", "vectors", "path") if getattr(self, name) is not None]
         if len(names) != 1:
             raise ValueError(f"give exactly one of texts, vectors and path, got {', '.join(names) or 'none'}")
@@ -160,8 +160,9 @@ class QueryPair(JsonObject):
     @model_validator(mode="before")
     @classmethod
     def read_relevance(cls, content: Any) -> Any:
-        """Return the content with the grade under the name `relevance`, whatever field it was sent in. This runs before
-        unknown fields are refused.
+        """Return the content with the grade under the name `relevance`, whatever field it was sent in.
+
+        This runs before unknown fields are refused.
         """
         if isinstance(content, dict) and (field := find_relevance_field(content)) is not None:
             rest = {name: value for name, value in content.items() if name != field}
@@ -170,8 +171,9 @@ class QueryPair(JsonObject):
 
     @classmethod
     def advise(cls, unknown: str) -> str:
-        """Return the hint for an unknown field: why clicks are refused if the field belongs to a log of clicks, else
-        the general hint.
+        """Return the hint for an unknown field.
+
+        It says why clicks are refused if the field belongs to a log of clicks, else it is the general hint.
         """
         return CLICKS_REFUSED if unknown in CLICK_FIELDS else super().advise(unknown)
 
@@ -293,16 +295,14 @@ class NewFit(SourcedRequest):
 
     @model_validator(mode="after")
     def _check_steps_or_bytes(self) -> "NewFit":
-        """Check that the request has steps or a budget of bytes, and return it. Raises `ValueError` if both are
-        missing.
-        """
         if self.steps is None and self.bytes is None:
             raise ValueError("give steps, bytes or both")
         return self
 
     def build_chain(self) -> "Chain":
-        """Build the request's chain of transforms, not fitted yet. With a budget of bytes, byte codes of that size come
-        last.
+        """Build the request's chain of transforms, not fitted yet.
+
+        With a budget of bytes, byte codes of that size come last.
 
         Raises:
             StepError: if a step has no such kind or parameter, or the steps do not fit together.
@@ -316,8 +316,7 @@ class NewFit(SourcedRequest):
         return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
 
     def check(self) -> "Chain":
-        """Check the request for errors that can be found before any row is read, and return its chain of transforms,
-        not fitted yet.
+        """Check the request for errors that can be found before any row is read, and return its unfitted chain.
 
         Raises:
             StepError: as `build_chain`.
@@ -333,8 +332,9 @@ class NewFit(SourcedRequest):
         return chain
 
     def _check_targets(self, kinds: Sequence[str]) -> None:
-        """Check that the request has targets exactly if its steps need them, and raise `FitError` if not. `kinds` lists
-        the kinds of the steps that are fitted on targets.
+        """Check that the request has targets exactly if its steps need them, and raise `FitError` if not.
+
+        `kinds` lists the kinds of the steps that are fitted on targets.
         """
         if self.targets is not None and self.target_encoder is not None:
             raise FitError("name a source of target vectors or a target encoder, not both")
@@ -345,8 +345,9 @@ class NewFit(SourcedRequest):
             raise FitError("no step is fitted on targets; procrustes, low_rank_affine and contrastive_alignment are")
 
     def _check_pairs(self, kinds: Sequence[str]) -> None:
-        """Check that the request has pairs to fit on exactly if its steps need them, and that its test pairs are
-        others. Raises `FitError` if not. `kinds` lists the kinds of the steps that are fitted on pairs.
+        """Check that the request has pairs to fit on exactly if its steps need them, and that its test pairs differ.
+
+        Raises `FitError` if not. `kinds` lists the kinds of the steps that are fitted on pairs.
         """
         if kinds and self.pairs is None:
             raise FitError(f"{kinds[0]} is fitted on queries and their relevant documents: name a file of pairs")
@@ -373,8 +374,9 @@ UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"
 
 
 def check_gate_names(gates: Mapping[str, float]) -> None:
-    """Check that each gate, a limit on a metric of the certificate, names a metric that certificates have. Raises
-    `FitError` for any other key.
+    """Check that each gate, a limit on a metric of the certificate, names a metric that certificates have.
+
+    Raises `FitError` for any other key.
     """
     for key in gates:
         place, _, measure = key.rpartition(".")
@@ -400,8 +402,9 @@ def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
 
 
 def _look_up(parts: Sequence[str], content: Any) -> Any:
-    """Return the value in nested mappings at a dotted path, given as its parts, or None if there is none. Keys may
-    contain dots themselves.
+    """Return the value in nested mappings at a dotted path, given as its parts, or None if there is none.
+
+    Keys may contain dots themselves.
     """
     if not parts:
         return content
@@ -417,8 +420,9 @@ def _look_up(parts: Sequence[str], content: Any) -> Any:
 
 
 def satisfies_gate(gate: str, limit: float, value: float | None) -> bool:
-    """Return whether the value of a metric keeps the limit of its gate, which is a maximum or a minimum depending on
-    the metric. None and NaN never do.
+    """Return whether the value of a metric keeps the limit of its gate.
+
+    The limit is a maximum or a minimum, depending on the metric. None and NaN never keep it.
     """
     return value is not None and (value <= limit if is_upper_bound(gate) else value >= limit)
 

@@ -21,8 +21,7 @@ SPLIT_ROWS = 1_000_000
 
 
 def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows by their hashes at random, and return two ascending arrays of indices: the rows to fit on, and the
-    held-out rows.
+    """Split rows at random by their hashes into rows to fit on and held-out rows, as two ascending index arrays.
 
     The seed and a row's content decide where it goes, so equal rows are never in both. Of equal held-out rows only the
     first is returned. `HELDOUT_SHARE` of the distinct rows are held out, but at least the smaller of `MIN_HELDOUT` and

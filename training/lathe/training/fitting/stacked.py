@@ -57,12 +57,12 @@ class StackedVectors:
         return self.shape[0]
 
     def _open_part(self, number: int) -> FloatArray:
-        """Return the memory-mapped rows of the file at this position among the parts."""
         return np.memmap(self.parts[number].path, np.float32, "r", shape=(self.parts[number].rows, self.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Read the rows of a slice, index array or mask from the files, and return them as an array `(m, d)`. A single
-        index gives one row `(d,)`.
+        """Read the rows of a slice, index array or mask from the files, and return them as an array `(m, d)`.
+
+        A single index gives one row `(d,)`.
 
         Raises:
             IndexError: if an index is out of range.
@@ -77,8 +77,9 @@ class StackedVectors:
         return selected if chosen.ndim else selected[0]
 
     def _read_range(self, start: int, stop: int) -> FloatArray:
-        """Return the rows from `start` to before `stop` as an array `(m, d)`. If they lie in a single file, the array
-        is memory-mapped and not copied.
+        """Return the rows from `start` to before `stop` as an array `(m, d)`.
+
+        If they lie in a single file, the array is memory-mapped and not copied.
         """
         blocks = []
         while start < stop:
