@@ -66,14 +66,18 @@ def advise(
     on_progress: Progress,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Decide in what form a database should store the vectors of a source, and return the decision with its
-    measurements. A sample of the rows is encoded and split: every form is fitted on one part and searched by the other.
+    """Decide in what form a database should store the vectors of a source.
+
+    A sample of the rows is encoded and split: every form is fitted on one part and searched by the other.
 
     Args:
         request: the source, the place, and whether evidence is measured besides.
         encoder: encoder of the texts; None for a source of vectors.
         on_progress: called with progress in [0, 1] and a message.
         on_decision: called with the decision, before evidence is measured.
+
+    Returns:
+        The decision with its measurements.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -150,8 +154,9 @@ def check_encoded_rows(name: str, sample: Sample, sampled_rows: int, failed: Map
 
 
 def list_remarks(sample: Sample) -> Iterator[str]:
-    """Yield a sentence for each peculiarity of the sampled rows: blank texts, zero vectors, repeated rows, texts too
-    short to be cut in two, and several scripts.
+    """Yield a sentence for each peculiarity of the sampled rows.
+
+    These are blank texts, zero vectors, repeated rows, texts too short to be cut in two, and several scripts.
     """
     row_sample = sample.row_sample
     if row_sample.blank:

@@ -97,10 +97,12 @@ class DebiasingComparison:
 
 
 def compare_debiasing(sample: Sample) -> DebiasingComparison:
-    """Fit every debiasing method of `METHODS` on the rows to fit on, measure it on the held-out rows, and return a
-    trial of each method, the recommended method and the reason.
+    """Fit every debiasing method of `METHODS` on the rows to fit on, and measure it on the held-out rows.
 
     A method that cannot be fitted gets a trial with a `problem`.
+
+    Returns:
+        A trial of each method, the recommended method and the reason.
     """
     cut = sample.halves
     ranks: dict[str, NDArray[np.float64]] = {}
@@ -130,8 +132,10 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
 
 
 def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
-    """Return "R2" if the mean of the unit vectors is large (‖μ‖ ≥ `LARGE_MEAN`) and split-half retrieval neither
-    favours a method nor shows a significant loss with R2. Otherwise return `by_halves`.
+    """Return "R2" if the mean of the unit vectors is large and split-half retrieval allows R2, else `by_halves`.
+
+    The mean is large if ‖μ‖ ≥ `LARGE_MEAN`. Split-half retrieval allows R2 if it neither favours a method nor shows a
+    significant loss with R2.
 
     Args:
         by_halves: method that split-half retrieval favours.
@@ -143,10 +147,11 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
 
 
 def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """Return the measurements of a fitted debiasing method on the held-out rows: mean reciprocal rank of split-half
-    retrieval with its gain, norm of the mean, and recall@10 of the neighbours among the raw vectors.
+    """Return the measurements of a fitted debiasing method on the held-out rows.
 
-    Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without the method's ranks.
+    They are the mean reciprocal rank of split-half retrieval with its gain, the norm of the mean, and recall@10 of the
+    neighbours among the raw vectors. Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without
+    the method's ranks.
 
     Args:
         method: key of `METHODS`.
@@ -169,20 +174,23 @@ def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, 
 
 
 def estimate_gain(ranks: NDArray[np.float64], baseline: NDArray[np.float64]) -> Interval:
-    """Return the mean difference of reciprocal ranks × 100 to a baseline, paired by text, with its interval of level
-    `CONFIDENCE`.
+    """Return the mean difference of reciprocal ranks × 100 to a baseline, paired by text.
+
+    Its interval has the level `CONFIDENCE`.
     """
     return compare(100 * ranks, 100 * baseline, CONFIDENCE)
 
 
 def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     """Choose a debiasing method by split-half retrieval, in which each half of a text searches for its other half.
-    Return the method, or `NOTHING` if no gain is significant, and the reason as a clause.
 
     Among methods with a significant gain, this is the first (simplest) one that no other is significantly better than.
 
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
+
+    Returns:
+        The method, or `NOTHING` if no gain is significant, and the reason as a clause.
     """
     gains = {
         method: estimate_gain(method_ranks, ranks[NOTHING])
@@ -210,8 +218,9 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
 
 
 def _explain_no_halves(sample: Sample) -> str:
-    """Return a clause that says why split-half retrieval was not measured: there are no texts, or too few are long
-    enough to be cut in two.
+    """Return a clause that says why split-half retrieval was not measured.
+
+    There are no texts, or too few are long enough to be cut in two.
     """
     if sample.row_sample.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"

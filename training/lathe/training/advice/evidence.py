@@ -68,10 +68,12 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Test whether the first coordinates of vectors preserve more neighbours than random ones. Return recall@10 of both
-    at a half, a quarter and an eighth of the dimensions, with the verdict.
+    """Test whether the first coordinates of vectors preserve more neighbours than random ones.
 
     Only the first `MAX_ROWS` rows are used, and at least 11 are needed.
+
+    Returns:
+        Recall@10 of both at a half, a quarter and an eighth of the dimensions, with the verdict.
     """
     rows, dimensions = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
@@ -88,10 +90,10 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
 
 
 def find_failing_cuts(cuts: list[DimensionCut]) -> list[DimensionCut]:
-    """Return the numbers of coordinates at which recall@10 of the first coordinates does not exceed all random choices,
-    or exceeds their mean by less than `MIN_LEAD`.
+    """Return the cuts at which the first coordinates preserve no more neighbours than random ones.
 
-    The margin `MIN_LEAD` is not required of the first cut, at half of the dimensions.
+    Recall@10 of the first coordinates does not exceed all random choices there, or exceeds their mean by less than
+    `MIN_LEAD`. The margin is not required of the first cut, at half of the dimensions.
     """
     # At half of the dimensions any coordinates find nearly all neighbours, so no margin is asked for there.
     near = [False, *(cut.first - cut.random < MIN_LEAD for cut in cuts[1:])]
@@ -123,9 +125,7 @@ class Shortage:
 
 
 def _check_row_count(rows: int) -> Shortage | None:
-    """Return a shortage with the number of missing rows if there are fewer than `MIN_ROWS` distinct rows, or None if
-    there are enough.
-    """
+    """Return a shortage with the number of missing rows if there are fewer than `MIN_ROWS` distinct rows, else None."""
     if rows >= MIN_ROWS:
         return None
     return Shortage(
@@ -135,8 +135,9 @@ def _check_row_count(rows: int) -> Shortage | None:
 
 
 def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> list[Shortage]:
-    """Return the questions that the sample is too small to answer, each with the number of missing rows: whether
-    debiasing helps, and what a reduction preserves.
+    """Return the questions that the sample is too small to answer, each with the number of missing rows.
+
+    The questions are whether debiasing helps, and what a reduction preserves.
     """
     shortages = list(_check_debiasing(sample, debiasing))
     if len(sample.heldout) < MIN_HELDOUT:
@@ -146,10 +147,10 @@ def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> list[Short
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield a shortage if the sample cannot tell whether debiasing helps. This is so if too few texts can be cut in
-    two, or if the gain of R2, a debiasing method, is neither significant nor known to ± `PRECISE_POINTS`.
+    """Yield a shortage if the sample cannot tell whether debiasing helps.
 
-    Nothing is yielded for vectors without texts, since more rows would not help.
+    This is so if too few texts can be cut in two, or if the gain of R2, a debiasing method, is neither significant nor
+    known to ± `PRECISE_POINTS`. Nothing is yielded for vectors without texts, since more rows would not help.
     """
     if sample.halves is None and not sample.row_sample.texts:
         return  # of vectors no number of rows would tell
@@ -173,11 +174,10 @@ def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator
 
 
 def _check_cutting(sample: Sample) -> Shortage:
-    """Return the shortage of held-out texts that are long enough to be cut in two, with an estimate of how many more
-    rows would be enough.
+    """Return the shortage of held-out texts that are long enough to be cut in two.
 
-    The estimate assumes that the same share of further texts can be cut. It is None if no text can be cut, or if even
-    `MAX_HELDOUT` held-out rows would not be enough.
+    It estimates how many more rows would be enough, if the same share of further texts can be cut. The estimate is None
+    if no text can be cut, or if even `MAX_HELDOUT` held-out rows would not be enough.
     """
     question = "whether debiasing helps cannot be told"
     if sample.cut == 0:
@@ -196,8 +196,9 @@ def _check_cutting(sample: Sample) -> Shortage:
 
 
 def count_rows_for_heldout(heldout: int) -> int:
-    """Return the number of distinct rows that a sample needs so that `heldout` of them are held out. This is the
-    inverse of `count_heldout`.
+    """Return the number of distinct rows that a sample needs so that `heldout` of them are held out.
+
+    This is the inverse of `count_heldout`.
     """
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 
@@ -234,8 +235,8 @@ class Evidence:
 
 def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Evidence:
     """Measure the mean direction of a sample, and compare debiasing methods, first coordinates and reducers on it.
-    Return all measurements. With too few rows, these are diagnostics of the held-out rows alone, and a shortage says
-    so.
+
+    With too few rows, only diagnostics of the held-out rows are measured, and a shortage says so.
 
     Args:
         sample: vectors to fit and to measure on.
@@ -264,9 +265,7 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
 
 
 def compute_cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """Return the cosine between the mean unit vector of rows `(n, d)` and that of rows `(m, d)`, or None if one of the
-    means is zero.
-    """
+    """Return the cosine between the mean unit vectors of rows `(n, d)` and `(m, d)`, or None if a mean is zero."""
     return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
@@ -277,7 +276,7 @@ def cosine_similarity(first: Array, second: Array) -> float | None:
 
 
 def _unit_mean(vectors: FloatArray) -> Array:
-    """Return the mean of the rows at unit length, `(d,)` float64."""
+    """Return the mean of the rows, each scaled to unit length, `(d,)` float64."""
     # Block by block: the unit rows of all in float64 would take twice the memory of the vectors.
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))

@@ -34,8 +34,9 @@ MEASURES = {
 
 
 def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
-    """Return the evidence as sentences: mean direction, debiasing, first coordinates, too small a sample, and failed
-    fits.
+    """Return the evidence as sentences.
+
+    They cover mean direction, debiasing, first coordinates, too small a sample, and failed fits.
     """
     failing = find_failing_cuts(evidence.matryoshka.cuts) if evidence.matryoshka else []
     data = vars(advice) | vars(evidence)
@@ -51,9 +52,7 @@ def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
 
 
 def _build_sections(advice: Advice) -> Iterator[Section]:
-    """Yield the sections of a report: the decision with all forms that were measured, then the evidence if there is
-    any.
-    """
+    """Yield the sections of a report: the decision with all measured forms, then the evidence if there is any."""
     decision = advice.decision
     tables = {"What it can hold": _build_option_table(decision)} if decision.options else {}
     yield Section(decision.sentence, list_notes(advice), tables=tables)
@@ -87,8 +86,9 @@ def render_html(advice: Advice) -> str:
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Return the advice as a JSON-serializable dict: all fields of `Advice`, `sentence` (the decision) and `sentences`
-    (the evidence).
+    """Return the advice as a JSON-serializable dict.
+
+    It has all fields of `Advice`, `sentence` (the decision) and `sentences` (the evidence).
     """
     sentences = summarize_evidence(advice, advice.evidence) if advice.evidence else []
     return {"sentence": advice.decision.sentence, "sentences": sentences} | asdict(advice)
@@ -119,8 +119,9 @@ def _build_tables(advice: Advice) -> dict[str, Table]:
 
 
 def _build_option_table(decision: PlaceDecision) -> Table:
-    """Return the table of the forms in which a database can hold the vectors, a row each: bytes, recall@10 and its
-    interval. An arrow marks the form to store.
+    """Return the table of the forms in which a database can hold the vectors, with a row for each.
+
+    The columns include bytes, recall@10 and its interval. An arrow marks the form to store.
     """
     best = decision.chosen or decision.before
     return Table.from_records(
@@ -145,8 +146,10 @@ def _build_option_table(decision: PlaceDecision) -> Table:
 
 
 def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
-    """Return the table on the mean direction μ of the held-out rows: its norm beside the norm by chance, its cosine
-    with the top direction, IsoScore, rank, and numbers of rows.
+    """Return the table on the mean direction μ of the held-out rows.
+
+    It has the norm of μ compared with the norm by chance, the cosine of μ with the top direction, IsoScore, rank, and
+    numbers of rows.
     """
     diagnosis = evidence.diagnosis
     alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
@@ -180,8 +183,10 @@ def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
 
 
 def build_debiasing_table(debiasing: DebiasingComparison) -> Table:
-    """Return the table of debiasing methods, a row each: steps, reciprocal rank of split-half retrieval and its gain,
-    norm of the mean, and recall@10. An arrow marks the recommended method.
+    """Return the table of debiasing methods, with a row for each.
+
+    The columns are steps, reciprocal rank of split-half retrieval and its gain, norm of the mean, and recall@10. An
+    arrow marks the recommended method.
     """
     gain = f"gain, {100 * CONFIDENCE:.1f} % interval"
     return Table.from_records(
@@ -202,8 +207,9 @@ def build_debiasing_table(debiasing: DebiasingComparison) -> Table:
 
 
 def _build_size_table(sizes: ReducerComparison) -> Table:
-    """Return the table of reducers, a row for each number of dimensions, after a row for full dimensions: local
-    Spearman, recall@10 without and with rescoring, and reciprocal rank of split-half retrieval.
+    """Return the table of reducers: a row for full dimensions, then a row for each number of dimensions.
+
+    The columns are local Spearman, recall@10 without and with rescoring, and reciprocal rank of split-half retrieval.
     """
     return Table.from_records(
         (
@@ -223,7 +229,6 @@ def _build_size_table(sizes: ReducerComparison) -> Table:
 
 
 def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
-    """Return the table of recall@10 of the first coordinates and of random ones, a row for each number of them."""
     return Table.from_records(
         (
             {
@@ -239,9 +244,7 @@ def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
 
 
 def _draw_figures(evidence: Evidence) -> dict[str, str]:
-    """Draw the figures of the evidence, and return them as SVG text by title, without those for which nothing was
-    measured.
-    """
+    """Draw the figures of the evidence that was measured, and return them as SVG text by title."""
     plots = {
         "Debiasing: points gained in split-half retrieval": _plot_gains,
         "Fewer dimensions: what is kept": _plot_sizes,
@@ -251,8 +254,9 @@ def _draw_figures(evidence: Evidence) -> dict[str, str]:
 
 
 def _plot_gains(evidence: Evidence) -> Any:
-    """Return a matplotlib figure of each debiasing method's gain in split-half retrieval with its interval, or None if
-    no gain was measured.
+    """Return a matplotlib figure of each debiasing method's gain in split-half retrieval with its interval.
+
+    None if no gain was measured.
     """
     gains = {
         trial.method: trial.gain for trial in (evidence.debiasing.trials if evidence.debiasing else ()) if trial.gain
@@ -274,8 +278,9 @@ def _plot_gains(evidence: Evidence) -> Any:
 
 
 def _plot_sizes(evidence: Evidence) -> Any:
-    """Return a matplotlib figure of what each reducer preserves by number of dimensions, with a panel for each measure,
-    or None if no reducer was measured.
+    """Return a matplotlib figure of what each reducer preserves by number of dimensions, with a panel for each measure.
+
+    None if no reducer was measured.
     """
     if evidence.sizes is None or not evidence.sizes.trials:
         return None
@@ -303,8 +308,9 @@ def _plot_sizes(evidence: Evidence) -> Any:
 
 
 def _plot_spectrum(evidence: Evidence) -> Any:
-    """Return a matplotlib figure of the share of the variance in each principal direction, or None with fewer than two
-    directions.
+    """Return a matplotlib figure of the share of the variance in each principal direction.
+
+    None with fewer than two directions.
     """
     ranks = evidence.diagnosis["spectrum"]
     if len(ranks) < 2:

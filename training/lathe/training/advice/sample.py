@@ -66,8 +66,9 @@ def count_heldout(rows: int) -> int:
 
 
 def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> list[str]:
-    """Return the texts whose vectors `build_text_sample` needs: all sampled texts, and with `with_halves`, both halves
-    of each held-out text that can be cut in two.
+    """Return the texts whose vectors `build_text_sample` needs.
+
+    They are all sampled texts, and with `with_halves`, both halves of each held-out text that can be cut in two.
     """
     if not with_halves:
         return row_sample.texts
@@ -78,10 +79,10 @@ def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> lis
 def build_text_sample(
     row_sample: RowSample, encode: EncodeTexts, failed: Collection[str] = frozenset(), with_halves: bool = True
 ) -> Sample:
-    """Split the sampled texts into held-out texts and texts to fit on, and return the vectors of both. With
-    `with_halves`, the vectors of the halves of held-out texts are added.
+    """Split the sampled texts into held-out texts and texts to fit on, and return the vectors of both.
 
-    The first texts are held out, because sampled rows are in random order.
+    The first texts are held out, because sampled rows are in random order. With `with_halves`, the vectors of the
+    halves of held-out texts are added.
 
     Args:
         row_sample: sampled texts.
@@ -109,8 +110,9 @@ def build_text_sample(
 
 
 def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
-    """Split sampled vectors `(n, d)` into held-out rows, the first ones, and rows to fit on, and return both as a
-    `Sample` without text halves.
+    """Split sampled vectors `(n, d)` into held-out rows, the first ones, and rows to fit on.
+
+    The sample has no text halves.
     """
     held_out = count_heldout(len(row_sample))
     return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, {})
@@ -134,8 +136,9 @@ class SampleEncoder:
         self._rows: dict[str, NDArray[np.float32]] = {}
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode distinct texts in blocks, and store their vectors. Texts on which the encoder fails are recorded in
-        `failed` with the reason.
+        """Encode distinct texts in blocks, and store their vectors.
+
+        Texts on which the encoder fails are recorded in `failed` with the reason.
 
         Args:
             texts: texts to encode.
@@ -172,11 +175,13 @@ class SampleEncoder:
 
 
 def _encode_leniently(encoder: TextEncoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
-    """Encode texts in one call, or one by one if that raises. Return the vectors `(n, d)`, and the reasons of failures
-    by text.
+    """Encode texts in one call, or one by one if that raises.
 
     A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too. Errors of an
     embeddings API are raised, since no text is to blame.
+
+    Returns:
+        The vectors `(n, d)`, and the reasons of failures by text.
     """
     try:
         vectors = encoder.encode(texts).vectors

@@ -70,16 +70,16 @@ class ReducerComparison:
 
 
 def list_dimensions(dimensions: int) -> list[int]:
-    """Return the reduced numbers of dimensions to compare, from the largest. They are fixed shares of `dimensions`,
-    rounded to multiples of `MULTIPLE`.
+    """Return the reduced numbers of dimensions to compare, from the largest.
+
+    They are fixed shares of `dimensions`, rounded to multiples of `MULTIPLE`.
     """
     rounded = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
     return sorted((reduced for reduced in rounded if 0 < reduced < dimensions), reverse=True)
 
 
 def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> ReducerComparison:
-    """Fit every reducer after the debiasing steps, and measure it at several numbers of dimensions. Return the
-    measurements of the reduced held-out rows against the debiased ones, and the reducers that could not be fitted.
+    """Fit every reducer after the debiasing steps, and measure it at several numbers of dimensions.
 
     Args:
         sample: vectors to fit and to measure on.
@@ -92,7 +92,6 @@ def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> R
     full_ranks = None if sample.halves is None else rank_halves(debiased, sample.halves)
 
     def measure(reducer: str, chain: Chain, size: int | None) -> ReducerTrial:
-        """Measure a fitted chain of transforms, cut to a number of dimensions, against the debiased held-out rows."""
         after = chain.floats(heldout, size)
         ranks = None if sample.halves is None else rank_halves(chain, sample.halves, dimensions=size)
         return ReducerTrial(

@@ -53,7 +53,6 @@ TEMPLATES = Environment(
 
 
 def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
-    """Yield what pgvector can search of vectors of so many dimensions, the full vectors first."""
     full, column = StoredForm("float32", dimensions), f"vector({dimensions})"
     if dimensions <= MAX_INDEXED["vector"]:
         yield Candidate(full, None, column)
@@ -72,12 +71,11 @@ def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
 
 def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
     """Compute the bytes that a candidate takes in PostgreSQL for so many rows.
-    They are those of the searched column, of the HNSW index, and of the full vectors beside it.
 
-    The index lays out its tuples in pages of 8 kB.
-
-    The element tuple has 72 bytes besides the vector, the neighbour tuple 4 and 6 for each of 2m + m links, each with a
-    line pointer of 4 bytes (pgvector's src/hnsw.h; the pages agree with indexes that were measured).
+    They are the bytes of the searched column, of the HNSW index, and of the full vectors stored besides. The index lays
+    out its tuples in pages of 8 kB. The element tuple has 72 bytes besides the vector, the neighbour tuple 4 and 6 for
+    each of 2m + m links, each with a line pointer of 4 bytes (pgvector's src/hnsw.h; the pages agree with indexes that
+    were measured).
     """
     stored = candidate.form.bytes + 8
     neighbours = 4 + 6 * 2 * LINKS
@@ -94,7 +92,6 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
 
 
 def _list_vectorchord(dimensions: int) -> Iterator[Candidate]:
-    """Yield what VectorChord can search of vectors of so many dimensions, the full vectors first."""
     full, column = StoredForm("float32", dimensions), f"vector({dimensions})"
     yield Candidate(full, None, column)
     yield Candidate(StoredForm("float16", dimensions), full, f"a column of halfvec({dimensions})", column, "halfvec")
@@ -104,7 +101,7 @@ def _list_vectorchord(dimensions: int) -> Iterator[Candidate]:
 
 
 def _measure_vectorchord(candidate: Candidate, rows: int) -> PlaceCost:
-    """Compute the bytes of a candidate in a column, and once more with a code of a bit a dimension in its index."""
+    """Compute the bytes of a candidate in a column, and in an index with a further code of one bit per dimension."""
     stored = candidate.form.bytes + candidate.added + 8
     beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows
     return PlaceCost(stored * rows, (stored + math.ceil(candidate.form.dimensions / 8) + 16) * rows, beside)
@@ -128,7 +125,7 @@ def _measure_index(candidate: Candidate, rows: int) -> PlaceCost:
 
 
 def _measure_refined(candidate: Candidate, rows: int) -> PlaceCost:
-    """Compute the bytes of a candidate where vectors that rank others are in the index, which is in memory."""
+    """Compute the bytes of a candidate where the vectors that rank others are in the index, which is in memory."""
     in_index = 0 if candidate.beside is None or candidate.form.steps else candidate.beside.bytes
     cost = _measure_index(candidate, rows)
     return PlaceCost(cost.data + in_index * rows, cost.graph, 0 if in_index else cost.beside)
@@ -138,6 +135,7 @@ def _list_reduced(
     dimensions: int, element: Element, beside: StoredForm, words: str, setting: str = ""
 ) -> Iterator[Candidate]:
     """Yield one candidate for each reduced number of dimensions, largest first.
+
     A chain of transforms reduces the vectors, and the place stores them in its own element type. Before one scale for
     all coordinates, the chain rotates them too, because principal axes differ in scale.
 
@@ -154,7 +152,6 @@ def _list_reduced(
 
 
 def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
-    """Yield what Qdrant can store of vectors of so many dimensions, the full vectors first."""
     full, disk = StoredForm("float32", dimensions), "float32 on disk"
     yield Candidate(full, None, "float32 in memory")
     yield Candidate(StoredForm("float16", dimensions), None, "float16 in memory", setting="FLOAT16")
@@ -178,7 +175,6 @@ def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_elasticsearch(dimensions: int) -> Iterator[Candidate]:
-    """Yield what Elasticsearch can store of vectors of so many dimensions, the full vectors first."""
     full, disk = StoredForm("float32", dimensions), "float32 on disk"
     yield Candidate(full, None, "hnsw of floats", setting="hnsw")
     elements: tuple[Element, ...] = ("int8", "int4")
@@ -193,7 +189,6 @@ def _list_elasticsearch(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_opensearch(dimensions: int) -> Iterator[Candidate]:
-    """Yield what OpenSearch can store of vectors of so many dimensions, the full vectors first."""
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     yield Candidate(full, None, "floats in memory", setting='"mode": "in_memory"')
     yield Candidate(half, None, "a compression of 2x", setting='"compression_level": "2x"')
@@ -202,7 +197,6 @@ def _list_opensearch(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_weaviate(dimensions: int) -> Iterator[Candidate]:
-    """Yield what Weaviate can store of vectors of so many dimensions, the full vectors first."""
     full, disk = StoredForm("float32", dimensions), "float32 on disk"
     yield Candidate(full, None, "floats in memory", setting="none()")
     for bits in (8, 1):
@@ -217,8 +211,9 @@ def _list_weaviate(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_redis(dimensions: int) -> Iterator[Candidate]:
-    """Yield what Redis can index of vectors of so many dimensions, the full vectors first. Its hashes, in memory as
-    well, hold the vectors once more in the type of the index.
+    """Yield what Redis can index of vectors of so many dimensions, the full vectors first.
+
+    Redis also holds the vectors in its hashes, in memory as well, in the type of the index.
     """
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     yield Candidate(full, None, "HNSW of FLOAT32", setting="HNSW FLOAT32", added=full.bytes)
@@ -231,7 +226,6 @@ def _list_redis(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_milvus(dimensions: int) -> Iterator[Candidate]:
-    """Yield what Milvus can store of vectors of so many dimensions, the full vectors first."""
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     graph = '{"M": 16, "efConstruction": 200'
     yield Candidate(full, None, "HNSW of floats", setting=f'index_type="HNSW", params={graph}}}')
@@ -247,7 +241,6 @@ def _list_milvus(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
-    """Yield what LanceDB can store of vectors of so many dimensions, the full vectors first."""
     full = StoredForm("float32", dimensions)
     yield Candidate(full, None, "vectors without an index", structure=Structure.NONE)
     yield Candidate(StoredForm("sq8", dimensions), full, "HnswSq", "the column", "HnswSq")
@@ -261,7 +254,6 @@ def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_faiss(dimensions: int) -> Iterator[Candidate]:
-    """Yield what FAISS can store of vectors of so many dimensions, the full vectors first."""
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     yield Candidate(full, None, "HNSW16,Flat", setting="HNSW16,Flat")
     yield Candidate(half, None, "HNSW16,SQfp16", setting="HNSW16,SQfp16")
@@ -283,7 +275,6 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_codes(dimensions: int, beside: StoredForm | None, beside_words: str) -> Iterator[Candidate]:
-    """Yield one candidate for each size of Lathe's codes in `CODE_BYTES`."""
     for size in CODE_BYTES:
         if size <= dimensions:
             form = StoredForm("codes", dimensions, code_bytes=size)
@@ -297,7 +288,6 @@ def _list_lathe(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_memory(dimensions: int) -> Iterator[Candidate]:
-    """Yield what arrays in memory can store of vectors of so many dimensions, the full vectors first."""
     flat = Structure.NONE
     yield Candidate(StoredForm("float32", dimensions), None, "float32", structure=flat)
     yield Candidate(StoredForm("float16", dimensions), None, "float16", structure=flat)

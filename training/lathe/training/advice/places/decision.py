@@ -129,13 +129,16 @@ class PlaceDecision:
 
 def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> PlaceDecision:
     """Decide which form of the vectors a database should store.
-    The bytes and the expected recall of every form that it can hold are measured on the sample, and the decision is
-    returned as a sentence, commands and all options.
+
+    The bytes and the expected recall of every form that the database can hold are measured on the sample.
 
     Args:
         request: place, rows, metric, recall, source, and whether the engine of the place is asked too.
         sample: vectors; held-out ones search the others.
         on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        The decision as a sentence, commands and all options.
     """
     place, rows = PLACES[request.place], request.rows or sample.row_sample.rows
     # Rows of zeros have no nearest rows by cosine.
@@ -185,7 +188,7 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
 
 
 def _check_option(place: PlaceName, search: FormSearch, option: Option) -> EngineCheck:
-    """Store the sampled rows as an option says in the engine of the place, search them, and return what was found."""
+    """Store the sampled rows as an option says in the engine of the place, and measure the recall of a search there."""
     measured = search_in_engine(place, option.candidate, option.multiple, search)
     hits = (measured.found[:, :, None] == find_nearest(search.exact)[:, None, :]).any(axis=1)
     engine, rows = find_engine(place) or "", len(search.rows)
@@ -198,7 +201,8 @@ def _measure_options(
     request: AdviceRequest, rows: int, search: FormSearch, texts: bool, on_progress: Progress
 ) -> tuple[list[Option], list[str]]:
     """Measure the bytes and the expected recall of all forms that a database can hold.
-    Return the options in the order of its candidates, and notes on those that could not be measured.
+
+    Returns the options in the order of the place's candidates, and notes on those that could not be measured.
     """
     place = PLACES[request.place]
     sampled, dimensions = search.rows.shape
@@ -255,6 +259,7 @@ def _build_option(
     texts: bool,
 ) -> Option:
     """Build the option of a form, ranking as few candidates by the full vectors as reach the recall asked for.
+
     If no number reaches it, as many as allowed are ranked.
 
     Args:
@@ -284,8 +289,10 @@ def _build_option(
 
 
 def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | None, Option | None]:
-    """Choose the option to store, None to leave the vectors as they are, and a simpler one to name beside it.
-    The second is the smallest option without a chain, or None if the first one has no chain.
+    """Choose the option to store, and a simpler one to name with it.
+
+    The first is None to leave the vectors as they are. The second is the smallest option without a chain, or None if
+    the first one has no chain.
 
     Args:
         before: the vectors as they are.
@@ -318,6 +325,7 @@ def _write_sentence(
     other_options: Sequence[Option],
 ) -> str:
     """Return the decision as one or two sentences.
+
     They say what to store, its bytes and its recall, and what a simpler option without a chain would take.
     """
     where = f"In {place.title}"

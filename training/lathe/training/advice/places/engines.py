@@ -66,14 +66,16 @@ def require_engine(place: PlaceName) -> None:
 
 
 def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, search: FormSearch) -> EngineSearch:
-    """Store the rows of a search as a candidate says in the engine of a place, in a temporary folder, and search them
-    by its queries. Return the ten best rows of each query, and the bytes the store takes.
+    """Store rows as a candidate says in the engine of a place, in a temporary folder, and search them.
 
     Args:
         place: a place for which `find_engine` returns an engine.
         candidate: form to store.
         multiple: number of candidates that the full vectors rank, as a multiple of ten; 1 ranks none.
         search: rows, queries, and how they are compared; the chain of the form is fitted on its rows.
+
+    Returns:
+        The ten best rows of each query, and the bytes that the store takes.
     """
     form = candidate.form
     rows, queries = search.transform(form.steps or form.rotation)
@@ -97,7 +99,7 @@ _Found = tuple[list[list[int]], int]
 
 
 def _count_bytes(folder: Path, is_counted: Callable[[str], bool]) -> int:
-    """Count the bytes that files take on the disk, without the holes of preallocated ones."""
+    """Count the bytes that files take on the disk, without the holes of preallocated files."""
     paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     return sum(path.stat().st_blocks * 512 for path in paths if is_counted(str(path.relative_to(folder))))
 

@@ -114,7 +114,7 @@ class StoredForm:
 
 
 def _find_form_problem(form: StoredForm, rows: int) -> str | None:
-    """Return a message why a stored form cannot be measured on so many rows, or None if it can."""
+    """Return the reason why a stored form cannot be measured on so many rows, or None if it can."""
     if form.element == "pq" and rows < MIN_PQ_ROWS:
         return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
     if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
@@ -148,6 +148,7 @@ class FormSearch:
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
         """Score all rows for all queries as a search through vectors stored in this form would, `(q, n)`.
+
         Higher scores are nearer.
 
         Raises:
@@ -188,7 +189,7 @@ class FormSearch:
 
 
 def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the rows as a form holds them, and the queries as they are compared with these, as floats."""
+    """Return the rows as a form holds them, and the queries as they are compared with the rows, as floats."""
     match form.element:
         case "float16":
             return rows.astype(np.float16).astype(np.float32), queries
@@ -214,9 +215,7 @@ def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[Flo
 
 
 def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatArray:
-    """Encode and decode vectors `(n, d)` by FAISS's product quantizer with `code_bytes` bytes a vector.
-    It is fitted on the vectors themselves. Return the decoded ones.
-    """
+    """Encode and decode vectors `(n, d)` by FAISS's product quantizer, fitted on these vectors."""
     import faiss
 
     quantizer: Any = faiss.ProductQuantizer(vectors.shape[1], code_bytes, PQ_BITS)
@@ -225,11 +224,13 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
 
 
 def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int, metric: Metric) -> NDArray[np.float32]:
-    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of `bits` bits a dimension.
-    Return the scores `(q, n)`, higher for nearer rows.
+    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of `bits` bits per dimension.
 
     Vectors are rotated at random, and the centroid of their list is subtracted. A small sample has fewer lists, so that
-    its centroids do not fit its own rows better than they will fit others.
+    the centroids do not fit the sample better than they will fit other rows.
+
+    Returns:
+        The scores `(q, n)`, higher for nearer rows.
     """
     import faiss
 
@@ -311,7 +312,8 @@ class PlaceCost:
 
     def count(self, counted: Counted) -> int:
         """Return the bytes by which candidates are compared.
-        For "total" these are all, for "memory" those of the searched vectors and their graph.
+
+        For "total" these are all bytes, for "memory" the bytes of the searched vectors and their graph.
         """
         return self.data + self.graph + (self.beside if counted == "total" else 0)
 

@@ -55,15 +55,12 @@ class ExpectedRecall:
 
 
 def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the positions `(q, K)` of the `K` rows with the highest scores for each query, best first.
-    Scores are `(q, n)`.
-    """
+    """Return the positions `(q, K)` of the `K` rows with the highest scores `(q, n)` for each query, best first."""
     return _find_highest(scores, K)
 
 
 def count_found(scores: NDArray[np.float32], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count, for each query, how many of its k truly nearest rows are among the first m·k rows by score.
-    Return the counts for every m of `CANDIDATES` and k of `NEAREST`.
 
     Args:
         scores: scores through a form, `(q, n)`.
@@ -86,8 +83,6 @@ def extrapolate(
     found: NDArray[np.int64], found_in_part: NDArray[np.int64], sampled: int, rows: int, seed: int = 0
 ) -> ExpectedRecall:
     """Extrapolate the recall of a search from the sampled rows to `rows` rows.
-    Return the expected recall with its 95 % interval, and the recall that a quarter of the sample predicts for all of
-    it, as a check.
 
     The interval is that of the queries, by resampling. It is widened by the error with which a part of the sample
     predicts the recall among all of it, as far as that is more than chance. Among more than ten times as many rows as
@@ -99,6 +94,10 @@ def extrapolate(
         sampled: number of sampled rows.
         rows: number of rows; recall among fewer than were sampled is that among the sampled ones.
         seed: seed of the resamples.
+
+    Returns:
+        The expected recall with its 95 % interval, and the recall that a quarter of the sample predicts for all of it,
+        as a check.
     """
     rows = max(rows, sampled)
     queries = found.shape[1]
@@ -145,11 +144,11 @@ def bound_recall(
 
 
 def _expect(sums: NDArray[np.int64], queries: int, sampled: int, rows: int) -> NDArray[np.float64]:
-    """Return the logits `(r,)` of the recall to expect among `rows` rows, for r samples of the queries. They are
-    interpolated, or extrapolated, linearly in the logarithm of the number of rows.
+    """Return the logits `(r,)` of the recall to expect among `rows` rows, for r samples of the queries.
 
-    Shares of 0 and 1 are first moved off by a small constant, half a row of ten for each query. The same share is moved
-    alike for each k, so that a search that loses nothing is not expected to lose more and more.
+    They are interpolated, or extrapolated, linearly in the logarithm of the number of rows. Shares of 0 and 1 are first
+    moved off by a small constant, half a row of ten for each query. The same share is moved alike for each k, so that a
+    search that loses nothing is not expected to lose more and more.
 
     Args:
         sums: counts in the sample summed over the queries, `(r, len(NEAREST))`.
