@@ -25,8 +25,9 @@ TrainingLog = Journal[dict[str, Any]]
 
 
 class LossCallback(TrainerCallback):
-    """Trainer callback that writes losses to the training log and reports progress. Under torchrun only the first
-    process does.
+    """Trainer callback that writes losses to the training log and reports progress.
+
+    Under torchrun only the first process does.
 
     Args:
         log: training log.
@@ -43,8 +44,9 @@ class LossCallback(TrainerCallback):
         self.losses = ""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Start the clock and prepare the training log. On resuming, restore the loss sums from the checkpoint and
-        remove the log's lines of later steps.
+        """Start the clock and prepare the training log.
+
+        On resuming, restore the loss sums from the checkpoint and remove the log's lines of later steps.
         """
         self.begun, self.first = time.monotonic(), state.global_step
         complete = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
@@ -55,8 +57,9 @@ class LossCallback(TrainerCallback):
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Report the step, the number of steps and the last logged losses as progress. Losses are logged after several
-        steps only, and a step of a large model takes long.
+        """Report the step, the number of steps and the last logged losses as progress.
+
+        Losses are logged after several steps only, and a step of a large model takes long.
         """
         if state.is_world_process_zero:
             message = f"step {state.global_step:,} of {state.max_steps:,}"
@@ -70,10 +73,10 @@ class LossCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Append a line to the training log and report progress. The line has step, mean losses since the last line,
-        epoch, learning rate and gradient norm.
+        """Append a line to the training log and report progress.
 
-        The loss sums are averaged over all processes and reset. Without a loss in `logs`, nothing is done.
+        The line has step, mean losses since the last line, epoch, learning rate and gradient norm. The loss sums are
+        averaged over all processes and reset. Without a loss in `logs`, nothing is done.
         """
         if logs is None or "loss" not in logs:
             return
@@ -119,8 +122,9 @@ class CheckpointCallback(TrainerCallback):
             self.check_finite()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the file that marks the checkpoint of this step as complete. It holds the loss sums, which are averaged
-        over all processes first, and the number of pairs of a step.
+        """Write the file that marks the checkpoint of this step as complete.
+
+        The file holds the loss sums, which are averaged over all processes first, and the number of pairs of a step.
         """
         self.components.average_over_processes()
         if state.is_world_process_zero:
@@ -145,17 +149,18 @@ class EvaluationCallback(TrainerCallback):
         self.settings, self.metric, self.on_progress = evaluator.settings, evaluator.metric, on_progress
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the base model before the first step, and log its metric for comparison. A resumed training skips
-        this.
+        """Evaluate the base model before the first step, and log the metric for comparison.
 
-        Step 0 is never kept as the best.
+        A resumed training skips this. Step 0 is never kept as the best.
         """
         if state.global_step == 0:
             self._evaluate_and_log(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the model at each evaluation interval and at the last step. Request a checkpoint if its metric is
-        the best so far, and stop the training if none was better for `patience` intervals.
+        """Evaluate the model at each evaluation interval and at the last step.
+
+        Request a checkpoint if the metric is the best so far, and stop the training if none was better for `patience`
+        intervals.
         """
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return
@@ -173,8 +178,9 @@ class EvaluationCallback(TrainerCallback):
             control.should_training_stop = True
 
     def _evaluate_and_log(self, state: TrainerState) -> float:
-        """Evaluate the model in the first process, log the metric, report progress, and return the metric. All
-        processes get the same value.
+        """Evaluate the model in the first process, log the metric and report progress.
+
+        All processes return the same metric.
 
         Raises:
             NonFiniteLossError: if the metric is NaN.
@@ -203,8 +209,9 @@ def read_batch_size(checkpoint: Path) -> int:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the folder of the last complete checkpoint, or None if there is none. Incomplete checkpoints after it,
-    left by a killed run, are deleted.
+    """Return the folder of the last complete checkpoint, or None if there is none.
+
+    Incomplete checkpoints after it, left by a killed run, are deleted.
     """
     numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):

@@ -61,12 +61,11 @@ class JudgedTexts:
     def from_answers(
         cls, answers: Mapping[str, Iterable[str]], distractors: Iterable[str] = (), prompts: Prompts = NO_PROMPTS
     ) -> "JudgedTexts":
-        """Build judged texts from a dict of queries with their relevant documents, and distractors, which are further
-        documents to search among.
+        """Build judged texts from a dict of queries with their relevant documents, and distractors.
 
-        A document that is the query's own text does not count as relevant, and queries without another are left out.
-        More than `MAX_QUERIES` queries and `MAX_DOCUMENTS` documents are sampled evenly, but relevant documents all
-        stay.
+        Distractors are further documents to search among. A document that is the query's own text does not count as
+        relevant, and queries without another are left out. More than `MAX_QUERIES` queries and `MAX_DOCUMENTS`
+        documents are sampled evenly, but relevant documents all stay.
         """
         relevant_of = gather_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).documents
         queries = _sample_evenly(list(relevant_of), MAX_QUERIES)
@@ -98,11 +97,13 @@ class JobTests:
 
 
 def read_job_tests(job: TrainingJob) -> JobTests:
-    """Read the searches that a job's trained encoder is certified with, without queries that it is trained on. Returns
-    them by data set, the target if mteb must measure it, and warnings.
+    """Read the searches that a job's trained encoder is certified with, without queries that it is trained on.
 
     Searches are the test splits of retrieval and pairs data sets and of the target, and for data sets without a test,
     the pairs that a training with `holds_out` leaves out.
+
+    Returns:
+        The searches by data set, the target if mteb must measure it, and warnings.
 
     Raises:
         JobError: if a source cannot be used.
@@ -151,8 +152,9 @@ def _add_judged(
 
 
 def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
-    """Read the test split of a data set. Return the relevant documents of each query, and all documents of the corpus,
-    which are empty for data sets without a corpus. Both are empty if the split has no positive pair.
+    """Return the relevant documents of each query of a data set's test split, and all documents of the corpus.
+
+    The corpus is empty for data sets without one. Both are empty if the split has no positive pair.
     """
     if isinstance(data, FolderDataSet) and data.task == "retrieval":
         search = data.read_test(Warnings())
@@ -175,7 +177,7 @@ def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _exclude_queries(answers: dict[str, list[str]], trained_on: set[str]) -> dict[str, list[str]]:
-    """Return the queries with their relevant documents, without the queries whose normalized text is trained on."""
+    """Return the queries with their relevant documents, without queries whose normalized text is in `trained_on`."""
     return {query: texts for query, texts in answers.items() if normalize_text(query) not in trained_on}
 
 
@@ -189,7 +191,6 @@ def _gather_held_out(held_out: Mixture, name: str, prompts: Prompts) -> dict[str
 
 
 def _sample_evenly(texts: Sequence[str], count: int) -> list[str]:
-    """Return at most `count` of the texts, evenly spaced."""
     rows = np.linspace(0, len(texts) - 1, min(len(texts), count)).astype(int)
     return [texts[row] for row in rows]
 
@@ -202,8 +203,7 @@ def certify_encoder(
     on_progress: Progress,
     corpora: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Compare the searches of a trained encoder with those of its base encoder, and return nDCG@10 and recall@10 of
-    both with warnings, as a JSON-serializable dict.
+    """Compare the searches of a trained encoder with the searches of its base encoder.
 
     Where the trained encoder comes from does not matter: only the texts must be ones that it was not trained on.
 
@@ -247,11 +247,10 @@ def certify_encoder(
 def certify_job(
     base: TextEncoder, trained: TextEncoder, tests: JobTests, workspace: Path, on_progress: Progress
 ) -> dict[str, Any]:
-    """Compare a trained encoder with its base on the tests of the job that trained it, and return the certificate as a
-    JSON-serializable dict.
+    """Compare a trained encoder with its base on the tests of the job that trained it, and return the certificate.
 
-    It is that of `certify_encoder`. A target whose test is no search is measured by mteb and added: `tasks: {name:
-    {metric, before, after, gain}}`.
+    The certificate is as from `certify_encoder`. A target whose test is not a search is measured by mteb and added:
+    `tasks: {name: {metric, before, after, gain}}`.
 
     Raises:
         JobError: if mteb cannot measure the target.
@@ -265,8 +264,9 @@ def certify_job(
 
 
 def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> dict[str, Any]:
-    """Measure mteb's main score of the job's target with both encoders. Return it under the keys `metric` (its name),
-    `before`, `after` and `gain`.
+    """Measure mteb's main score of the job's target with both encoders.
+
+    The keys are `metric` (its name), `before`, `after` and `gain`.
     """
     from lathe.training.finetuning.evaluators import TaskEvaluator  # mteb takes seconds to import
     from lathe.training.finetuning.extras import EvaluatorSettings
@@ -284,8 +284,9 @@ def _encode_prompted(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.f
 
 
 def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
-    """Encode the queries and documents of judged texts, and return them with their relevance. They get the prompts of
-    their data set, or the encoder's own prompts if it has none.
+    """Encode the queries and documents of judged texts, and return the vectors with the relevance.
+
+    The texts get the prompts of their data set, or the encoder's own prompts if the data set has none.
     """
     prompts = judged.prompts
     if prompts.anchor or prompts.positive:
@@ -298,8 +299,9 @@ def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
 
 
 def _list_warnings(certificate: Mapping[str, Any]) -> list[str]:
-    """Return warnings about searches that get worse, gain nothing beyond chance, or have few queries. Without any
-    searches with known relevant documents, say so.
+    """Return warnings about searches that get worse, gain nothing beyond chance, or have few queries.
+
+    Without any searches with known relevant documents, a warning says so.
     """
     warnings = []
     for group, wording in (

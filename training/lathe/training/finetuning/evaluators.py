@@ -63,8 +63,10 @@ class HeldOutEvaluator:
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the held-out pairs, and return how well each anchor retrieves its positive among all held-out
-        positives of its source: the mean reciprocal rank, or the share of ranks 1, averaged over sources.
+        """Encode the held-out pairs, and return how well each anchor retrieves its positive.
+
+        The metric is the mean reciprocal rank among all held-out positives of the source, or the share of ranks 1,
+        averaged over sources.
         """
         texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
         vectors = dict(zip(texts, encode(texts), strict=True))
@@ -81,8 +83,9 @@ class HeldOutEvaluator:
 
 
 def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`. Other anchors'
-    positives with the same score rank before it.
+    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`.
+
+    Other anchors' positives with the same score rank before it.
 
     Args:
         answers: the positives of each anchor.
@@ -97,8 +100,7 @@ def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArr
 
 
 def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
-    """Hold out random pairs of each source for evaluation during training. Return the mixture without them, and an
-    evaluator on the held-out pairs.
+    """Hold out random pairs of each source for evaluation during training.
 
     From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
     differ only in case or punctuation stay together.
@@ -107,6 +109,9 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
         mixture: pairs of all sources.
         settings: evaluation settings of the job.
         seed: seed of the random choice.
+
+    Returns:
+        The mixture without the held-out pairs, and an evaluator on these.
 
     Raises:
         JobError: if no source has enough pairs.
@@ -120,8 +125,7 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
 
 
 def choose_held_out(mixture: Mixture, max_rows: int, seed: int, sources: Iterable[int]) -> NDArray[np.bool_]:
-    """Choose random pairs of some sources to hold out. Return a mask over all pairs of the mixture, `(n,)`, that is
-    true for these.
+    """Choose random pairs of some sources to hold out, and return a mask over all pairs of the mixture, `(n,)`.
 
     From each source at most `max_rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors differ
     only in case or punctuation stay together.
@@ -196,10 +200,9 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the data set's texts, and return the score that mteb's evaluator computes on its test: the metric of
-        the settings, or the task's main score.
+        """Encode the data set's texts, and return the score that mteb's evaluator computes on the test.
 
-        Random states stay as they were.
+        The score is the metric of the settings, or the task's main score. Random states stay as they were.
         """
         from lathe.training.evaluation.encoders import TextVectors, text_key
         from lathe.training.evaluation.model import PromptedModel
@@ -214,11 +217,12 @@ class TaskEvaluator:
 
 
 def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
-    """Open the data set folder that the settings name for evaluation during training, and return the data set. It must
-    have a test split that shares no text with the target's test.
+    """Open the data set folder that the settings name for evaluation during training.
+
+    The data set must have a test split that shares no text with the target's test.
 
     Raises:
-        JobError: if there is no such folder, it has no test, or its test shares texts with that of the target.
+        JobError: if there is no such folder, it has no test, or its test shares texts with the target's.
         DataSetError: if a data set cannot be read.
     """
     assert settings.folder is not None  # asked for only where one is named
@@ -238,8 +242,9 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
 
 
 def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
-    """Return the normalized texts of a data set's test that must not be trained on: the queries of a retrieval or
-    reranking task, or all texts of any other task.
+    """Return the normalized texts of a data set's test that must not be trained on.
+
+    They are the queries of a retrieval or reranking task, or all texts of any other task.
 
     Raises:
         DataSetError: if the data set cannot be read.

@@ -49,9 +49,7 @@ class NegativeSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
-        """Return the settings if at least `num_negatives` ranks lie between `range_min` and `range_max`. Raises
-        `ValueError` otherwise.
-        """
+        """Check that at least `num_negatives` ranks lie between `range_min` and `range_max`."""
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             raise ValueError(
                 f"between range_min {self.range_min} and range_max {self.range_max} there is no room for "
@@ -101,9 +99,7 @@ class EvaluatorSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_metric(self) -> Self:
-        """Return the settings if their metric is one that held-out pairs have, or a data set is named. Raises
-        `ValueError` otherwise.
-        """
+        """Check that the metric is one that held-out pairs have, unless a data set is named."""
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
             raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")
         return self

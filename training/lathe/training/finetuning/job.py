@@ -44,8 +44,7 @@ else:
 
 
 class LocationSettings(StrictSettings):
-    """Settings of where a source is read from: a folder, a file of JSON lines, rows in the job, or a data set of the
-    hub.
+    """Settings of where a source is read from: a folder, a file of JSON lines, rows in the job, or a hub data set.
 
     Attributes:
         folder: a data set in one of our layouts, or a folder of such data sets.
@@ -72,8 +71,9 @@ class LocationSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_one_place(self) -> Self:
-        """Return the settings if exactly one of folder, file, rows and hub data set is named. Raises `ValueError`
-        otherwise, for a hub data set without a task, and for columns of anything else.
+        """Check that exactly one of folder, file, rows and hub data set is named.
+
+        Also raises `ValueError` for a hub data set without a task, and for columns of anything else.
         """
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
@@ -200,9 +200,7 @@ class TrainingJob(DataSettings):
 
     @model_validator(mode="after")
     def _check_mining_settings(self) -> Self:
-        """Return the job if it has settings for mining, or no source asks for mined negatives. Raises `ValueError`
-        otherwise.
-        """
+        """Check that the job has settings for mining if a source asks for mined negatives."""
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
             raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
         return self
@@ -212,8 +210,9 @@ Kind = TypeVar("Kind", bound=StrictSettings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:
-    """Read a YAML file, and return its settings as a validated object of class `kind`. Relative paths in the file
-    become absolute, relative to the file's folder.
+    """Read a YAML file, and return its settings as a validated object of class `kind`.
+
+    Relative paths in the file become absolute, relative to the file's folder.
 
     Raises:
         JobError: if the file cannot be read, is not YAML, or has an unknown key or a wrong value; the message says
@@ -250,11 +249,10 @@ def parse_settings(settings: dict[str, Any], kind: type[Kind], origin: str) -> K
 
 
 def _make_paths_absolute(given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a copy of the settings in which relative paths are absolute. Relative paths count from `folder`, the
-    folder of the YAML file.
+    """Return a copy of the settings in which relative paths are absolute.
 
-    Paths are `folder`, `jsonl` and `corpus` of each section. Names of encoders become paths if such a path exists in
-    `folder`, else they stay names.
+    Relative paths count from `folder`, the folder of the YAML file. Paths are `folder`, `jsonl` and `corpus` of each
+    section. Names of encoders become paths if such a path exists in `folder`, else they stay names.
     """
     settings = {
         name: [_make_absolute(item, folder) for item in value]
@@ -280,6 +278,7 @@ _PATHS = ("folder", "jsonl", "corpus")
 
 def _make_absolute(section: Any, base: Path) -> Any:
     """Return a copy of one section of the settings in which the paths `folder`, `jsonl` and `corpus` are absolute.
+
     Relative ones count from the folder `base`, and `~` is expanded. Anything but a dict is returned unchanged.
     """
     if not isinstance(section, dict):
@@ -290,8 +289,9 @@ def _make_absolute(section: Any, base: Path) -> Any:
 
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
-    """Return a clause about the first error that pydantic found: which setting is wrong, what is wrong with it, and
-    what is allowed.
+    """Return a clause about the first error that pydantic found.
+
+    It says which setting is wrong, what is wrong with it, and what is allowed.
     """
     first = error.errors()[0]
     location = ".".join(str(part) for part in first["loc"])
@@ -308,9 +308,7 @@ def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> s
 
 
 def _list_fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the fields of the settings model that lies at a location within `kind`. Locations are written
-    as pydantic does.
-    """
+    """Return the names of the fields of the settings model at a pydantic error location within `kind`."""
     for part in location:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation

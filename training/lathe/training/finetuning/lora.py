@@ -81,8 +81,7 @@ class LoraAdapter:
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:
-        """Write the adapters to a folder in the format of peft, without a README.md. An existing folder is deleted
-        first.
+        """Write the adapters to a folder in the format of peft, without a README.md.
 
         Args:
             folder: folder to write; an existing one is deleted first.

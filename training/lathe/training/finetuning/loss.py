@@ -103,8 +103,9 @@ class ContrastiveLoss(nn.Module):
         self.components = LossComponents()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode anchors, positives and hard negatives of a batch, and return the loss, a scalar. Its parts are added
-        to `components`.
+        """Encode anchors, positives and hard negatives of a batch, and return the loss, a scalar.
+
+        The parts of the loss are added to `components`.
 
         Args:
             sentence_features: tokens of anchors, of positives, and of all hard negatives if there are any.
@@ -127,8 +128,9 @@ class ContrastiveLoss(nn.Module):
     def compute_loss(
         self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
     ) -> Tensor:
-        """Compute InfoNCE plus the weighted regularizer loss from a batch's embeddings, and return the sum, a float32
-        scalar. Its parts are added to `components`.
+        """Compute InfoNCE plus the weighted regularizer loss from a batch's embeddings, a float32 scalar.
+
+        The parts of the loss are added to `components`.
 
         Args:
             anchors: `(b, d)`.
@@ -164,8 +166,9 @@ class ContrastiveLoss(nn.Module):
         return total
 
     def _stack_candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
-        """Return the unit vectors of each pair's positive and k hard negatives, `(b, 1 + k, d)`. A missing hard
-        negative is a row of zeros, which `_mask_excluded` masks.
+        """Return the unit vectors of each pair's positive and k hard negatives, `(b, 1 + k, d)`.
+
+        A missing hard negative is a row of zeros, which `_mask_excluded` masks.
         """
         if self.negative_ids is None:
             return positives[:, None]
@@ -176,11 +179,10 @@ class ContrastiveLoss(nn.Module):
         return torch.cat([positives[:, None], hard], dim=1)
 
     def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Return a mask of the candidates that InfoNCE leaves out for each pair of the batch, `(b, B)`, or `(b, B +
-        B·k)` with k hard negatives of each pair. It is None if nothing can be left out. B is the batch of all
-        processes.
+        """Return a mask of the candidates that InfoNCE leaves out for each pair, or None if nothing can be left out.
 
-        Left out are missing hard negatives, candidates whose anchor or positive text is the pair's own (with
+        The mask is `(b, B)`, or `(b, B + B·k)` with k hard negatives of each pair, where B is the batch of all
+        processes. Left out are missing hard negatives, candidates whose anchor or positive text is the pair's own (with
         `text_ids`), and copies of the pair itself. There are copies when several processes share the last batch, which
         is filled up with pairs that it may already hold.
         """
@@ -223,11 +225,11 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """Return the loss of the whole batch, a scalar, from the embeddings of its mini-batches. With `with_backward`,
-        leave its gradients in the embeddings and return it detached.
+        """Return the loss of the whole batch, a scalar, from the embeddings of its mini-batches.
 
-        The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
-        at once, since embeddings are small compared with the model.
+        With `with_backward`, leave its gradients in the embeddings and return it detached. The library calls this with
+        the embeddings of each column, a list of mini-batches. The whole batch is compared at once, since embeddings are
+        small compared with the model.
         """
         assert labels is not None  # the trainer always passes the indices of the pairs
         anchors, positives, *negatives = map(torch.cat, reps)
@@ -239,8 +241,9 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
 
 
 def _gather_rows(values: Tensor) -> Tensor:
-    """Concatenate the rows of all processes of torchrun in rank order, and return them, `(B, …)`. Gradients flow back
-    if `values` has them. In one process, `values` itself is returned.
+    """Concatenate the rows of all processes of torchrun in rank order, `(B, …)`.
+
+    Gradients flow back if `values` has them. In one process, `values` itself is returned.
     """
     if get_world_size() == 1:
         return values
@@ -250,10 +253,10 @@ def _gather_rows(values: Tensor) -> Tensor:
 def info_nce(
     anchors: Tensor, candidates: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
 ) -> Tensor:
-    """Return the InfoNCE loss, a scalar: the mean cross-entropy of picking each anchor's positive among all candidates,
-    with cosines divided by the temperature as logits.
+    """Return the InfoNCE loss, a scalar (Eq. 9 of the REZE paper).
 
-    This is Eq. 9 of the REZE paper.
+    It is the mean cross-entropy of picking each anchor's positive among all candidates, with cosines divided by the
+    temperature as logits.
 
     Args:
         anchors: unit vectors, `(b, d)`.

@@ -52,8 +52,7 @@ class Candidates:
 def find_candidates(
     data: DataSet, source: SourceSettings, pairs: Sequence[Pair], forbidden: Collection[str]
 ) -> Candidates:
-    """Collect what hard negatives of a data set are mined from: its documents, the queries of the training pairs, and
-    the documents that are known to answer each query.
+    """Collect the documents of a data set, the queries of the training pairs, and the known answers of each query.
 
     Positives of all splits count as answers, not only those of the training pairs. Texts of the target's test are left
     out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
@@ -93,9 +92,7 @@ def find_candidates(
 
 
 def _index_by_normalized_text(texts: Iterable[str]) -> dict[str, str]:
-    """Return a dict from each normalized text to the text itself.
-    Of texts with the same normalized form, the first counts.
-    """
+    """Return a dict from each normalized text to the first text of that form."""
     first_spellings: dict[str, str] = {}
     for text in texts:
         first_spellings.setdefault(normalize_text(text), text)
@@ -103,7 +100,6 @@ def _index_by_normalized_text(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
-    """Yield the training pairs of every split of a data set. Splits without usable pairs are skipped."""
     for split in data.list_splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs
@@ -112,8 +108,10 @@ def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator
 
 
 def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair]) -> Iterator[str]:
-    """Yield the documents that negatives are mined from: the texts of the source's `corpus` file if it names one, else
-    the documents of a retrieval corpus, else all positives.
+    """Yield the documents that negatives are mined from.
+
+    They are the texts of the source's `corpus` file if it names one, else the documents of a retrieval corpus, else all
+    positives.
 
     Args:
         data: the data set.
@@ -154,8 +152,7 @@ BLOCK_SCORES = 50_000_000
 def mine_sources(
     builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, cache: Path, on_progress: Progress
 ) -> None:
-    """Mine hard negatives for the sources that want them, and replace the negatives of the builder's pairs by them in
-    place.
+    """Mine hard negatives for the sources that want them, and replace the negatives of the builder's pairs.
 
     Args:
         builder: mixture under construction; its pairs are replaced in place.
@@ -192,8 +189,9 @@ def mine_sources(
 
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Return whether hard negatives are to be mined for a source: if its settings say so, or if they say nothing and
-    none of its pairs has negatives.
+    """Return whether hard negatives are to be mined for a source.
+
+    If its settings do not say so, they are mined if none of its pairs has negatives.
     """
     if source.negatives is not None:
         return source.negatives == "mined"
@@ -215,8 +213,9 @@ class AuxiliaryEncoder:
         self.reference, self.prompts = reference, prompts
 
     def encode(self, candidates: Candidates, on_progress: Progress) -> None:
-        """Encode the queries and documents of the candidates, each with its prompt, and write the vectors to the cache
-        on disk. Texts that are there already are not encoded again.
+        """Encode the queries and documents of the candidates, each with its prompt, into the cache on disk.
+
+        Texts that are there already are not encoded again.
         """
         queries = [self.prompts.anchor + text for text in candidates.queries.values()]
         documents = [self.prompts.positive + text for text in candidates.documents.values()]
@@ -240,8 +239,9 @@ class AuxiliaryEncoder:
 
 
 def _count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """Return the number of hard negatives to mine for each query: `num_negatives`, or with `allow_fewer` at most as
-    many as there are documents for.
+    """Return the number of hard negatives to mine for each query.
+
+    It is `num_negatives`, or with `allow_fewer` at most as many as there are documents for.
 
     Raises:
         JobError: if there are too few documents and `allow_fewer` is not set.
@@ -261,11 +261,11 @@ def _count_negatives_per_query(candidates: Candidates, settings: NegativeSetting
 def mine_negatives(
     candidates: Candidates, auxiliary: AuxiliaryEncoder, settings: NegativeSettings, count: int, seed: int
 ) -> dict[str, list[str]]:
-    """Mine hard negatives with the library's `mine_hard_negatives`: documents with high scores that are not known to
-    answer the query. Return them by normalized query, at most `count` for each, best first.
+    """Mine hard negatives: documents with high scores that are not known to answer the query.
 
-    Texts equal to a known answer except for case and punctuation, and texts of the target's test are no negatives
-    either. The vectors should be in the cache of `auxiliary`. The library's messages are hidden.
+    The library's `mine_hard_negatives` does the work, and its messages are hidden. Texts equal to a known answer except
+    for case and punctuation, and texts of the target's test are not negatives either. The vectors should be in the
+    cache of `auxiliary`.
 
     Args:
         candidates: queries, documents and known answers.
@@ -273,6 +273,9 @@ def mine_negatives(
         settings: ranges, scores and margins.
         count: number of negatives of each query, at least one.
         seed: seed of random sampling.
+
+    Returns:
+        The negatives by normalized query, at most `count` for each, best first.
 
     Raises:
         JobError: if a vector is zero or not finite.

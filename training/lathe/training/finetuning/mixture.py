@@ -94,8 +94,10 @@ class Mixture:
         )
 
     def build_source_table(self) -> "Table":
-        """Return a table with a row for each data set: numbers of rows, pairs, kept pairs, pairs shared with the
-        target, repeated pairs and negatives, and what was left out and why.
+        """Return a table with a row for each data set.
+
+        The columns are numbers of rows, pairs, kept pairs, pairs shared with the target, repeated pairs and negatives,
+        and what was left out and why.
         """
         from lathe.training.reporting.tables import Table  # brings pandas, which a job's start needs not
 
@@ -120,9 +122,7 @@ class Mixture:
         )
 
     def list_single_pair_warnings(self) -> list[str]:
-        """Return one warning that names the data sets of which there is a single pair, in a list. The list is empty if
-        there are none.
-        """
+        """Return a list with one warning that names the data sets of a single pair; it is empty if there are none."""
         counts = np.bincount(self.sources, minlength=len(self.names))
         single = [name for name, count in zip(self.names, counts, strict=True) if count == 1]
         return [f"a single pair makes the mean of a source: {', '.join(single)}"] if single else []

@@ -38,8 +38,9 @@ def read_sources(
     forbid_training: bool = False,
     eval_texts: Collection[str] = (),
 ) -> "MixtureBuilder":
-    """Read the training pairs of every data set that a job names, without those that must not be trained on. Return
-    them as a `MixtureBuilder`, to which mined negatives can be added.
+    """Read the training pairs of every data set that a job names, without those that must not be trained on.
+
+    Mined negatives can be added to the `MixtureBuilder` that is returned.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
@@ -107,8 +108,9 @@ class MixtureBuilder:
         self.seen: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Yield the data sets that a source of the job names, except the target. For each data set that is left out, a
-        report with the reason is appended to `reports`.
+        """Yield the data sets that a source of the job names, except the target.
+
+        For each data set that is left out, a report with the reason is appended to `reports`.
 
         Raises:
             JobError: if there is no such folder, or no data set in it.
@@ -123,11 +125,10 @@ class MixtureBuilder:
                 yield data
 
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
-        """Read a data set's pairs and add those to train on to the builder. A report of how many pairs were kept and
-        dropped, and why, is appended to `reports`.
+        """Read a data set's pairs and add those to train on to the builder.
 
-        A data set of which no pair is kept is only reported. So is one that cannot be used, if it was found in a folder
-        of data sets.
+        A report of how many pairs were kept and dropped, and why, is appended to `reports`. A data set of which no pair
+        is kept is only reported. So is one that cannot be used, if it was found in a folder of data sets.
 
         Raises:
             JobError: if another data set has the same name.
@@ -152,8 +153,7 @@ class MixtureBuilder:
     def _select_pairs(
         self, found: FoundPairs, source: SourceSettings, report: SourceReport
     ) -> tuple[list[Pair], SourceReport]:
-        """Select the pairs of a data set to train on. Return them, and the report completed with the numbers of kept
-        and dropped pairs.
+        """Return the pairs of a data set to train on, and the report with the numbers of kept and dropped pairs.
 
         Duplicates, pairs that share texts with the evaluation during training, and false negatives are dropped. Pairs
         over the cap are dropped at random, with the job's seed. Pairs that share texts with the target are dropped if
@@ -220,8 +220,9 @@ class MixtureBuilder:
         self.reports = [replace(report, negatives=count) if report.name == name else report for report in self.reports]
 
     def build(self) -> Mixture:
-        """Return the training mixture of all pairs. The prompts of each data set are put before its anchors, positives
-        and hard negatives.
+        """Return the training mixture of all pairs.
+
+        The prompts of each data set are put before its anchors, positives and hard negatives.
         """
         pairs = [
             (self.sources[name].prompts, pair) for name, source_pairs in self.pairs.items() for pair in source_pairs
@@ -239,9 +240,7 @@ class MixtureBuilder:
 
 
 def _locate(data: DataSet) -> Path:
-    """Return the resolved path of a data set's folder or file. It is empty for rows of the job and for data sets of the
-    hub.
-    """
+    """Return the resolved path of a data set's folder or file; it is empty for rows of the job and hub data sets."""
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) and data.path else Path()
@@ -264,8 +263,7 @@ TESTED = "negative of the target's test"
 
 
 def _remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
-    """Remove hard negatives that are not negative from the pairs. Return all pairs with the remaining negatives, and
-    the number of removed negatives by reason.
+    """Remove false hard negatives, and return all pairs with the others, and the number of removed ones by reason.
 
     A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
     itself, or a text of the target's test. No pair is removed.
@@ -328,10 +326,11 @@ class JobSources:
         self.builder = read_sources(job, self.target, eval_texts=texts)
 
     def split(self) -> tuple[Mixture, Evaluator | None]:
-        """Return the training mixture, and the evaluator to use during training. Without a data set to evaluate on,
-        pairs are held out of the mixture for that. The evaluator is None if the job has no evaluation.
+        """Return the training mixture, and the evaluator to use during training.
 
-        Creating the evaluator of a data set reads its test and runs mteb's evaluator once on random vectors.
+        The evaluator is None if the job has no evaluation. Without a data set to evaluate on, pairs are held out of the
+        mixture for that. Creating the evaluator of a data set reads its test and runs mteb's evaluator once on random
+        vectors.
 
         Raises:
             JobError: if no source has enough pairs to hold some out, or mteb does not measure the metric on the data
@@ -346,11 +345,10 @@ class JobSources:
         return hold_out(mixture, settings, self.job.seed)
 
     def hold_out_for_certificate(self, mixture: Mixture) -> tuple[Mixture, Mixture]:
-        """Split a mixture into the pairs to train on, and the held-out pairs that the trained encoder is certified
-        with. There may be none of the latter.
+        """Split a mixture into pairs to train on, and held-out pairs to certify the trained encoder with.
 
-        Pairs of retrieval and pairs data sets without a test are held out, at most `MAX_CERTIFIED` of each. The job's
-        seed decides which, so the same job holds out the same pairs.
+        There may be no held-out pairs. Pairs of retrieval and pairs data sets without a test are held out, at most
+        `MAX_CERTIFIED` of each. The job's seed decides which, so the same job holds out the same pairs.
         """
         without_test = [
             position

@@ -12,9 +12,11 @@ from lathe.training.finetuning.job import SourceSettings, TargetSettings
 
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Open the data sets that a source of a job names: a file, rows, a hub data set, or all data sets of a folder.
-    Return them, and the reasons for data sets of the folder that are left out, by name.
 
     Only META.json files are read; a file or a hub data set is not opened yet, so that it may still be missing.
+
+    Returns:
+        The data sets, and the reasons why data sets of the folder are left out, by name.
 
     Raises:
         JobError: if there is no such folder, or no data set in it.
@@ -35,10 +37,12 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
 
 
 def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Open every data set at or below a folder. Return them, and the reasons for data sets that cannot be used or are
-    excluded, by name.
+    """Open every data set at or below a folder.
 
     A folder with a META.json, or for which the job names a task, is one data set itself.
+
+    Returns:
+        The data sets, and the reasons for data sets that cannot be used or are excluded, by name.
 
     Raises:
         JobError: if there is no folder or no data set in it, a data set to exclude is missing, or one name is given to
@@ -93,12 +97,11 @@ def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> F
 
 
 def open_target(settings: TargetSettings) -> FolderDataSet:
-    """Open the folder of the target data set, which the model will be tested on and must not be trained on, and return
-    the data set.
+    """Open the folder of the target data set, which the model will be tested on and must not be trained on.
 
     Raises:
         JobError: if there is no such folder.
-        DataSetError: if the folder is no data set that can be used.
+        DataSetError: if the folder is not a data set that can be used.
     """
     if not settings.folder.is_dir():
         raise JobError(f"there is no folder {settings.folder}")

@@ -35,8 +35,9 @@ class ReferenceVectors:
         self.encoder = StoredEncoder(encoder, database)
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode the texts whose vectors the database lacks, and write the vectors there. A killed run resumes after
-        its last write.
+        """Encode the texts whose vectors the database lacks, and write the vectors there.
+
+        A killed run resumes after its last write.
         """
         distinct = list(dict.fromkeys(texts))
         for start in range(0, len(distinct), ENCODE_TEXTS):
@@ -46,8 +47,9 @@ class ReferenceVectors:
             on_progress(done / len(distinct), f"encoding the reference, {done:,} of {len(distinct):,} texts")
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of texts by the encoder before training, unit vectors `(n, d)`. They come from the
-        database if they are there.
+        """Return the vectors of texts by the encoder before training, unit vectors `(n, d)`.
+
+        They come from the database if they are there.
 
         Raises:
             JobError: if a vector is zero or not finite, since it has no direction.
@@ -60,8 +62,9 @@ class ReferenceVectors:
         return vectors
 
     def relations(self, mixture: Mixture, rows: slice | None = None) -> NDArray[np.float32]:
-        """Return the relations of pairs, `(n, 2d)`. A relation is the vector of the anchor followed by the vector of
-        the positive (REZE, Sec. 3.1).
+        """Return the relations of pairs, `(n, 2d)`.
+
+        A relation is the vector of the anchor followed by the vector of the positive (REZE, Sec. 3.1).
 
         Args:
             mixture: the pairs.

@@ -73,8 +73,9 @@ class NewTraining(JsonObject):
 
 
 def check_encoder_gates(gates: Mapping[str, float]) -> None:
-    """Check that each gate names a number that certificates of trained encoders have. Raises `JobError` for any other
-    key.
+    """Check that each gate names a number that certificates of trained encoders have.
+
+    Raises `JobError` for any other key.
     """
     for gate in gates:
         if not GATE.fullmatch(gate):

@@ -50,10 +50,9 @@ log = logging.getLogger(__name__)
 
 
 def _list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
-    """Yield a warning for each of anchors, positives and hard negatives of which some texts have more tokens than the
-    encoder reads. It says how many.
+    """Yield a warning for each of anchors, positives and hard negatives if some texts exceed the encoder's length.
 
-    Nothing is yielded for a static encoder, which reads texts of any length.
+    The warning says how many. Nothing is yielded for a static encoder, which reads texts of any length.
     """
     if encoder.static:
         return
@@ -127,8 +126,9 @@ def run_training(
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
     holds_out: bool = False,
 ) -> _TrainingOutcome:
-    """Run a training job, or resume it where it stopped. Writes the trained model, checkpoints and the training log to
-    `out`, and returns the mixture, the regularizer, a summary, warnings and the model's folder.
+    """Run a training job, or resume it where it stopped.
+
+    The trained model, checkpoints and the training log are written to `out`.
 
     Args:
         method: name of the training method, as in `METHODS`.
@@ -140,6 +140,9 @@ def run_training(
         auxiliary: spec of the encoder that hard negatives are mined with.
         holds_out: whether pairs of sources without a test are left out of the training, so that the trained encoder can
             be certified with them; see `lathe.training.finetuning.certificate`.
+
+    Returns:
+        The mixture, the regularizer, a summary, warnings and the model's folder.
 
     Raises:
         JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
@@ -158,8 +161,9 @@ def get_process_rank() -> int:
 
 @contextmanager
 def _let_first_process_go_first(device: str | None) -> Iterator[None]:
-    """Run a block in torchrun's first process, and afterwards in the others, which find its results on disk. Without
-    torchrun, the block just runs.
+    """Run a block in torchrun's first process, and then in the others, which find the results on disk.
+
+    Without torchrun, the block just runs.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
@@ -205,8 +209,7 @@ class _TrainingRun:
         self.auxiliary = auxiliary
 
     def run_all(self) -> _TrainingOutcome:
-        """Read the sources, mine negatives, prepare the regularizer and train, resuming what is done already. Return
-        the mixture, the regularizer, a summary, warnings and the model's folder.
+        """Read the sources, mine negatives, prepare the regularizer and train, resuming what is done already.
 
         Raises:
             JobError: if the folder holds a trained model or another job.
@@ -243,12 +246,13 @@ class _TrainingRun:
         return _TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
-        """Report progress of the work before the training, which is the first `OFFLINE_SHARE` of the whole."""
+        """Report progress of the work before the training, the first `OFFLINE_SHARE` of the whole."""
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def _mine_negatives(self, builder: MixtureBuilder) -> None:
-        """Mine hard negatives with the auxiliary encoder for the builder's pairs, in place. Without settings for
-        mining, do nothing.
+        """Mine hard negatives with the auxiliary encoder for the builder's pairs, if the job has settings for that.
+
+        The pairs are replaced in place.
 
         Raises:
             JobError, DataSetError: as `mine_sources`.
@@ -295,10 +299,10 @@ class _TrainingRun:
 
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
         """Train the base model, or resume from the last checkpoint, and write the trained model and training.json.
-        Return the summary that training.json holds.
 
-        Checkpoints are deleted then. LoRA's adapters are merged into the model, and also written if the job keeps them.
-        The saved model reads texts of the base model's maximum length, also if training cut them shorter.
+        Returns the summary that training.json holds. Checkpoints are deleted then. LoRA's adapters are merged into the
+        model, and also written if the job keeps them. The saved model reads texts of the base model's maximum length,
+        also if training cut them shorter.
         """
         from lathe.training.finetuning.trainer import train
 
@@ -342,15 +346,15 @@ class _TrainingRun:
         return summary
 
     def _export_adapter(self, adapter: "LoraAdapter") -> None:
-        """Write the low-rank adapters to the job's folder, if the job keeps them and this is the first process."""
         lora = self.job.training.lora
         if lora is not None and lora.keep_adapter and get_process_rank() == 0:
             adapter.export(self.out / ADAPTER, self.base.model)
 
 
 def save_model(model: Any, path: Path) -> None:
-    """Write a sentence-transformers model to a folder, replacing an existing one. A killed run leaves no half-written
-    model there.
+    """Write a sentence-transformers model to a folder, replacing an existing one.
+
+    A killed run leaves no half-written model there.
     """
     partial = path.with_name(f".{path.name}")
     shutil.rmtree(partial, ignore_errors=True)

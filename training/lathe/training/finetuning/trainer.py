@@ -39,16 +39,19 @@ from lathe.transforms.progress import Progress
 
 
 def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
-    """Return an id for the anchor text and for the positive text of each pair, `(n, 2)`. Within a column, equal texts
-    have equal ids.
+    """Return an id for the anchor text and for the positive text of each pair, `(n, 2)`.
+
+    Within a column, equal texts have equal ids.
     """
     numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
     return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)
 
 
 def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
-    """Return an id for the text of each hard negative of each pair, `(n, k)`, padded with −1. Return None if no pair
-    has any. A negative with the text of a positive has the id that `assign_text_ids` gives the positive.
+    """Return an id for the text of each hard negative of each pair, `(n, k)`, padded with −1.
+
+    A negative with the text of a positive has the id that `assign_text_ids` gives the positive. None if no pair has any
+    negative.
     """
     max_negatives = max(map(len, negatives), default=0)
     if not max_negatives:
@@ -76,9 +79,6 @@ class _TripletCollator(SentenceTransformerDataCollator):
     """
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """Tokenize a batch of rows with anchor, positive and hard negatives. Return the tensors by name
-        (`{column}_{feature}`) with the labels.
-        """
         rows = [{name: value for name, value in row.items() if name != NEGATIVES} for row in features]
         batch: dict[str, Any] = super().__call__(rows)
         if texts := [text for row in features for text in row.get(NEGATIVES) or ()]:
@@ -103,8 +103,9 @@ class _Trainer(SentenceTransformerTrainer):
     """Adapters that are trained and stored instead of the model's own weights; None to train and store all weights."""
 
     def get_train_dataloader(self) -> Any:
-        """Return the library's data loader for the training pairs. Under torchrun, it gives every process the same
-        number of batches of the same size.
+        """Return the library's data loader for the training pairs.
+
+        Under torchrun, it gives every process the same number of batches of the same size.
         """
         loader: Any = super().get_train_dataloader()
         if _get_process_count() > 1:
@@ -161,8 +162,7 @@ def train(
     evaluator: Evaluator | None = None,
     export: Callable[[LoraAdapter], None] | None = None,
 ) -> TrainingResult:
-    """Train a model in place on a mixture, resuming from the last complete checkpoint in the folder. Return the number
-    of steps, the duration, the step whose model is kept, and its metric.
+    """Train a model in place on a mixture, resuming from the last complete checkpoint in the folder.
 
     With evaluation during training, the model of the best step is restored at the end. Adapters are merged. The model
     is left in evaluation mode.
@@ -177,6 +177,9 @@ def train(
         checkpoints: whether to write checkpoints at intervals.
         evaluator: evaluation during training; None to keep the last step.
         export: called with the adapters before they are merged.
+
+    Returns:
+        The number of steps, the duration, the step whose model is kept, and its metric.
 
     Raises:
         JobError: if the processes cannot share the checkpoint's batch evenly, or the model takes no adapters.
@@ -246,10 +249,10 @@ def train(
 
 
 def build_dataset(mixture: Mixture, model: Any) -> Dataset:
-    """Return the pairs as a `datasets.Dataset` with the columns anchor, positive, negative (if there are any) and
-    label. The label is the index of the pair in the mixture.
+    """Return the pairs as a `datasets.Dataset` with columns anchor, positive, negative (if there are any) and label.
 
-    Long texts are cut to about what the model reads, unless the encoder is static.
+    The label is the index of the pair in the mixture. Long texts are cut to about what the model reads, unless the
+    encoder is static.
     """
 
     def cut(texts: Sequence[str]) -> list[str]:
@@ -265,8 +268,7 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
 
 
 def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts, which carry their prompts already, with the model that is being trained. Return unit vectors `(n,
-    d)`.
+    """Encode texts, which carry their prompts already, with the model in training, as unit vectors `(n, d)`.
 
     The model encodes in evaluation mode, without its default prompt, and is then in the mode it was in.
     """
@@ -279,20 +281,19 @@ def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.flo
 
 
 def _get_process_count() -> int:
-    """Return the number of processes under torchrun, or 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _is_transformer(model: Any) -> bool:
-    """Return whether the model is a transformer. If not, it is a static encoder, which has no activations."""
+    """Return whether the model is a transformer, not a static encoder, which has no activations."""
     return hasattr(next(iter(model)), "auto_model")
 
 
 def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_activations: bool) -> TrainingSettings:
-    """Return a copy of the settings with the batch size that gives the checkpoint's number of pairs a step over all
-    processes. Gradients are cached if a process gets more pairs than `batch_size`, so it needs no more memory.
+    """Return a copy of the settings with the batch size that keeps the checkpoint's number of pairs per step.
 
-    The order of pairs, number of steps and learning rates then stay as they were.
+    The pairs of a step are counted over all processes. The order of pairs, number of steps and learning rates then stay
+    as they were. Gradients are cached if a process gets more pairs than `batch_size`, so it needs no more memory.
 
     Args:
         settings: settings of the job.
@@ -335,11 +336,11 @@ def _check_finite(model: Any) -> None:
 
 
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
-    """Return the contrastive loss for the model and the mixture. It caches gradients if `mini_batch_size` is smaller
-    than `batch_size`.
+    """Return the contrastive loss for the model and the mixture.
 
-    Without cached gradients, on a CPU, the model is switched to take texts without padding if that gives the same
-    vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
+    It caches gradients if `mini_batch_size` is smaller than `batch_size`. Without cached gradients, on a CPU, the model
+    is switched to take texts without padding if that gives the same vectors. With `mask_identical`, in-batch negatives
+    equal to a text of the pair are excluded.
 
     Raises:
         JobError: if the gradients of a static encoder would be cached.

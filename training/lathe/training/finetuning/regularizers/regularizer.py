@@ -65,8 +65,9 @@ class Regularizer(ABC):
 
     @abstractmethod
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Compute what the loss needs of the base model and the mixture and store it in the folder, or load it if it is
-        there.
+        """Compute what the loss needs of the base model and the mixture, or load it from the folder.
+
+        What is computed is stored in the folder.
 
         Args:
             encoder: the model before training.
@@ -82,7 +83,8 @@ class Regularizer(ABC):
     @abstractmethod
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor | None:
         """Return the regularizer's loss of a batch, a scalar that is multiplied by `weight` and added to InfoNCE.
-        Return None to add nothing.
+
+        None adds nothing.
 
         Args:
             anchors: unit vectors by the model that is trained, `(b, d)` float32.
@@ -91,22 +93,24 @@ class Regularizer(ABC):
         """
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return the unit vectors that InfoNCE compares: anchors `(b, d)` and candidates `(b, 1+k, d)`. They are the
-        given ones unless a regularizer overrides this.
+        """Return the unit vectors that InfoNCE compares: anchors `(b, d)` and candidates `(b, 1+k, d)`.
 
-        The candidates of a pair are its positive and its k hard negatives. Missing ones are masked later.
+        They are returned unchanged unless a regularizer overrides this. The candidates of a pair are its positive and
+        its k hard negatives. Missing ones are masked later.
         """
         return anchors, candidates
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return warnings about the number of sources, before any data are read. The list is empty unless a regularizer
-        overrides this.
+        """Return warnings about the number of sources, before any data are read.
+
+        The list is empty unless a regularizer overrides this.
         """
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings about too few sources or pairs, before the training. The list is empty unless a regularizer
-        overrides this.
+        """Return warnings about too few sources or pairs, before the training.
+
+        The list is empty unless a regularizer overrides this.
 
         Args:
             mixture: the pairs.

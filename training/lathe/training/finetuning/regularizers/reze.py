@@ -43,11 +43,10 @@ MANIFEST, RELATIONS = "manifest.json", "relations.npy"
 def _load_or_compute_relations(
     encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
 ) -> tuple[NDArray[np.float32], bool]:
-    """Load the base model's relations of all pairs from a folder, or compute and store them there. Return them
-    memory-mapped, `(n, 2d)`, and whether they were loaded. The relation of a pair is the vector of its anchor followed
-    by that of its positive.
+    """Load the base model's relations of all pairs from a folder, or compute and store them there.
 
-    If the folder lacks them, it is emptied first.
+    The relation of a pair is the vector of its anchor followed by the vector of its positive. If the folder lacks the
+    relations, it is emptied first.
 
     Args:
         encoder: the model before training.
@@ -56,6 +55,9 @@ def _load_or_compute_relations(
         folder: folder for the relations and all that is derived from them.
         cache: folder for the vectors of single texts.
         on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        The relations, memory-mapped, `(n, 2d)`, and whether they were loaded.
 
     Raises:
         JobError: if the folder is of another encoder, other pairs or other settings.
@@ -146,8 +148,9 @@ def _write_rows(
 
 
 def _open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Return the rows of a .npy file, memory-mapped and read-only. Return None if the file is missing, damaged, or not
-    float32 of this shape.
+    """Return the float32 rows of a .npy file, memory-mapped and read-only.
+
+    None if the file is missing, damaged, or not float32 of this shape.
     """
     with suppress(OSError, ValueError):
         rows = open_npy(path)
@@ -176,14 +179,16 @@ class Distillation(Regularizer):
         self.weight = settings.loss_weight
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Set `targets` to the relations of all pairs by the base model. They are loaded from the folder, or computed
-        and written to it.
+        """Set `targets` to the relations of all pairs by the base model.
+
+        They are loaded from the folder, or computed and written to it.
         """
         self.targets, _ = _load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
 
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        """Return the mean of 1 − cosine between each pair's relation and its target, a scalar. The relation is the
-        vector of the anchor followed by that of the positive, `(b, 2d)`.
+        """Return the mean of 1 − cosine between each pair's relation and its target, a scalar.
+
+        The relation is the vector of the anchor followed by the vector of the positive, `(b, 2d)`.
 
         Args:
             anchors: unit vectors, `(b, d)`.
@@ -209,8 +214,9 @@ TARGETS = "targets.npy"
 
 
 class Reze(Distillation):
-    """Distillation towards relations of the base model that are shrunk in the directions that separate the sources.
-    With `target: reference`, it is towards the relations themselves.
+    """Distillation towards the base model's relations, shrunk in the directions that separate the sources.
+
+    With `target: reference`, the targets are the relations themselves.
 
     Attributes:
         shrinkage: shrinkage of each source; None if the targets are the relations themselves.
@@ -227,12 +233,11 @@ class Reze(Distillation):
         self.settings = settings
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Compute the targets of all pairs: the base model's relations, shrunk in the directions that separate the
-        sources. Sets `targets`, `shrinkage` and `offsets`. Relations and targets that the folder holds are loaded,
-        others are written to it.
+        """Set `targets` to the base model's relations of all pairs, shrunk where directions separate the sources.
 
-        With `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for the
-        offsets of `contrast: debiased`.
+        Also sets `shrinkage` and `offsets`. Relations and targets that the folder holds are loaded, others are written
+        to it. With `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for
+        the offsets of `contrast: debiased`.
         """
         settings, self.sources = self.settings, mixture.sources
         relations, stored = _load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
@@ -255,8 +260,9 @@ class Reze(Distillation):
         self.targets, self.shrinkage = targets, shrinkage
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Subtract the offset of each pair's source from its anchor and candidates, and return both as unit vectors,
-        `(b, d)` and `(b, 1+k, d)`. Without `offsets` they are returned unchanged.
+        """Subtract the offset of each pair's source from its anchor and candidates.
+
+        Both are returned as unit vectors, `(b, d)` and `(b, 1+k, d)`, or unchanged without `offsets`.
         """
         if self.offsets is None:
             return anchors, candidates
@@ -265,8 +271,9 @@ class Reze(Distillation):
         return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return a warning in a list if nothing can be shrunk because of few sources: one, or two at scale 1 or above.
-        The list is empty otherwise.
+        """Return a warning in a list if nothing can be shrunk because of few sources, else an empty list.
+
+        These are one source, or two at scale 1 or above.
         """
         if self.settings.target == "reference":
             return []
@@ -281,8 +288,10 @@ class Reze(Distillation):
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings that there are too few sources to shrink, or no more pairs than the 2d dimensions of their
-        relations. The list is empty with `target: reference`.
+        """Return warnings that there are too few sources to shrink, or too few pairs.
+
+        Pairs are too few if they are not more than the 2d dimensions of their relations. The list is empty with
+        `target: reference`.
         """
         warnings = self.list_source_warnings(len(mixture.names))
         if self.settings.target == "reference":
@@ -297,8 +306,9 @@ class Reze(Distillation):
         return warnings
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return a sentence in a list with the numbers of active, separating and shrunk dimensions. Without shrinkage,
-        it says that this is plain distillation.
+        """Return a sentence in a list with the numbers of active, separating and shrunk dimensions.
+
+        Without shrinkage, the sentence says that this is plain distillation.
         """
         shrinkage = self.shrinkage
         if shrinkage is None:

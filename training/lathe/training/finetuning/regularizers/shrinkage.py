@@ -66,8 +66,9 @@ class Shrinkage:
         return np.flatnonzero(touched)
 
     def offsets(self) -> NDArray[np.float32]:
-        """Return the offset of each source's mean from the centre of all source means, `(S, D)`, in the coordinates of
-        relations. Dimensions that do not separate the sources count as 0.
+        """Return the offset of each source's mean from the centre of all source means, `(S, D)`.
+
+        It is in the coordinates of relations. Dimensions that do not separate the sources count as 0.
         """
         deviation = np.where(self.variant, self.source_means - self.center, 0.0)
         return (deviation @ self.basis.T).astype(np.float32)
@@ -90,8 +91,7 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Fit the shrinkage that draws the means of all sources towards their common centre, from the moments of each
-    source's relations. Return its directions, and the factor or shift of each source in each direction.
+    """Fit the shrinkage that draws the means of all sources towards their common centre.
 
     The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
     have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts
@@ -100,6 +100,9 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
     Args:
         sources: moments of each source's relations, all of the same dimensions.
         settings: the paper's parameters.
+
+    Returns:
+        The directions, and the factor or shift of each source in each direction.
     """
     pooled = merge_moments(sources)
     # Eq. 1: the eigenspace of all sources' relations, largest eigenvalues first. Rounding can make them negative.
@@ -147,8 +150,9 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
 
 
 def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """Return the number of leading dimensions that explain the share `ratio` of the variance (Eq. 3). It is 0 without
-    any variance.
+    """Return the number of leading dimensions that explain the share `ratio` of the variance (Eq. 3).
+
+    It is 0 without any variance.
     """
     total = eigenvalues.sum()
     if total <= 0:
@@ -159,6 +163,7 @@ def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
 
 def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
     """Return the dispersion above which a dimension counts as separating the sources, θ = median + γ (MAD + ε) (Eq. 4).
+
     Without active dimensions it is infinite.
 
     Args:
@@ -173,8 +178,9 @@ def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSetting
 
 
 def compute_denominators(means: Array, settings: RegularizerSettings) -> Array:
-    """Return the denominators of Eq. 6, `(S, D)`, which are never 0: |μ| + ε, with the sign of μ if `denominator` is
-    `signed`.
+    """Return the denominators of Eq. 6, `(S, D)`, which are never 0.
+
+    They are |μ| + ε, with the sign of μ if `denominator` is `signed`.
     """
     lengths = np.maximum(np.abs(means) + settings.epsilon_denominator, np.finfo(np.float64).tiny)
     return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
