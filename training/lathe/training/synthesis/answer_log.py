@@ -62,9 +62,7 @@ class LoggedAnswer:
         return self.prompt_tokens + self.completion_tokens
 
     def build_provenance(self) -> dict[str, Any]:
-        """Return the answer's fields as a dict for the provenance of a pair, without items, dropped texts, seed and
-        stage.
-        """
+        """Return the answer's fields for the provenance of a pair, without items, dropped texts, seed and stage."""
         left_out = ("items", "dropped", "seed", "stage")
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 

@@ -49,8 +49,10 @@ def remove_thoughts(text: str) -> str:
 
 
 def _find_json_values(text: str) -> Iterator[Any]:
-    """Yield each JSON list or object in a text, parsed, in order. Values nested in another are not yielded by
-    themselves, and other text is skipped. At most `TRIES` brackets are tried.
+    """Yield each JSON list or object in a text, parsed, in order.
+
+    Values nested in another are not yielded by themselves, and other text is skipped. At most `TRIES` brackets are
+    tried.
     """
     decoder, position = json.JSONDecoder(), 0
     for _ in range(TRIES):
@@ -69,8 +71,9 @@ def _find_json_values(text: str) -> Iterator[Any]:
 
 
 def _unwrap_items(value: Any) -> list[Any]:
-    """Return the items of a JSON list, or of the list that is the only value of an object. Any other value is returned
-    in a list.
+    """Return the items of a JSON list, or of the list that is the only value of an object.
+
+    Any other value is returned in a list.
     """
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
@@ -78,8 +81,10 @@ def _unwrap_items(value: Any) -> list[Any]:
 
 
 def parse_personas(text: str) -> list[str]:
-    """Parse a model's answer into personas, texts of the form "persona. task", from JSON objects with both fields.
-    Without such JSON, return the items of a list or the paragraphs of the answer. The result may be empty.
+    """Parse a model's answer into personas, texts of the form "persona. task".
+
+    They are made of JSON objects with both fields. Without such JSON, they are the items of a list or the paragraphs of
+    the answer. The result may be empty.
     """
     for value in _find_json_values(text):
         objects = [item for item in _unwrap_items(value) if isinstance(item, dict)]
@@ -90,10 +95,10 @@ def parse_personas(text: str) -> list[str]:
 
 
 def parse_queries(text: str) -> list[str]:
-    """Parse a model's answer into queries, from the items of a JSON list. Without JSON, return the items of a bulleted
-    list, or the questions in the answer, or else its paragraphs.
+    """Parse a model's answer into queries, the items of a JSON list.
 
-    An item of the JSON list is a string, or an object with one text.
+    An item of the JSON list is a string, or an object with one text. Without JSON, the queries are the items of a
+    bulleted list, or the questions in the answer, or else its paragraphs.
     """
     for value in _find_json_values(text):
         items = [_extract_only_text(item) for item in _unwrap_items(value)]
@@ -109,8 +114,7 @@ def parse_queries(text: str) -> list[str]:
 
 
 def _split_prose(text: str) -> list[str]:
-    """Return the items of a bulleted or numbered list in a text. Without a list, return its paragraphs of at least
-    `MIN_WORDS` words.
+    """Return the items of a bulleted or numbered list in a text, else its paragraphs of at least `MIN_WORDS` words.
 
     Quotation marks and labels of an item are removed, as are paragraphs that only announce the answer, and items with
     JSON or code. An answer that begins as a JSON list has no paragraphs.
@@ -130,8 +134,9 @@ def _split_sentences(text: str) -> list[str]:
 
 
 def _cut_at_sentence_ends(text: str) -> list[str]:
-    """Split a text after each end of a sentence, and return the pieces, which joined give the text. The last piece is
-    what follows the last end: empty, or an unfinished sentence.
+    """Split a text after each end of a sentence into pieces, which joined give the text.
+
+    The last piece is what follows the last end: empty, or an unfinished sentence.
     """
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
@@ -149,15 +154,17 @@ def remove_unfinished_item(items: list[str]) -> list[str]:
 
 
 def remove_unfinished_sentence(items: list[str]) -> list[str]:
-    """Return the passages of an answer that was cut off, each up to its last finished sentence. Passages without one
-    are left out.
+    """Cut each passage of an unfinished answer after its last finished sentence.
+
+    Passages without a finished sentence are left out.
     """
     return [text for item in items if (text := "".join(_cut_at_sentence_ends(item)[:-1]))]
 
 
 def parse_verdict(text: str) -> list[str]:
-    """Parse a model's answer into `["yes"]` or `["no"]`, from JSON or from the beginning of the text. Return an empty
-    list if it says neither.
+    """Parse a model's answer into `["yes"]` or `["no"]`, from JSON or from the beginning of the text.
+
+    The list is empty if the answer says neither.
     """
     for value in _find_json_values(text):
         items = [
@@ -173,8 +180,9 @@ def parse_verdict(text: str) -> list[str]:
 
 
 def parse_document(text: str) -> list[str]:
-    """Parse a model's answer into one passage, in a list, without a code fence, an announcing sentence or JSON around
-    it. Return an empty list if the answer is JSON that does not hold exactly one text.
+    """Parse a model's answer into one passage, in a list, without code fence, announcing sentence or JSON around it.
+
+    The list is empty if the answer is JSON that does not hold exactly one text.
     """
     if fenced := WHOLE_FENCE.fullmatch(text):
         text = fenced[1].strip()
@@ -185,9 +193,7 @@ def parse_document(text: str) -> list[str]:
 
 
 def _find_verdict(value: Any) -> str | None:
-    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false. Return None for any
-    other value.
-    """
+    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false; else None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     match = VERDICT.match(value) if isinstance(value, str) else None
@@ -265,10 +271,9 @@ def _is_repetitive(text: str) -> bool:
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Return whether too many letters of a text are of scripts, such as Cyrillic, that the sample text lacks. Return
-    False if either has no letters.
+    """Return whether too many letters of a text are of scripts, such as Cyrillic, that the sample text lacks.
 
-    A sample with Japanese kana allows both kana and CJK.
+    False if either has no letters. A sample with Japanese kana allows both kana and CJK.
     """
     allowed = {_name_script(character) for character in sample if character.isalpha()}
     if allowed & JAPANESE:

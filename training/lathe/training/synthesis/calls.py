@@ -68,8 +68,7 @@ class Call:
 
 
 def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> tuple[list[str], list[tuple[str, str]]]:
-    """Parse a model's answer to a call. Return its distinct usable items, at most `call.count`, and a list of (reason,
-    text) for what cannot be used.
+    """Parse a model's answer to a call into usable items and rejected texts.
 
     The thoughts of a reasoning model are removed first. An answer that was refused, is empty, or not as asked gives no
     items and one reason. Of an answer that was cut off, the finished items count, and the finished sentences of a
@@ -79,6 +78,9 @@ def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> tup
         answer: the answer.
         call: the call that it answers.
         settings: settings of the stage, with limits of length.
+
+    Returns:
+        The distinct usable items, at most `call.count`, and a list of (reason, text) for what cannot be used.
     """
     text = remove_thoughts(answer.text)
     parsed = list(dict.fromkeys(PARSERS[call.stage](text)))

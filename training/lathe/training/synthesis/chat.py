@@ -28,8 +28,9 @@ class Endpoint:
 
 
 def read_endpoint(settings: EndpointSettings) -> Endpoint:
-    """Check the settings of an endpoint, read its API key from the environment, and return its address, host and key.
-    Nothing is connected.
+    """Check the settings of an endpoint, read its API key from the environment, and return address, host and key.
+
+    No connection is made.
 
     Raises:
         JobError: if the address is not valid, or there is no key.
@@ -108,10 +109,10 @@ async def ask_model(
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
-    """Return the answer in the first choice of a chat completion's JSON. The tokens of prompt and answer are estimated
-    if the endpoint did not count them.
+    """Return the answer in the first choice of a chat completion's JSON.
 
-    A refusal without text becomes an answer with the finish reason `content_filter`.
+    The tokens of prompt and answer are estimated if the endpoint did not count them. A refusal without text becomes an
+    answer with the finish reason `content_filter`.
 
     Raises:
         CallError: if the first choice has no message.
@@ -138,9 +139,7 @@ def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
 
 
 def _read_token_counts(usage: Any) -> tuple[int, int] | None:
-    """Return the numbers of tokens of prompt and answer that the endpoint counted, or None if they are missing or
-    malformed.
-    """
+    """Return the numbers of tokens of prompt and answer that the endpoint counted; None if missing or malformed."""
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
@@ -150,9 +149,7 @@ def _read_token_counts(usage: Any) -> tuple[int, int] | None:
 
 
 def _extract_text(content: Any) -> str:
-    """Return the text of a message, whose content is a string or a list of parts, which are joined. Return "" for any
-    other content.
-    """
+    """Return the text of a message, whose content is a string or a list of parts, which are joined; else ""."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))

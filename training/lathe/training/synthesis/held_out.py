@@ -62,9 +62,7 @@ class HeldOutIndex:
         return index
 
     def find_matches(self, texts: Sequence[str]) -> dict[int, Match]:
-        """Find texts that equal, nearly duplicate or overlap a text of a test set. Return their matches by the position
-        of the text.
-        """
+        """Find texts that equal, nearly duplicate or overlap a text of a test set, by the position of the text."""
         if not self.texts:
             return {}
 
@@ -84,9 +82,7 @@ class HeldOutIndex:
         return matches
 
     def _find_match(self, text: str) -> Match | None:
-        """Return the test text that a text equals or nearly duplicates, with its test set and how they match, or None
-        if there is none.
-        """
+        """Return the test text that a text equals or nearly duplicates, with its test set, or None."""
         same = self.texts.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")
@@ -101,8 +97,9 @@ class HeldOutIndex:
 
 
 def read_held_out_texts(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOutIndex:
-    """Read the texts of a job's test sets, and return them in an index that finds duplicates and overlaps. Sets of the
-    same name are merged.
+    """Read the texts of a job's test sets into an index that finds duplicates and overlaps.
+
+    Sets of the same name are merged.
 
     Args:
         settings: the test sets.
@@ -166,8 +163,9 @@ def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the strings in the given fields of a row that are not blank, also those within lists. Without fields, all
-    fields of the row are read.
+    """Yield the strings in the given fields of a row that are not blank, also the strings within lists.
+
+    Without fields, all fields of the row are read.
 
     Raises:
         DataSetError: if the row lacks a field.

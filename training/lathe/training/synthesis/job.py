@@ -29,9 +29,7 @@ answer."""
 
 
 def _check_parameters(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the request parameters. Raises `ValueError` if one of them is set by other settings, see
-    `RESERVED_FIELDS`.
-    """
+    """Check that no request parameter is set by other settings, see `RESERVED_FIELDS`."""
     reserved = [name for name in RESERVED_FIELDS if name in parameters]
     if reserved:
         raise ValueError(f"{reserved[0]} is not set here: see docs/synthesis.md for the setting that makes it")
@@ -91,7 +89,6 @@ class StageSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
-        """Return the settings. Raises `ValueError` if the minimum length exceeds the maximum."""
         if self.min_characters > self.max_characters:
             raise ValueError(f"min_characters {self.min_characters} is more than max_characters {self.max_characters}")
         return self
@@ -118,7 +115,7 @@ class StagesSettings(StrictSettings):
     @model_validator(mode="before")
     @classmethod
     def _add_defaults(cls, settings: Any) -> Any:
-        """Return the settings completed with the defaults of every stage. Anything but an object stays as it is."""
+        """Complete the settings with the defaults of every stage; anything but an object stays as it is."""
         if not isinstance(settings, dict):
             return settings
         stages = {
@@ -195,9 +192,7 @@ class HeldOutSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_one_location(self) -> Self:
-        """Return the settings. Raises `ValueError` unless one of folder and file is named, and for `fields` of a
-        folder.
-        """
+        """Check that one of folder and file is named, and that `fields` are not those of a folder."""
         if (self.folder is None) == (self.jsonl is None):
             raise ValueError("name a folder or a jsonl file, one of them")
         if self.fields and self.jsonl is None:
@@ -252,8 +247,9 @@ class SynthesisJob(StrictSettings):
         return self.stages[name].model or self.endpoint.model
 
     def parameters_of(self, name: StageName) -> dict[str, Any]:
-        """Return the request fields of a stage besides model and messages: its temperature, its token limit, and the
-        parameters of the endpoint and the stage.
+        """Return the request fields of a stage besides model and messages.
+
+        They are its temperature, its token limit, and the parameters of the endpoint and the stage.
         """
         stage = self.stages[name]
         temperature = {} if stage.temperature is None else {"temperature": stage.temperature}

@@ -33,8 +33,9 @@ def split_words(text: str) -> list[str]:
 
 
 def split_shingles(text: str, run: int = RUN) -> set[str]:
-    """Return the set of a text's shingles, which are runs of `run` consecutive words. Of a shorter text, it is the
-    whole text.
+    """Return the set of a text's shingles, which are runs of `run` consecutive words.
+
+    The only shingle of a shorter text is the whole text.
     """
     words = split_words(text)
     return {" ".join(words[start : start + run]) for start in range(max(1, len(words) - run + 1))}
@@ -51,8 +52,9 @@ def compute_jaccard(first: set[str], second: set[str]) -> float:
 
 @lru_cache
 def _lsh_bands(similarity: float) -> tuple[int, int]:
-    """Return the number of bands and the number of rows per band for locality-sensitive hashing that finds texts of at
-    least this Jaccard similarity. They are cached, as computing them takes 0.1 s.
+    """Return the bands, and the rows per band, of locality-sensitive hashing for at least this Jaccard similarity.
+
+    They are cached, as computing them takes 0.1 s.
     """
     from datasketch import MinHashLSH
 
@@ -89,8 +91,9 @@ class NearDuplicates:
         self.texts.append(text)
 
     def find_closest(self, text: str) -> tuple[str, float] | None:
-        """Return the text in the index that is most similar to a text, and their Jaccard similarity, or None if no text
-        reaches the minimum similarity.
+        """Return the text in the index that is most similar to a text, and the Jaccard similarity of the two.
+
+        None if no text reaches the minimum similarity.
         """
         runs = split_shingles(text)
         positions = self.buckets.query(self._sketch(runs))
@@ -100,7 +103,6 @@ class NearDuplicates:
         return (self.texts[-position], similarity) if similarity >= self.similarity else None
 
     def _sketch(self, runs: set[str]) -> "MinHash":
-        """Return the MinHash sketch of a set of shingles."""
         # Copied, so that the permutations are not drawn again for each text.
         sketch = self.empty.copy()
         sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in runs)

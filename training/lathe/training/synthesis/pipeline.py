@@ -55,8 +55,9 @@ class Seed:
 
 
 def read_seeds(settings: SeedSettings) -> list[Seed]:
-    """Read the seeds, questions with answers and context, from a file of JSON lines, and return the distinct ones in
-    the order of the file.
+    """Read the seeds, questions with answers and context, from a file of JSON lines.
+
+    Distinct seeds are returned in the order of the file.
 
     Raises:
         JobError: if the file is missing or has no rows, or a row has no question or answer, or a field that is not a
@@ -131,8 +132,9 @@ class PairDraft:
     keys: tuple[str, ...] = ()
 
     def with_item(self, stage: StageName, item: str, key: str) -> "PairDraft":
-        """Return a copy of the draft with an item of a stage's answer and the key of the call. The filter's item is not
-        stored.
+        """Return a copy of the draft with an item of a stage's answer and the key of the call.
+
+        The filter's item is not stored.
         """
         keys = (*self.keys, key)
         if stage == "personas":
@@ -142,15 +144,17 @@ class PairDraft:
         return replace(self, document=item if stage == "documents" else "", keys=keys)
 
     def new_texts(self, stage: str) -> tuple[str, ...]:
-        """Return the texts that a stage added and that must match no test set. For the stage `seeds` they are question
-        and answer.
+        """Return the texts that a stage added and that must match no test set.
+
+        For the stage `seeds` they are question and answer.
         """
         texts = {"seeds": (self.seed.question, self.seed.answer), "queries": (self.query,)}
         return texts.get(stage, (self.document,))
 
     def template_values(self, count: int) -> dict[str, object]:
-        """Return the values of all placeholders that a prompt template may use, by name. `count` is the number of items
-        to ask for.
+        """Return the values of all placeholders that a prompt template may use, by name.
+
+        `count` is the number of items to ask for.
         """
         seed = {name: getattr(self.seed, name) for name in ("question", "answer", "context")}
         return seed | {"persona": self.persona, "query": self.query, "count": count}
@@ -207,11 +211,11 @@ class Pipeline:
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """Yield each stage with the distinct calls to a model that it needs. The answers to them must be logged before
-        the next stage is taken from the iterator.
+        """Yield each stage with the distinct calls to a model that it needs.
 
-        Seeds, queries and documents that match a test set are rejected, as are queries and documents that nearly
-        duplicate an earlier one. Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
+        The answers to them must be logged before the next stage is taken from the iterator. Seeds, queries and
+        documents that match a test set are rejected, as are queries and documents that nearly duplicate an earlier one.
+        Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
         """
         drafts = self._reject_known("seeds", [PairDraft(seed) for seed in self.seeds])
         self.kept["seeds"] = len(drafts)
@@ -234,7 +238,6 @@ class Pipeline:
         self.pairs = drafts
 
     def _build_call(self, stage: StageName, draft: PairDraft) -> Call:
-        """Return the call that asks the model for a stage's items from a draft. The prompt is filled in."""
         count = {"personas": self.job.personas, "queries": self.job.queries}.get(stage, 1)
         prompt = self.prompts[stage]
         return Call(
@@ -249,10 +252,10 @@ class Pipeline:
         )
 
     def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
-        """Yield the drafts of the next stage, one for each usable item of the logged answers to the calls. Unusable
-        items, and queries that the filter rejects, are recorded in `rejected`.
+        """Yield the drafts of the next stage, one for each usable item of the logged answers to the calls.
 
-        A draft whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
+        Unusable items, and queries that the filter rejects, are recorded in `rejected`. A draft whose call is not
+        answered yet yields none. Unusable answers are recorded once no attempts are left.
         """
         for draft, call in zip(drafts, calls, strict=True):
             answer = self.log.find_usable(call.key)
@@ -275,8 +278,9 @@ class Pipeline:
                     yield draft.with_item(stage, item, call.key)
 
     def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new text of a stage does not nearly duplicate that of an earlier draft. The others
-        are recorded in `rejected`.
+        """Return the drafts whose new text of a stage does not nearly duplicate the text of an earlier draft.
+
+        The others are recorded in `rejected`.
         """
         index, distinct = NearDuplicates(self.job.similarity), []
         for draft in drafts:
@@ -292,8 +296,9 @@ class Pipeline:
         return distinct
 
     def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts of which no new text of a stage matches a text of a test set. The others are recorded in
-        `rejected`.
+        """Return the drafts of which no new text of a stage matches a text of a test set.
+
+        The others are recorded in `rejected`.
         """
         texts = [(position, text) for position, draft in enumerate(drafts) for text in draft.new_texts(stage)]
         matches = self.held_out.find_matches([text for _, text in texts])
@@ -311,5 +316,4 @@ class Pipeline:
         return [draft for position, draft in enumerate(drafts) if position not in first_matches]
 
     def _reject(self, stage: str, reason: str, text: str, draft: PairDraft, **details: Any) -> None:
-        """Record in `rejected` that a stage rejected a text of a draft, with the reason and details."""
         self.rejected.append(_RejectedText(stage, reason, text, draft.seed, details))

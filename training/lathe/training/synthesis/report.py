@@ -55,8 +55,9 @@ class SynthesisOutcome:
 
 
 def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
-    """Write the pairs, the rejected texts and the report of a run to the files pairs.jsonl, rejected.jsonl and
-    report.json in a folder. Earlier files are replaced.
+    """Write the pairs, the rejected texts and the report of a run to a folder.
+
+    The files are pairs.jsonl, rejected.jsonl and report.json. Earlier files are replaced.
     """
     replace_synced(out / PAIRS, serialize_lines(_build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
     replace_synced(out / REJECTED, serialize_lines(_list_rejected_rows(outcome)))
@@ -64,7 +65,8 @@ def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
 
 
 def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Return the JSON object of a generated pair, with its texts, its seed, and the provenance of each stage's answer.
+    """Return the JSON object of a pair, with texts, seed and the provenance of each stage's answer.
+
     A training can read such rows as a source.
     """
     answers = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
@@ -80,9 +82,7 @@ def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any
 
 
 def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
-    """Yield a JSON object for each rejected text, with stage, reason and seed, then one for each call that got no
-    answer.
-    """
+    """Yield a JSON object for each rejected text, then one for each call that got no answer."""
     for rejected in outcome.pipeline.rejected:
         row = {"stage": rejected.stage, "reason": rejected.reason, "text": rejected.text, "seed": rejected.seed.key}
         yield row | {"seed_place": rejected.seed.place} | rejected.details
@@ -91,11 +91,11 @@ def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
 
 
 def build_report(outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Return the contents of report.json as a JSON-serializable dict: pairs, texts that each stage kept and rejected,
-    tokens, cost, and whether the run is complete.
+    """Return the contents of report.json as a JSON-serializable dict.
 
-    Tokens and cost (if the job has prices) are those of all runs in the folder. Requests, failures and seconds are
-    those of this run. Test sets, settings and versions are added.
+    It has the pairs, the texts that each stage kept and rejected, tokens, cost, and whether the run is complete. Tokens
+    and cost (if the job has prices) are those of all runs in the folder. Requests, failures and seconds are those of
+    this run. Test sets, settings and versions are added.
     """
     job, sender = outcome.job, outcome.sender
     prompt_tokens = sum(answer.prompt_tokens for answer in outcome.log)
@@ -137,8 +137,10 @@ def build_report(outcome: SynthesisOutcome) -> dict[str, Any]:
 
 
 def _compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[str, Any]:
-    """Return the numbers of one stage, over all runs, for report.json: calls, settled calls, answers, unusable answers
-    by reason, kept texts, rejected texts by reason, and tokens. Its model and the hash of its template are added.
+    """Return the numbers of one stage, over all runs, for report.json, with its model and the hash of its template.
+
+    They are calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, and
+    tokens.
     """
     answers = [answer for answer in outcome.log if answer.stage == stage]
     calls = outcome.pipeline.calls[stage]
@@ -159,15 +161,16 @@ def _compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[
 
 
 def _count_reasons(outcome: SynthesisOutcome, stage: str) -> dict[str, int]:
-    """Return the number of texts that a stage rejected, by reason, the most frequent first."""
+    """Return the number of texts that a stage rejected, by reason, with the most frequent reason first."""
     return dict(
         Counter(rejected.reason for rejected in outcome.pipeline.rejected if rejected.stage == stage).most_common()
     )
 
 
 def build_stage_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return a table of seeds and stages as rows of texts, the header first. Columns are calls, answers, kept texts,
-    texts left out by reason, and answers that could not be used.
+    """Return a table of seeds and stages as rows of texts, the header first.
+
+    Columns are calls, answers, kept texts, texts left out by reason, and answers that could not be used.
 
     Args:
         report: contents of report.json.
@@ -192,8 +195,7 @@ def format_amount(amount: float) -> str:
 
 
 def summarize_run(report: dict[str, Any]) -> list[str]:
-    """Return sentences that summarize a run: requests, failures, tokens, cost, calls without an answer, and why it
-    stopped.
+    """Summarize a run in sentences: requests, failures, tokens, cost, unanswered calls, and why it stopped.
 
     Args:
         report: contents of report.json.

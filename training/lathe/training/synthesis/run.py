@@ -54,11 +54,11 @@ class PreparedJob:
     held_out: HeldOutIndex
 
     def list_dependencies(self) -> dict[str, Any]:
-        """Return the settings that the answers in an output folder depend on, as a dict. A run may resume in a folder
-        if they are the same: digests of seeds and templates, the numbers of personas and queries, and the settings of
-        the stages.
+        """Return the settings that the answers in an output folder depend on.
 
-        Limits, prices, the endpoint's address and test sets are left out, so they may change between runs.
+        A run may resume in a folder if they are the same: digests of seeds and templates, the numbers of personas and
+        queries, and the settings of the stages. Limits, prices, the endpoint's address and test sets are left out, so
+        they may change between runs.
         """
         stages = {
             name: {
@@ -90,10 +90,10 @@ def prepare_job(job: SynthesisJob) -> PreparedJob:
 
 
 def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
-    """Send all calls that have no settled answer yet, write answers and results to the folder `out`, and return the
-    outcome. An earlier run of the same job in the folder is resumed.
+    """Send all calls that have no settled answer yet, and write answers and results to the folder `out`.
 
-    The results of the answers so far are also written if the endpoint fails.
+    An earlier run of the same job in the folder is resumed. The results of the answers so far are also written if the
+    endpoint fails.
 
     Raises:
         JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
@@ -122,8 +122,9 @@ def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progr
 async def _ask_all(
     pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, log: AnswerLog, on_progress: Progress
 ) -> Sender:
-    """Send the calls of each stage, in order, and return the sender. If the run stopped early, the sender's `error` or
-    `spent` says why.
+    """Send the calls of each stage, in order, and return the sender.
+
+    If the run stopped early, the sender's `error` or `spent` says why.
     """
     async with Sender(endpoint, log, job, on_progress) as sender:
         for stage, calls in pipeline.stages():

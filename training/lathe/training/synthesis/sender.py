@@ -49,6 +49,7 @@ class Budget:
 
     def refusal_reason(self, tokens: int) -> str | None:
         """Return the reason why a request of at most `tokens` tokens would exceed the budget, or None if it would not.
+
         Nothing is reserved.
         """
         if self.max_requests is not None and self.requests >= self.max_requests:
@@ -128,12 +129,12 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         await self.client.close()
 
     async def send_calls(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Send every call of a stage that has no settled answer yet, concurrently, and add the answers to the log. If
-        the budget is spent or the endpoint fails, this returns early, and `spent` or `error` says why.
+        """Send every call of a stage that has no settled answer yet, concurrently, and add the answers to the log.
 
-        Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
-        unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
-        `MIN_RETRY_TEMPERATURE`. Nothing is raised.
+        Nothing is raised: if the budget is spent or the endpoint fails, this returns early, and `spent` or `error` says
+        why. Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with
+        an unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
+        `MIN_RETRY_TEMPERATURE`.
         """
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
@@ -145,7 +146,6 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         queue, begun, done = iter(waiting), time.monotonic(), 0
 
         async def settle_calls() -> None:
-            """Take calls from the shared queue and settle each, until the queue is empty or the run is halted."""
             nonlocal done
             for call in queue:  # one queue for all who work
                 if self.halted.is_set():
@@ -163,11 +163,11 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _check_models(self) -> None:
-        """Send a short request to each model of the job. If one is refused, or the endpoint cannot be reached, halt the
-        run and set `error`.
+        """Send a short request to each model of the job.
 
-        A rate limit, a server error or a time-out is ignored, since a retry may help. The requests count towards the
-        budget; if it is spent, no more are sent.
+        If one is refused, or the endpoint cannot be reached, halt the run and set `error`. A rate limit, a server error
+        or a time-out is ignored, since a retry may help. The requests count towards the budget; if it is spent, no more
+        are sent.
         """
         self.has_checked_models = True
         asking = [stage for stage in STAGES if self.job.asks(stage)]
@@ -185,11 +185,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
-        """Send a call until the log has a usable answer to it, or as many unusable ones as the job allows. Every answer
-        is logged.
+        """Send a call until the log has a usable answer to it, or as many unusable ones as the job allows.
 
-        After the first attempt the call's temperature is raised to at least `MIN_RETRY_TEMPERATURE`. Returns early if
-        the run is halted or the call gets no answer.
+        Every answer is logged. After the first attempt the call's temperature is raised to at least
+        `MIN_RETRY_TEMPERATURE`. Returns early if the run is halted or the call gets no answer.
         """
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
@@ -224,11 +223,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             )
 
     async def _send(self, call: Call, parameters: dict[str, Any]) -> ChatAnswer | None:
-        """Send a call, with retries, and return its answer, usable or not. Return None if no answer comes, or if the
-        run is halted or over budget.
+        """Send a call, with retries, and return its answer, usable or not.
 
-        A call that is given up is recorded in `unanswered`, an answer resets `consecutive_failures`, and a rejected key
-        stops the run.
+        Returns None if no answer comes, or if the run is halted or over budget. A call that is given up is recorded in
+        `unanswered`, an answer resets `consecutive_failures`, and a rejected key stops the run.
         """
         try:
             answer = await self.client.call(
@@ -248,10 +246,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         return answer
 
     async def _send_request(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer:
-        """Send one request, and return its answer. Its tokens are charged to the budget and the rate limit, and a
-        failure is counted by its kind.
+        """Send one request, and return its answer.
 
-        If the endpoint asks for a pause of over `MAX_ASKED_PAUSE`, such as of a daily limit, the run is stopped.
+        The tokens are charged to the budget and the rate limit, and a failure is counted by its kind. If the endpoint
+        asks for a pause of over `MAX_ASKED_PAUSE`, such as of a daily limit, the run is stopped.
 
         Raises:
             CallError: if no answer comes.
@@ -284,14 +282,15 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         return estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait a number of seconds. Raises `_HaltedError` as soon as the run is halted."""
+        """Wait a number of seconds, or raise `_HaltedError` as soon as the run is halted."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.halted.wait(), seconds)
             raise _HaltedError
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Halt the run if the budget does not allow another request of this many tokens, and return whether it was
-        halted for that. Then `spent` says which budget is spent.
+        """Halt the run if the budget does not allow another request of this many tokens.
+
+        Returns whether it was halted for that. Then `spent` says which budget is spent.
         """
         reason = self.budget.refusal_reason(tokens)
         if reason is not None:
@@ -300,10 +299,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         return reason is not None
 
     def _give_up(self, call: Call, error: CallError) -> None:
-        """Record in `unanswered` a call that got no answer, to be sent in the next run. After `MAX_FAILED_CALLS` such
-        calls in a row, stop the run.
+        """Record in `unanswered` a call that got no answer, to be sent in the next run.
 
-        Calls whose prompt may be to blame, too long or flagged by a moderator, do not count.
+        After `MAX_FAILED_CALLS` such calls in a row, stop the run. Calls whose prompt may be to blame, too long or
+        flagged by a moderator, do not count.
         """
         self.unanswered[call.key] = (call, str(error))
         # A refused prompt says nothing of the endpoint.
@@ -316,14 +315,14 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
 
     def _halt(self, reason: str) -> None:
-        """Send no more requests, and set `error` to the reason unless it is set. Requests under way are still waited
-        for.
+        """Send no more requests, and set `error` to the reason unless it is set.
+
+        Requests under way are still waited for.
         """
         self.error = self.error or JobError(reason)
         self.halted.set()
 
     def _report_progress(self, stage: StageName, done: int, count: int, seconds: float) -> None:
-        """Report the number of settled calls of a stage with the rate and the time left."""
         rate = done / max(seconds, 1e-9)
         seconds_left = (count - done) / rate
         wait = f"{seconds_left / MINUTE:.0f} min" if seconds_left >= 2 * MINUTE else f"{seconds_left:.0f} s"
@@ -332,8 +331,9 @@ class Sender(AbstractAsyncContextManager["Sender"]):
 
 
 def _raise_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`. Parameters
-    without a temperature are returned unchanged.
+    """Return a copy of the request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`.
+
+    Parameters without a temperature are returned unchanged.
     """
     if "temperature" not in parameters:
         return parameters

@@ -51,8 +51,9 @@ class Prompt:
 
 
 def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
-    """Read and check the prompt template of each stage, and return the templates by stage. A template that the job's
-    folder lacks is read from the shipped ones.
+    """Read and check the prompt template of each stage, and return the templates by stage.
+
+    A template that the job's folder lacks is read from the shipped ones.
 
     Raises:
         JobError: if the folder is missing or has a .txt file of another name, or a template is not UTF-8, lacks a
