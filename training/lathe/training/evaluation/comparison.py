@@ -62,8 +62,9 @@ class Grid:
         }
 
     def list_method_names(self, *groups: str) -> list[str]:
-        """List the distinct names of the methods in these groups (`control`, `chain` or `rescored`), in the order they
-        were requested.
+        """List the distinct names of the methods in these groups, in the order they were requested.
+
+        Groups are `control`, `chain` and `rescored`.
         """
         distinct = [m.name for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
         return list(dict.fromkeys(distinct))
@@ -77,8 +78,9 @@ class Grid:
         return np.array([self.values[encoder, CONTROL, task] for task in tasks])
 
     def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Group tasks by mteb's type of task, such as `Retrieval`. Returns, for each type, the positions of its tasks
-        in the given list.
+        """Group tasks by mteb's type of task, such as `Retrieval`.
+
+        Returns, for each type, the positions of its tasks in the given list.
         """
         groups: dict[str, list[int]] = {}
         for position, task in enumerate(tasks):
@@ -88,16 +90,18 @@ class Grid:
 
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method, which is compared with another one. `label` is the method's name, `control` for raw
-    vectors.
+    """Encoder with a method, which is compared with another one.
+
+    `label` is the method's name, `control` for raw vectors.
     """
 
     encoder: str
     label: str = CONTROL
 
     def distinguish_from(self, system: "System") -> str:
-        """Return a name of this system that tells it from another one: the method if both have the same encoder, else
-        the encoder and, unless it is of raw vectors, the method.
+        """Return a name of this system that tells it from another one.
+
+        It is the method if both have the same encoder, else the encoder and, unless it is of raw vectors, the method.
         """
         if self.encoder == system.encoder:
             return "the raw vectors" if self.label == CONTROL else self.label
@@ -126,8 +130,9 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the compared system is better or worse. It is undecided if the interval contains 0, or there
-        is none.
+        """Whether the compared system is better or worse.
+
+        It is undecided if the interval contains 0, or there is none.
         """
         outcomes: dict[int, Outcome] = {1: "better", -1: "worse", 0: "undecided"}
         return outcomes[self.difference.sign]
@@ -170,10 +175,10 @@ class Comparison:
 
 
 def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
-    """Compare pairs of systems (encoder and method), and return one comparison for each pair. Encoders are compared
-    with the first encoder, methods with the raw vectors, and chains of transforms with the first chain.
+    """Compare pairs of systems (encoder and method), and return one comparison for each pair.
 
-    Pairs without a data set in common are left out.
+    Encoders are compared with the first encoder, methods with the raw vectors, and chains of transforms with the first
+    chain. Pairs without a data set in common are left out.
 
     Args:
         grid: scores of the evaluation.
@@ -194,11 +199,10 @@ def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
 
 
 def compare_scores(baseline: Array, compared: Array, difference: float) -> Interval:
-    """Return the difference of two scores in points with its 95 % interval, estimated from the paired values of single
-    queries, texts or pairs under both systems.
+    """Return the difference of two scores in points with its 95 % interval.
 
-    The interval is Student's, of the mean of n differences. There are no bounds for one unit, or if all differences are
-    equal.
+    The interval is estimated from the paired values of single queries, texts or pairs under both systems. It is
+    Student's, of the mean of n differences. There are no bounds for one unit, or if all differences are equal.
 
     Args:
         baseline: values of the units under the baseline, `(n,)`.
@@ -213,8 +217,9 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
 
 
 def estimate_score(values: Array, score: float) -> Interval:
-    """Return a score in points with its 95 % interval, estimated from the values `(n,)` of the queries, texts or pairs
-    that the score averages.
+    """Return a score in points with its 95 % interval.
+
+    The interval is estimated from the values `(n,)` of the queries, texts or pairs that the score averages.
 
     Args:
         values: values of the units, `(n,)`.
@@ -224,8 +229,10 @@ def estimate_score(values: Array, score: float) -> Interval:
 
 
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
-    """Yield the pairs of systems to compare, each as (baseline, compared). The baseline of an encoder is the first
-    encoder, that of a method the raw vectors, and that of a chain of transforms also the first chain.
+    """Yield the pairs of systems to compare, each as (baseline, compared).
+
+    The baseline of an encoder is the first encoder, the baseline of a method the raw vectors, and chains of transforms
+    are also compared with the first chain.
     """
     first, *later_encoders = grid.encoders
     for later in later_encoders:
@@ -242,8 +249,9 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
 def _compare_within(
     grid: Grid, by_cell: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
 ) -> Verdict | None:
-    """Compare two systems on one data set, and return the verdict with both scores and the interval of their
-    difference. Returns None if one of the systems has no score on it.
+    """Compare two systems on one data set; None if one of them has no score on it.
+
+    The verdict has both scores and the interval of their difference.
     """
     keys = [(system.encoder, system.label, task) for system in (baseline, compared)]
     if not all(key in grid.values for key in keys):
@@ -264,8 +272,9 @@ def _compare_within(
 
 
 def _average(within: Sequence[Verdict]) -> Verdict:
-    """Return the verdict over several data sets: mean scores of both systems, and the mean difference with its interval
-    over data sets.
+    """Return the verdict over several data sets.
+
+    It has the mean scores of both systems, and the mean difference with its interval over data sets.
     """
     # Each data set is one unit here, whatever its size: the question is whether other data sets would agree.
     metrics = {verdict.metric for verdict in within}

@@ -41,8 +41,10 @@ class Decision:
     comparison: Comparison | None
 
     def to_fields(self) -> dict[str, object]:
-        """Return the decision as a JSON-serializable dict: the sentence, the chosen system and, if anything was
-        compared, the difference with its interval, data set, metric and outcome.
+        """Return the decision as a JSON-serializable dict.
+
+        It has the sentence, the chosen system and, if anything was compared, the difference with its interval, data
+        set, metric and outcome.
         """
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
@@ -64,12 +66,11 @@ class Decision:
 
 
 def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
-    """Choose the best system (encoder and method) by the comparisons with the first system, and return it with a
-    sentence that states the differences. The first system is chosen if none is better beyond doubt.
+    """Choose the best system (encoder and method) by the comparisons with the first system.
 
-    Of several better systems, the one with the highest lower bound of its difference is chosen. The first system is the
-    baseline of the first comparison. The sentence names at most `MAX_NAMED` comparisons, the best ones. Without
-    comparisons it gives the scores.
+    The first system, the baseline of the first comparison, is chosen if none is better beyond doubt. Of several better
+    systems, the one with the highest lower bound of its difference is chosen. The sentence states the differences of at
+    most `MAX_NAMED` comparisons, the best ones. Without comparisons it gives the scores.
     """
     if not comparisons:
         return _describe_scores(results)
@@ -88,8 +89,9 @@ def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Return a sentence that says whether the compared system is better than the baseline, by how many points, with the
-    interval, and on which data.
+    """Return a sentence that says whether the compared system is better than the baseline.
+
+    It says by how many points, with the interval, and on which data.
     """
     verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
     data = _describe_data(verdict)
@@ -109,8 +111,9 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Return one sentence on several comparisons with the same baseline, the best first. It says how many points each
-    system is better or worse, and names at most `MAX_NAMED`.
+    """Return one sentence on several comparisons with the same baseline, the best first.
+
+    It says how many points each system is better or worse, and names at most `MAX_NAMED`.
     """
     common = comparisons[0].verdict
     parts = []
@@ -136,9 +139,7 @@ def _describe_several(comparisons: Sequence[Comparison]) -> str:
 
 
 def _describe_data(verdict: Verdict) -> str:
-    """Return a phrase that says which data a verdict is on, such as "on STS12 (400 pairs)" or "on average over 3 data
-    sets".
-    """
+    """Return a phrase such as "on STS12 (400 pairs)" or "on average over 3 data sets"."""
     if verdict.data_set is None:
         return f"on average over {format_count(verdict.units, 'data set')}"
     return f"on {verdict.data_set}" + (f" ({count_units(verdict.units, verdict.unit)})" if verdict.units else "")
@@ -150,24 +151,24 @@ def count_units(count: int, unit: str) -> str:
 
 
 def _count_outcomes(comparison: Comparison) -> str:
-    """Return a phrase that says on how many data sets the system is better, worse or undecided."""
     counts = [(comparison.count_data_sets(outcome), outcome) for outcome in OUTCOMES]
     return "by each data set's own units, " + ", ".join(f"{outcome} on {count}" for count, outcome in counts if count)
 
 
 def _format_points(difference: Interval) -> str:
-    """Format a difference in points with half its interval, such as "1.9 ± 0.8". Only an undecided difference has its
-    sign, since no "better" or "worse" stands beside it.
+    """Format a difference in points with half its interval, such as "1.9 ± 0.8".
+
+    Only an undecided difference has its sign, since the text says no "better" or "worse" with it.
     """
     magnitude = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
 def _describe_scores(results: Results) -> Decision:
-    """Return the decision of an evaluation that compared nothing: the first encoder with its raw vectors, and a
-    sentence with their mean score.
+    """Return the decision of an evaluation that compared nothing.
 
-    On a single data set, the sentence has the score's interval.
+    It is the first encoder with its raw vectors, and a sentence with their mean score. On a single data set, the
+    sentence has the score's interval.
     """
     grid = Grid(results)
     encoder = next(iter(grid.encoders))
@@ -207,9 +208,7 @@ class Findings:
 
 
 def compute_findings(results: Results) -> Findings:
-    """Compare the encoders and chains of transforms of an evaluation, and return the comparisons with the decision that
-    they lead to.
-    """
+    """Compare the encoders and chains of transforms of an evaluation, and decide by the comparisons."""
     comparisons = compare_systems(Grid(results), results.scores)
     return Findings(decide(results, comparisons), comparisons)
 

@@ -56,8 +56,9 @@ class Member:
     published_mean_norm: float | None = None
 
     def prompt(self, name: str | None) -> str | None:
-        """Return the text that is put before an input under a prompt name. For None, it is the default prompt, or None
-        if there is none.
+        """Return the text that is put before an input under a prompt name.
+
+        For None, it is the default prompt, or None if there is none.
 
         Raises:
             KeyError: if there is no prompt of that name.
@@ -103,8 +104,9 @@ class EvaluatedEncoder:
         self.member = member
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> NDArray[np.float32]:
-        """Encode texts with the prompt of this name before each, or the default prompt for None. Returns finite unit
-        vectors `(n, d)`.
+        """Encode texts with the prompt of this name before each, or the default prompt for None.
+
+        Returns finite unit vectors `(n, d)`.
 
         Raises:
             EncoderError: with the name of the encoder, if it raises any exception or returns NaN or inf for a text.
@@ -129,11 +131,10 @@ class EvaluatedEncoder:
 
 
 def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: float | None) -> Member:
-    """Return the description of a loaded encoder for the results: name, dimensions, prompts, family, and hashes of the
-    model and of its output.
+    """Return the description of a loaded encoder for the results.
 
-    `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
-    prompt.
+    It has name, dimensions, prompts, family, and hashes of the model and of its output. `output` is the fingerprint, or
+    a hash of it with dtype and prompt if the dtype is not float32 or there is a default prompt.
     """
     prompt, output = encoder.prompt_key(None), encoder.fingerprint
     # The fingerprint covers neither dtype nor default prompt, and both change the vectors.
@@ -153,8 +154,9 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
 
 
 def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the keys of the encoder's prompts by name. The prompts for queries and documents are added under the names
-    `query` and `document`, which mteb looks up.
+    """Return the keys of the encoder's prompts by name.
+
+    The prompts for queries and documents are added under the names `query` and `document`, which mteb looks up.
     """
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts
@@ -172,8 +174,9 @@ KEYS, VECTORS = "keys.bin", "vectors.f32"
 
 
 def text_key(text: str, prompt: str | None = None) -> bytes:
-    """Return the key of a text's vector, a 16-byte hash of the text and the prompt before it. No prompt and an empty
-    prompt give the same key.
+    """Return the key of a text's vector, a 16-byte hash of the text and the prompt before it.
+
+    No prompt and an empty prompt give the same key.
     """
     return hashlib.blake2b(f"{prompt or ''}\0{text}".encode(errors="surrogatepass"), digest_size=KEY_BYTES).digest()
 
@@ -216,8 +219,10 @@ class TextVectors:
 
 
 def write_vectors(folder: Path, blocks: Iterable[tuple[Sequence[bytes], NDArray[np.float32]]]) -> None:
-    """Write pairs of keys and vectors `(n, d)` to the two files of a folder, block by block, so that one block is in
-    memory at a time. Keys must be distinct. Older files are replaced.
+    """Write pairs of keys and vectors `(n, d)` to the two files of a folder.
+
+    They are written block by block, so that one block is in memory at a time. Keys must be distinct. Older files are
+    replaced.
     """
     make_root(folder)
     with ExitStack() as files:

@@ -33,8 +33,9 @@ class Method:
     encoder_fingerprint: str | None = None
 
     def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
-        """Return the reason why the method cannot transform the vectors of an encoder, given its fingerprint and
-        dimensions, or None if it can.
+        """Return the reason why the method cannot transform the vectors of an encoder, or None if it can.
+
+        The encoder is given by its fingerprint and dimensions.
         """
         if self.encoder_fingerprint not in (None, fingerprint):
             return "it was fitted on another encoder's vectors"
@@ -43,9 +44,7 @@ class Method:
 
     @property
     def compresses(self) -> bool:
-        """Whether the method is a chain of transforms with smaller outputs than inputs: fewer dimensions, or
-        quantized.
-        """
+        """Whether the method is a chain of transforms with fewer dimensions or quantized outputs."""
         return self.chain is not None and (self.chain.quantizer is not None or reduced_size(self.chain) is not None)
 
     def with_rescoring(self) -> "Method":
@@ -53,8 +52,9 @@ class Method:
         return replace(self, name=f"{self.name} rescored", group="rescored", key=f"{self.key}-rescored")
 
     def suits_task(self, task_type: str) -> bool:
-        """Return whether the method can be scored on tasks of this mteb type. Rescoring methods suit searches only, all
-        others suit every type.
+        """Return whether the method can be scored on tasks of this mteb type.
+
+        Rescoring methods suit searches only, all others suit every type.
         """
         return self.group != "rescored" or task_type == SEARCH
 
@@ -64,9 +64,7 @@ CONTROL_METHOD = Method(CONTROL, CONTROL, key=CONTROL)
 
 
 def reduced_size(chain: Chain) -> int | None:
-    """Return the output dimensions of a fitted chain of transforms, or None if they are not fewer than its input
-    dimensions.
-    """
+    """Return the output dimensions of a fitted chain, or None if they are not fewer than its input dimensions."""
     before, after = chain.input_dimensions, chain.output_dimensions
     return after if before and after and after < before else None
 

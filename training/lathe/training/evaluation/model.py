@@ -54,10 +54,10 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` float32 of the texts that mteb passes. Stored vectors are looked up, and
-        transformed if there is a chain of transforms.
+        """Return the vectors `(n, d)` float32 of the texts that mteb passes.
 
-        The chain is applied to queries of a search as queries, and to all other texts as documents.
+        Stored vectors are looked up, and transformed if there is a chain of transforms. The chain is applied to queries
+        of a search as queries, and to all other texts as documents.
 
         Raises:
             KeyError: if a text's vector is not stored.
@@ -69,8 +69,9 @@ class StoredModel(AbsEncoder):
         return np.asarray(transform(vectors, self.dimensions), np.float32)
 
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
-        """Return the key of each text's vector: a hash of the text and the prompt that mteb chooses for this task and
-        for queries or documents.
+        """Return the key of each text's vector: a hash of the text and its prompt.
+
+        mteb chooses the prompt for this task and for queries or documents.
         """
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         prompt_text = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
@@ -78,11 +79,10 @@ class StoredModel(AbsEncoder):
 
 
 class RescoringModel:
-    """mteb search model that finds candidates by vectors that a chain of transforms maps, and ranks them again by the
-    raw vectors.
+    """mteb search model that finds candidates by transformed vectors, and ranks them again by raw vectors.
 
-    Each query has `RESCORED_CANDIDATES` candidates. Maps of queries with which the chain begins, such as a query
-    adapter, count for the second ranking too.
+    Each query has `RESCORED_CANDIDATES` candidates. Maps of queries with which the chain of transforms begins, such as
+    a query adapter, count for the second ranking too.
 
     Args:
         model: the model with the chain.
@@ -100,15 +100,18 @@ class RescoringModel:
         self.originals = SearchEncoderWrapper(original)  # type: ignore[arg-type]
 
     def index(self, corpus: Any, **options: Any) -> None:
-        """Index the documents to search twice: as the chain of transforms maps them, and as raw vectors. mteb calls
-        this before `search`.
+        """Index the documents to search twice: as the chain of transforms maps them, and as raw vectors.
+
+        mteb calls this before `search`.
         """
         self.candidates.index(corpus, **options)
         self.originals.index(corpus, **options)
 
     def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **options: Any) -> Any:
-        """Find candidates by the vectors that the chain of transforms maps, and return the similarities of their raw
-        vectors by query id and document id. If mteb names the candidates in `top_ranked`, only these are ranked.
+        """Find candidates by transformed vectors, and return the similarities of their raw vectors.
+
+        The similarities are by query id and document id. If mteb names the candidates in `top_ranked`, only these are
+        ranked.
         """
         if top_ranked is None:
             ranking = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
@@ -129,11 +132,12 @@ class PromptedModel(StoredModel):
         self.by_type = prompts
 
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """Return the stored vectors `(n, d)` of the texts that mteb passes, with the prompt for documents or queries
-        before each text.
+        """Return the stored vectors `(n, d)` of the texts that mteb passes.
+
+        The prompt for documents or queries is put before each text.
 
         Raises:
-            KeyError: if one is not stored.
+            KeyError: if a vector is not stored.
         """
         prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
         return self.vectors.get([text_key(prompt + text) for text in list_texts(inputs)])
@@ -172,8 +176,9 @@ def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _build_model_meta(name: str, revision: str) -> ModelMeta:
-    """Build the metadata that mteb requires of a model, most of it None. A name without "/" gets the prefix
-    "lathe/".
+    """Build the metadata that mteb requires of a model, most of it None.
+
+    A name without "/" gets the prefix "lathe/".
     """
     return ModelMeta.create_empty(
         {

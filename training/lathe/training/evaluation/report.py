@@ -29,10 +29,10 @@ MAX_COMPARISONS = 40
 
 
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
-    """Compute the findings of an evaluation, and write evaluation.json, scores.csv and report.html to its output
-    folder. Returns the findings and the paths of the files.
+    """Compute the findings of an evaluation, and write evaluation.json, scores.csv and report.html.
 
-    The page's heading is the decision. Existing files are replaced atomically.
+    The files are in the output folder; existing ones are replaced atomically. The page's heading is the decision.
+    Returns the findings and the paths of the files.
     """
     findings = compute_findings(results)
     answer, *sentences = summarize(findings)
@@ -55,8 +55,9 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
 
 
 def plot_differences(findings: Findings) -> Any:
-    """Plot the score difference of each comparison with its interval. Returns the matplotlib figure, or None without
-    comparisons.
+    """Plot the score difference of each comparison with its interval as a matplotlib figure.
+
+    None without comparisons.
     """
     comparisons = findings.comparisons[:MAX_COMPARISONS]
     if not comparisons:
@@ -86,8 +87,9 @@ def describe_evaluation(results: Results) -> str:
 
 
 def build_json(results: Results, findings: Findings) -> dict[str, Any]:
-    """Return results and findings as a dict that orjson can serialize: decision, request, environment, tasks, encoders,
-    scores, sentences and comparisons.
+    """Return results and findings as a dict that orjson can serialize.
+
+    It has decision, request, environment, tasks, encoders, scores, sentences and comparisons.
     """
     return {
         "decision": findings.decision.to_fields(),
@@ -98,8 +100,9 @@ def build_json(results: Results, findings: Findings) -> dict[str, Any]:
 
 
 def describe_results(results: Results) -> dict[str, Any]:
-    """Return the results without findings as a dict: request, environment, tasks, encoders and all scores. The values
-    of single queries, texts or pairs are left out.
+    """Return the results without findings as a dict: request, environment, tasks, encoders and all scores.
+
+    The values of single queries, texts or pairs are left out.
     """
     request = results.request
     return {
@@ -114,7 +117,6 @@ def describe_results(results: Results) -> dict[str, Any]:
 
 
 def _comparison_to_fields(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as a dict: both systems, a sentence, and all verdicts with their outcome."""
     verdicts = [comparison.between, *comparison.within] if comparison.between else comparison.within
     return {
         "baseline": comparison.baseline,
@@ -125,9 +127,7 @@ def _comparison_to_fields(comparison: Comparison) -> dict[str, Any]:
 
 
 def format_report(results: Results, findings: Findings) -> str:
-    """Format an evaluation as plain text for a terminal, and return it: sentences, main tables, problems, and the
-    decision last.
-    """
+    """Format an evaluation as plain text: sentences, main tables, problems, and the decision last."""
     answer, *sentences = summarize(findings)
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
@@ -154,8 +154,10 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
 
 
 def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool = False) -> Table:
-    """Build the table of comparisons, one row each: both systems, encoder, metric, scores × 100, difference with its
-    interval, number of queries, texts or pairs, and outcome.
+    """Build the table of comparisons, with a row for each.
+
+    The columns are both systems, encoder, metric, scores × 100, difference with its interval, number of queries, texts
+    or pairs, and outcome.
 
     Args:
         comparisons: comparisons of an evaluation.
@@ -178,8 +180,9 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: Results) -> Table:
-    """Build the table of the raw vectors' mean score × 100, over all tasks and by type of task, one row for each
-    encoder. Only tasks that all encoders completed count.
+    """Build the table of the raw vectors' mean score × 100, over all tasks and by type of task, by encoder.
+
+    Only tasks that all encoders completed count.
     """
     grid = Grid(results)
     # Means over different tasks could not be compared.
@@ -216,8 +219,9 @@ def build_score_table(results: Results) -> Table:
 
 
 def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
-    """Return a flat dict for each score, sorted by encoder and task. Keys include task, encoder, method, score, control
-    (the raw vectors' score), difference in points and error.
+    """Return a flat dict for each score, sorted by encoder and task.
+
+    Keys include task, encoder, method, score, control (the raw vectors' score), difference in points and error.
 
     Args:
         results: results of an evaluation.
@@ -252,8 +256,10 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
 
 
 def list_problems(results: Results) -> Iterator[str]:
-    """Yield a sentence for each problem of an evaluation: unusable encoders, tasks and methods, left-out rows, and
-    failed scores. Scores of a task that failed with the same error share a sentence.
+    """Yield a sentence for each problem of an evaluation.
+
+    Problems are unusable encoders, tasks and methods, left-out rows, and failed scores. Scores of a task that failed
+    with the same error share a sentence.
     """
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:

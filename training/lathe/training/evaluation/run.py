@@ -69,9 +69,7 @@ class Request:
     stores: VectorStores | None = None
 
     def list_methods(self) -> list[Method]:
-        """Return the methods to evaluate: the raw vectors, the chains of transforms, and, of chains that compress, also
-        the variant with rescoring.
-        """
+        """Return the methods to evaluate: raw vectors, chains of transforms, and compressing chains with rescoring."""
         rescored = (chain.with_rescoring() for chain in self.chains if chain.compresses)
         return [CONTROL_METHOD, *self.chains, *rescored]
 
@@ -111,10 +109,10 @@ class Results:
 
 
 def evaluate(request: Request, on_progress: Progress) -> Results:
-    """Score every method of every encoder on every task of the suite, and return all results. Intermediate results are
-    written to `request.out`, and work that an earlier run finished is not repeated.
+    """Score every method of every encoder on every task of the suite.
 
-    A task, method or encoder that fails does not stop the others. Its problem is part of the results.
+    Intermediate results are written to `request.out`, and work that an earlier run finished is not repeated. A task,
+    method or encoder that fails does not stop the others. Its problem is part of the results.
 
     Args:
         request: what to evaluate, and the output folder.
@@ -183,8 +181,9 @@ class Evaluation:
         return Results(self.request, self.list_tasks(), results, scores, self.problems)
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield the scores in the results log that belong to this request and the given encoders. Each score gets the
-        names of task, encoder and method that this request uses.
+        """Yield the scores in the results log that belong to this request and the given encoders.
+
+        Each score gets the names of task, encoder and method that this request uses.
         """
         for trial in self.trials:
             for result in encoders:
@@ -195,11 +194,10 @@ class Evaluation:
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Evaluate one encoder: encode the tasks' texts, and score the methods on the tasks. Returns the encoder's
-        methods and problems, while the scores go to the results log.
+        """Evaluate one encoder: encode the tasks' texts, and score the methods on the tasks.
 
-        Descriptions of tasks, methods and scores are written to the output folder. Tasks that have all their scores are
-        not read again.
+        Returns the encoder's methods and problems, while the scores go to the results log. Descriptions of tasks,
+        methods and scores are written to the output folder. Tasks that have all their scores are not read again.
 
         Raises:
             EncoderError: if the encoder cannot encode the texts.
@@ -227,8 +225,9 @@ class Evaluation:
 
     @contextmanager
     def open_folder(self, member: Member) -> Iterator[Path]:
-        """Yield a new temporary folder for the encoder's vectors, from which the workers read them. It is deleted after
-        the block. Folders that a killed run left are deleted first.
+        """Yield a new temporary folder for the encoder's vectors, from which the workers read them.
+
+        It is deleted after the block. Folders that a killed run left are deleted first.
         """
         for left in self.request.out.glob(f"{VECTORS_PREFIX}*"):  # by a killed run
             shutil.rmtree(left, ignore_errors=True)
@@ -240,8 +239,9 @@ class Evaluation:
         return self.request.list_methods()
 
     def is_finished(self, trial: Trial, member: Member) -> bool:
-        """Return whether the results log has a score of every suitable method for this task and encoder, so that the
-        task need not be read again.
+        """Return whether the results log has a score of every suitable method for this task and encoder.
+
+        If so, the task need not be read again.
         """
         return trial.key in self.tasks and all(
             self.log.has_score((trial.key, member.output, method.key))
@@ -251,18 +251,18 @@ class Evaluation:
         )
 
     def list_tasks(self) -> list[TaskDescription]:
-        """Return the description of every task of the suite, in its order, and then one with an error for each data set
-        that could not be read.
+        """Return the description of every task of the suite, in its order.
+
+        A description with an error follows for each data set that could not be read.
         """
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
-        """Return the description of each task, with the texts that it encodes under these prompts. Tasks that are not
-        cached are run on random vectors in the workers.
+        """Return the description of each task, with the texts that it encodes under these prompts.
 
-        Results are cached in memory. New tasks without an error are appended to the log of tasks. Failed ones have an
-        error.
+        Tasks that are not cached are run on random vectors in the workers. Results are cached in memory. New tasks
+        without an error are appended to the log of tasks. Failed ones have an error.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [trial for trial in trials if trial.key not in known]
@@ -296,8 +296,9 @@ class Evaluation:
     def _encode_blocks(
         self, encoder: EvaluatedEncoder, by_key: Mapping[bytes, tuple[str | None, str]]
     ) -> Iterator[tuple[Sequence[bytes], FloatArray]]:
-        """Encode (prompt name, text) pairs, one prompt after the other, and yield blocks of keys with their vectors
-        `(n, d)`.
+        """Encode (prompt name, text) pairs, and yield blocks of keys with their vectors `(n, d)`.
+
+        One prompt is encoded after the other.
         """
         done = 0
         for prompt in dict.fromkeys(name for name, _ in by_key.values()):
@@ -313,10 +314,10 @@ class Evaluation:
                 done += len(texts)
 
     def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Write the chains of transforms to the output folder, from which the workers load them. Returns the encoder's
-        result, still without scores, and references to the methods on disk.
+        """Write the chains of transforms to the output folder, from which the workers load them.
 
         Methods that cannot transform the encoder's vectors are left out, with their reason in the result's `problems`.
+        Returns the encoder's result, still without scores, and references to the methods on disk.
         """
         methods: dict[str, Method] = {}
         problems: dict[str, str] = {}
@@ -331,8 +332,9 @@ class Evaluation:
         return EncoderResult(member, methods, problems), [self._save_method(method) for method in methods.values()]
 
     def _save_method(self, method: Method) -> FittedMethod:
-        """Write a method's chain of transforms to the output folder, unless it is there, and return a reference to the
-        method.
+        """Write a method's chain of transforms to the output folder, unless it is there.
+
+        Returns a reference to the method.
         """
         if method.chain is None:
             return FittedMethod(method.name, method.key)
@@ -349,10 +351,10 @@ class Evaluation:
         usable: Mapping[str, str],
         workers: Workers,
     ) -> None:
-        """Score an encoder's fitted methods on all usable tasks in the worker processes, and append the scores to the
-        results log. Scores that the log has already are skipped.
+        """Score an encoder's fitted methods on all usable tasks, and append the scores to the results log.
 
-        Failed tasks, encoders and methods get a score with an error.
+        The worker processes score. Scores that the log has already are skipped. Failed tasks, encoders and methods get
+        a score with an error.
 
         Args:
             encoder: the encoder with its methods.
@@ -392,10 +394,10 @@ def compute_trial_key(entry: Entry, limit: int | None) -> str:
 
 
 class StagedProgress:
-    """Progress of an evaluation of several encoders, computed from the progress of the current stage of the current
-    encoder.
+    """Progress of an evaluation of several encoders.
 
-    The stages are `load`, `collect`, `encode` and `score`.
+    It is computed from the progress of the current stage of the current encoder. The stages are `load`, `collect`,
+    `encode` and `score`.
 
     Args:
         on_progress: called with progress in [0, 1] and a message.
@@ -416,10 +418,10 @@ class StagedProgress:
         self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message. The message ends with
-        the estimated time left in the stage if that is over a second.
+        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
 
-        Another stage than at the last call restarts the clock.
+        The message ends with the estimated time left in the stage if that is over a second. Another stage than at the
+        last call restarts the clock.
 
         Args:
             stage: current stage.

@@ -91,10 +91,10 @@ class ResultsLog:
         self.by_cell = {score.cell: score for score in self.scores.read()}
 
     def has_score(self, cell: tuple[str, str, str]) -> bool:
-        """Return whether the log has a score without an error for a cell: hashes of a task, an encoder's output and a
-        method.
+        """Return whether the log has a score without an error for a cell.
 
-        Failed scores do not count, so that they are tried again.
+        A cell has the hashes of a task, an encoder's output and a method. Failed scores do not count, so that they are
+        tried again.
         """
         score = self.by_cell.get(cell)
         return score is not None and score.error is None
@@ -105,7 +105,8 @@ class ResultsLog:
         self.by_cell.update((score.cell, score) for score in scores)
 
     def read_tasks(self) -> dict[str, TaskDescription]:
-        """Read the descriptions of tasks from the log, and return them by task key. Of several entries with one key,
-        the last counts.
+        """Read the descriptions of tasks from the log, by task key.
+
+        Of several entries with one key, the last counts.
         """
         return {task.key: task for task in self.tasks.read()}

@@ -78,8 +78,9 @@ class Entry:
     splits: tuple[str, ...] = ()
 
     def build_data_set(self) -> EvaluatedDataSet:
-        """Build the data set of a folder or of the Hugging Face hub, without reading its data. Not for tasks of
-        mteb.
+        """Build the data set of a folder or of the Hugging Face hub, without reading its data.
+
+        Not for tasks of mteb.
         """
         if self.kind == "folder":
             return self._folder_data_set()
@@ -88,14 +89,13 @@ class Entry:
         )
 
     def _folder_data_set(self) -> FolderDataSet:
-        """Build the data set of the entry's folder, without reading its data."""
         return FolderDataSet(self.name, self.task, Path(self.place), self.language)
 
     def digest(self) -> str:
-        """Return a hash of the data set and the version of mteb, as 32 hexadecimal digits. Scores under equal hashes
-        are comparable.
+        """Return a hash of the data set and the version of mteb, as 32 hexadecimal digits.
 
-        For a folder, it is the hash of the data set alone, for which all files are read.
+        Scores under equal hashes are comparable. For a folder, it is the hash of the data set alone, for which all
+        files are read.
         """
         if self.kind == "folder":
             return self._folder_data_set().digest()
@@ -163,10 +163,10 @@ def open_suite(written: str) -> Suite:
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Return a suite of all data sets below a folder, one for each folder with a META.json. Data sets that cannot be
-    used are named in the suite's `problems`.
+    """Return a suite of all data sets below a folder, one for each folder with a META.json.
 
-    A folder with JSON lines but without a META.json is unusable. Data sets that have nothing to evaluate are left out.
+    Data sets that cannot be used are named in the suite's `problems`. A folder with JSON lines but without a META.json
+    is unusable. Data sets that have nothing to evaluate are left out.
 
     Raises:
         EvaluationError: if there is no data set.
@@ -192,8 +192,9 @@ def open_folder_suite(written: str, root: Path) -> Suite:
 
 
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
-    """Read a data set's META.json, and return the suite's entry for it. Returns None if the data set has only texts or
-    training pairs, which cannot be evaluated.
+    """Read a data set's META.json, and return the suite's entry for it.
+
+    Returns None if the data set has only texts or training pairs, which cannot be evaluated.
 
     Raises:
         EvaluationError: if META.json is missing or invalid.
@@ -211,10 +212,9 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
 
 
 def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
-    """Yield a suite entry for each distinct mteb task among these names of tasks and benchmarks. A benchmark is
-    expanded to its tasks.
+    """Yield a suite entry for each distinct mteb task among these names of tasks and benchmarks.
 
-    mteb is imported, which takes seconds.
+    A benchmark is expanded to its tasks. mteb is imported, which takes seconds.
 
     Raises:
         EvaluationError: if mteb does not know a name.
@@ -259,8 +259,9 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
 
 
 def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
-    """Read one item of the `tasks` in a YAML suite file, and return its entries and problems as a suite without name
-    and title. An item names an mteb task or benchmark, a folder, or a data set of the hub.
+    """Read one item of the `tasks` in a YAML suite file as a suite without name and title.
+
+    An item names an mteb task or benchmark, a folder, or a data set of the hub.
 
     Args:
         item: the item, with a key `mteb`, `folder` or `hub`.

@@ -44,8 +44,9 @@ def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()
 
 
 def list_tasks(name: str) -> list[AbsTask]:
-    """Return the tasks of the mteb benchmark with this name, or a list with the one task of this name. A benchmark's
-    tasks have the subsets and splits that the benchmark uses.
+    """Return the tasks of the mteb benchmark with this name, or a list with the one task of this name.
+
+    A benchmark's tasks have the subsets and splits that the benchmark uses.
 
     Raises:
         EvaluationError: if mteb does not know the name.
@@ -57,8 +58,9 @@ def list_tasks(name: str) -> list[AbsTask]:
 
 
 def load_data(task: AbsTask) -> AbsTask:
-    """Load the data of an mteb task in place, unless it is loaded already, and return the task. A search in mteb's old
-    format is converted to the new one.
+    """Load the data of an mteb task in place, unless it is loaded already, and return the task.
+
+    A search in mteb's old format is converted to the new one.
 
     Raises:
         DataSetError: if the data cannot be loaded.
@@ -80,8 +82,9 @@ def load_data(task: AbsTask) -> AbsTask:
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
-    """Yield each evaluated split of each subset of a task, as a pair of the dict that holds the split and the split's
-    key there. Assigning to that key replaces the split.
+    """Yield each evaluated split of each subset of a task.
+
+    A split is a pair of the dict that holds it and its key there. Assigning to that key replaces the split.
     """
     data: Any = task.dataset
     for split in task.eval_splits:
@@ -94,13 +97,12 @@ BINARY = 2
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` random rows in each evaluated split. The task's seed makes
-    the choice the same each time.
+    """Reduce a loaded mteb task in place to at most `rows` random rows in each evaluated split.
 
-    Of a search, at most `rows` queries whose relevant documents fit are kept, and at most `rows` documents. In
-    reranking, all candidates of these queries are kept. Clusterings whose rows are lists keep all rows, with shorter
-    lists. Of a classification's training rows at most `rows` are kept, spread evenly over the labels. Pairs that an old
-    data set holds as lists in one row become one row each.
+    The task's seed makes the choice the same each time. Of a search, at most `rows` queries whose relevant documents
+    fit are kept, and at most `rows` documents. In reranking, all candidates of these queries are kept. Clusterings
+    whose rows are lists keep all rows, with shorter lists. Of a classification's training rows at most `rows` are kept,
+    spread evenly over the labels. Pairs that an old data set holds as lists in one row become one row each.
 
     Raises:
         DataSetError: if no query fits into the limit with all its relevant documents.
@@ -131,17 +133,16 @@ def limit_rows(task: AbsTask, rows: int) -> None:
 
 
 def _shuffle_rows(rows: int, seed: int) -> list[int]:
-    """Return the row numbers 0 to `rows` - 1 in a random order that depends only on their count and the seed."""
     order: list[int] = np.random.default_rng(seed).permutation(rows).tolist()
     return order
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return a clustering data set with shorter lists in each row: the items at the same random positions of all lists,
-    in their order. All rows are kept.
+    """Return a clustering data set with shorter lists in each row.
 
-    Each row keeps at most `rows` divided by the number of rows items, but one at least. Items beyond the end of its
-    shortest list are dropped first.
+    The items at the same random positions of all lists are kept, in their order. All rows are kept. Each row keeps at
+    most `rows` divided by the number of rows items, but one at least. Items beyond the end of its shortest list are
+    dropped first.
     """
     share = max(1, rows // len(data))
 
@@ -154,10 +155,10 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, and return them in ascending order. Rows of three different labels
-    are among them if there are as many and `rows` allows it.
+    """Choose at most `rows` row numbers at random, and return them in ascending order.
 
-    mteb takes rows of exactly two labels for a binary task and fails if these are not 0 and 1.
+    Rows of three different labels are among them if there are as many and `rows` allows it. mteb takes rows of exactly
+    two labels for a binary task and fails if these are not 0 and 1.
     """
     order = _shuffle_rows(len(labels), seed)
     first_rows: dict[str, int] = {}
@@ -188,11 +189,11 @@ def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Return a smaller copy of a search split: at most `rows` random queries whose relevant documents all fit, these
-    documents, and random other documents up to the limit.
+    """Return a smaller copy of a search split.
 
-    In reranking, where each query has candidate documents, only the candidates of the chosen queries remain, and the
-    limit is on queries.
+    It has at most `rows` random queries whose relevant documents all fit, these documents, and random other documents
+    up to the limit. In reranking, where each query has candidate documents, only the candidates of the chosen queries
+    remain, and the limit is on queries.
 
     Args:
         data: queries, corpus, judgements and candidates of one split, as mteb holds them.

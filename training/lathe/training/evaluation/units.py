@@ -67,11 +67,10 @@ class UnitRecorder:
 
     @contextmanager
     def record(self) -> Iterator[Path | None]:
-        """Record what mteb computes for each query, text or pair while the block runs. For a search, the metrics of
-        each query go to `by_query` and None is yielded. For other tasks a temporary folder is yielded, into which mteb
-        should write its predictions.
+        """Record what mteb computes for each query, text or pair while the block runs.
 
-        The folder is deleted after the block.
+        For a search, the metrics of each query go to `by_query` and None is yielded. For other tasks a temporary folder
+        is yielded, into which mteb should write its predictions. The folder is deleted after the block.
         """
         from mteb.abstasks import AbsTaskRetrieval
 
@@ -93,11 +92,10 @@ class UnitRecorder:
             del self.task.task_specific_scores
 
     def compute(self, scores: Mapping[str, Any], predictions: Path | None) -> UnitValues | None:
-        """Return the value of each query, text or pair that mteb's main score averages, computed from what was
-        recorded. Returns None if the task has no such values.
+        """Return the value of each query, text or pair that mteb's main score averages, as it was recorded.
 
-        This is so for other types and metrics than those at the top of the module, and if the values do not give mteb's
-        score.
+        Returns None if the task has no such values: for other types and metrics than those at the top of the module,
+        and if the values do not give mteb's score.
 
         Args:
             scores: mteb's scores of the only subset of the only split.
@@ -122,8 +120,9 @@ class UnitRecorder:
         return unit_values
 
     def _compute_queries(self) -> UnitValues | None:
-        """Return the main metric of each query of a search, ordered by query id. Returns None for several splits, or if
-        mteb did not record the metric.
+        """Return the main metric of each query of a search, ordered by query id.
+
+        Returns None for several splits, or if mteb did not record the metric.
         """
         name, _, cut = self.metric.partition("_at_")
         key = f"{TREC_METRICS.get(name, name)}_{cut}"
@@ -134,8 +133,9 @@ class UnitRecorder:
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the share of mteb's classifiers that label each test text correctly. The mean over the texts is the
-    accuracy.
+    """Return the share of mteb's classifiers that label each test text correctly.
+
+    The mean over the texts is the accuracy.
     """
     labels = np.asarray(rows[task.label_column_name][:])
     # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
@@ -144,8 +144,9 @@ def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitVal
 
 
 def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the F1 of each sentence pair in a bitext task, as a class of its own. Their mean is mteb's F1. Returns
-    None for data with several pairs of languages or with gold alignments.
+    """Return the F1 of each sentence pair in a bitext task, each pair being a class.
+
+    The mean is mteb's F1. Returns None for data with several pairs of languages or with gold alignments.
     """
     from sklearn.metrics import f1_score
 
@@ -171,8 +172,9 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the average precision of a pair classification with its jackknife values. Of several similarities, the one
-    with the highest average precision is used, as in mteb's `max_ap`.
+    """Return the average precision of a pair classification with its jackknife values.
+
+    Of several similarities, the one with the highest average precision is used, as in mteb's `max_ap`.
     """
     from sklearn.metrics import average_precision_score
 
@@ -187,12 +189,12 @@ def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) ->
 
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the V-measures of mteb's samples of texts, spread around their mean so that their standard error is a
-    bootstrap's. Returns None for several levels or under a row limit.
+    """Return the V-measures of mteb's samples of texts, spread so that their standard error is a bootstrap's.
 
-    Each sample draws as many texts as there are with replacement, so the standard deviation over samples is the
-    standard error of the score. It also contains the noise of k-means, so intervals are up to twice as wide as needed.
-    Under a row limit mteb draws more texts than there are, whose deviations are mostly that noise.
+    Returns None for several levels or under a row limit. The values are spread around their mean. Each sample draws as
+    many texts as there are with replacement, so the standard deviation over samples is the standard error of the score.
+    It also contains the noise of k-means, so intervals are up to twice as wide as needed. Under a row limit mteb draws
+    more texts than there are, whose deviations are mostly that noise.
     """
     levels = scores["v_measures"]
     if len(levels) != 1 or task.max_documents_per_cluster != len(rows):
@@ -216,11 +218,11 @@ Their arguments are task, predictions, rows of the test and mteb's scores.
 
 
 def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:
-    """Return a metric over all units with its jackknife pseudo-values, whose spread estimates the metric's standard
-    error.
+    """Return a metric over all units with its jackknife pseudo-values.
 
-    A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups. A group is one unit, or every g-th
-    if there are more units than `MAX_JACKKNIFE_GROUPS`.
+    The spread of these values estimates the metric's standard error. A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ
+    leaves out the i-th of g groups. A group is one unit, or every g-th if there are more units than
+    `MAX_JACKKNIFE_GROUPS`.
 
     Args:
         metric: returns the metric of the units that a mask `(units,)` selects.

@@ -92,8 +92,9 @@ class RawVectors:
 
 
 def prepare_process() -> None:
-    """Set up a worker process: one thread for torch and BLAS, and no progress bars, logs, warnings or stderr. A
-    background thread ends the process when its parent is gone.
+    """Set up a worker process: one thread for torch and BLAS, and no progress bars, logs, warnings or stderr.
+
+    A background thread ends the process when its parent is gone.
     """
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
@@ -121,10 +122,10 @@ def _end_with_parent() -> None:
 
 @lru_cache(maxsize=1)
 def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
-    """Load the mteb task of a trial with its data, reduced to the trial's row limit. Returns the task, and sentences
-    about rows that were left out.
+    """Load the mteb task of a trial with its data, reduced to the trial's row limit.
 
-    The last result is cached. The main score and task type that the suite gives replace the task's own.
+    Returns the task, and sentences about rows that were left out. The last result is cached. The main score and task
+    type that the suite gives replace the task's own.
 
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
@@ -149,8 +150,9 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
 
 
 def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
-    """Run a task once on random vectors, and return its description with the texts that it encodes and their prompt
-    names. An exception becomes the description's `error`.
+    """Run a task once on random vectors, and return its description.
+
+    The description has the texts that the task encodes and their prompt names. An exception becomes its `error`.
     """
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector
@@ -175,8 +177,9 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
 
 
 def score_methods(trial: Trial, raw: RawVectors, methods: Sequence[FittedMethod]) -> list[Score]:
-    """Score fitted methods on one task with one encoder's raw vectors, and return a score for each method. If a method
-    raises an exception, its score has no value and the message as `error`.
+    """Score fitted methods on one task with one encoder's raw vectors.
+
+    If a method raises an exception, its score has no value and the message as `error`.
     """
     from lathe.training.evaluation.model import RescoringModel, StoredModel
 
@@ -225,7 +228,7 @@ def open_vectors(raw: RawVectors) -> TextVectors:
 
 @lru_cache(maxsize=1)
 def _open_vectors(folder: Path, dimensions: int, written: int) -> TextVectors:
-    """Memory-map the vectors of a folder. `written`, the time of the file, is a part of the cache's key."""
+    """Memory-map the vectors of a folder; the file's time `written` is only part of the cache's key."""
     return TextVectors.open(folder, dimensions)
 
 
@@ -247,8 +250,7 @@ class Measurement:
 
 
 def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
-    """Evaluate a model on a task with mteb. Returns the main score, all other metrics and, if `with_units` is set, the
-    values of single queries, texts or pairs.
+    """Evaluate a model on a task with mteb.
 
     The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
     results.
@@ -257,6 +259,9 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
         model: model of mteb.
         task: task of mteb, with its data.
         with_units: whether to compute the values of units.
+
+    Returns:
+        The main score, all other metrics and, with `with_units`, the values of single queries, texts or pairs.
 
     Raises:
         EvaluationError: if the main score is NaN.
@@ -306,8 +311,9 @@ Job = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Workers:
-    """Pool of single-threaded processes, started at the first job. As a context manager, it stops them at the end of
-    the block.
+    """Pool of single-threaded processes, started at the first job.
+
+    As a context manager, it stops the processes at the end of the block.
 
     Args:
         processes: number of processes.
@@ -328,18 +334,19 @@ class Workers:
         self.stop()
 
     def stop(self) -> None:
-        """Cancel waiting jobs, wait for running ones, and end the processes. Jobs that are submitted later start new
-        processes.
+        """Cancel waiting jobs, wait for running ones, and end the processes.
+
+        Jobs that are submitted later start new processes.
         """
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
             self.executor = None
 
     def _submit(self, job: Job) -> Future[Any]:
-        """Submit a job to the process pool, and return its future. If there is no pool, its processes are started
-        first.
+        """Submit a job to the process pool, and return its future.
 
-        They are started by `spawn`, since a process with threads must not be forked.
+        If there is no pool, its processes are started first, by `spawn`, since a process with threads must not be
+        forked.
         """
         if self.executor is None:
             self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=self.set_up)
@@ -347,11 +354,11 @@ class Workers:
         return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or the exception it
-        raised. They come in the order in which the jobs finish.
+        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or exception.
 
-        If a process dies, the pool fails the jobs of all processes. The first waiting jobs are then retried alone: one
-        whose process dies again yields an `EvaluationError`, and the remaining jobs run in parallel again.
+        They come in the order in which the jobs finish. If a process dies, the pool fails the jobs of all processes.
+        The first waiting jobs are then retried alone: one whose process dies again yields an `EvaluationError`, and the
+        remaining jobs run in parallel again.
         """
         waiting = dict(enumerate(jobs))
         while waiting:
@@ -363,10 +370,10 @@ class Workers:
                 yield index, self._run_alone(waiting.pop(index))
 
     def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel, and yield each job's key with its result or the exception it raised. If a process dies,
-        the iteration ends early and the remaining jobs have no result.
+        """Run jobs in parallel, and yield each job's key with its result or the exception it raised.
 
-        The next job then starts new processes.
+        If a process dies, the iteration ends early, the remaining jobs have no result, and the next job starts new
+        processes.
         """
         futures = {self._submit(job): index for index, job in jobs.items()}
         for future in as_completed(futures):
@@ -377,10 +384,9 @@ class Workers:
             yield futures[future], error or future.result()
 
     def _run_alone(self, job: Job) -> Any:
-        """Run one job while no other runs, and return its result or the exception it raised. If the process dies, an
-        `EvaluationError` is returned.
+        """Run one job while no other runs, and return its result or the exception it raised.
 
-        If the process dies, the next job starts new processes.
+        If the process dies, an `EvaluationError` is returned, and the next job starts new processes.
         """
         future = self._submit(job)
         error = future.exception()
