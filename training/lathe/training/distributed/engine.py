@@ -58,9 +58,7 @@ class SharedRows(SelectedRows):
             self.shape = (len(chosen), chain.dimensions_after(vectors.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Read the selected rows at these positions, and return them as the chain of transforms maps them, if there is
-        one.
-        """
+        """Read the selected rows at these positions, transformed if there is a chain of transforms."""
         vectors = super().__getitem__(rows)
         return vectors if self.chain is None else self.chain.transform(vectors)
 
@@ -69,15 +67,14 @@ class SharedRows(SelectedRows):
         return SharedRows(self.vectors, self.chosen, self.moments, chain if self.chain is None else self.chain + chain)
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of each block of rows, in order, computed by workers. Rows are L2-normalized first if
-        `unit`.
+        """Yield the moments of each block of rows, in order, computed by workers.
+
+        Rows are L2-normalized first if `unit`.
         """
         return self.moments(self.blocks(), None if self.chain is None else serialize_chain(self.chain), unit)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows in blocks of `BLOCK_ROWS`, each with the files that hold its rows and their positions in these
-        files.
-        """
+        """Yield the rows in blocks of `BLOCK_ROWS`, each with its files and the positions of its rows in these."""
         files = _as_stacked(self.vectors)
         for start in range(0, len(self.chosen), BLOCK_ROWS):
             rows = self.chosen[start : start + BLOCK_ROWS]
@@ -99,8 +96,9 @@ BLOCKS_AHEAD = 2
 
 @contextmanager
 def ray_engine(address: str | None, cores: int, workers: int | None = None) -> Iterator["RayEngine"]:
-    """Connect to Ray, and yield an engine that encodes and computes moments on its workers. After the block, the
-    workers are ended and Ray is disconnected.
+    """Connect to Ray, and yield an engine that encodes and computes moments on its workers.
+
+    After the block, the workers are ended and Ray is disconnected.
 
     Args:
         address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine alone.
@@ -125,8 +123,9 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
 
 
 class RayEngine:
-    """Engine that encodes and computes moments on the workers of a Ray connection. They are started when needed, and
-    restarted for another encoder.
+    """Engine that encodes and computes moments on the workers of a Ray connection.
+
+    Workers are started when needed, and restarted for another encoder.
 
     Args:
         count: number of workers.
@@ -139,11 +138,11 @@ class RayEngine:
         self.encoder: TextEncoder | None = None
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run on the workers. Return the damaged files that were found, with the
-        reasons, by name. They are found only if the source skips such files.
+        """Encode the unfinished shards of a run on the workers.
 
         Workers are started, or restarted if they have another encoder. `report` is called about twice a second with
-        rows done, which are read from the folders.
+        rows done, which are read from the folders. Returns the reasons why files are damaged, by file name. Damaged
+        files are listed only if the source skips them.
         """
         tasks = ShardTasks(run, positions)
         if tasks.shards:
@@ -154,8 +153,9 @@ class RayEngine:
         return tasks.damaged
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the rows of encoded vectors at the ascending indices `chosen`, read when they are used, whose moments
-        the workers compute.
+        """Return the encoded rows at the ascending indices `chosen`, whose moments the workers compute.
+
+        The rows are read when they are used.
         """
         return SharedRows(vectors, chosen, self.compute_moments)
 
@@ -186,8 +186,9 @@ class RayEngine:
                 next_number += 1
 
     def _get_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Return the pool of workers that have loaded this encoder. It is started if there is none, or if the present
-        one has another encoder.
+        """Return the pool of workers that have loaded this encoder.
+
+        It is started if there is none, or if the present one has another encoder.
         """
         if self.pool is None or encoder is not self.encoder:
             self.close()
@@ -195,8 +196,9 @@ class RayEngine:
         return self.pool
 
     def _start_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Start a pool of workers that load the encoder, and return it. Workers with other versions than this process
-        are refused when they are ready.
+        """Start a pool of workers that load the encoder.
+
+        Workers with other versions than this process are refused when they are ready.
 
         Raises:
             EngineError: if the encoder is behind an embeddings API.
@@ -275,10 +277,10 @@ TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=Fal
 
 @contextmanager
 def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
-    """Connect to a Ray cluster, or start Ray on this machine, and yield the number of CPU cores of each live node. The
-    connection is closed after the block.
+    """Connect to a Ray cluster, or start Ray on this machine, and yield the number of CPU cores of each live node.
 
-    Sets environment variables of this process. A Ray started here is shut down after the block, and its folder deleted.
+    The connection is closed after the block. Sets environment variables of this process. A Ray started here is shut
+    down after the block, and its folder deleted.
 
     Args:
         address: HOST:PORT of a cluster that this machine is a node of; None starts Ray here, on the loopback only.
@@ -315,8 +317,9 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
 
 
 def make_ray_folder(below: Path) -> str:
-    """Create a temporary folder for Ray's logs and sockets, named after this process, and return its path. Folders of
-    processes that no longer run are deleted.
+    """Create a temporary folder for Ray's logs and sockets, named after this process, and return its path.
+
+    Folders of processes that no longer run are deleted.
     """
     for old in below.glob(f"{PREFIX}*-*"):
         owner = old.name.removeprefix(PREFIX).partition("-")[0]
@@ -326,8 +329,9 @@ def make_ray_folder(below: Path) -> str:
 
 
 def _check_cluster_answers(address: str) -> None:
-    """Check that a Ray cluster answers at HOST:PORT within about 20 s. Another process tries it, because Ray kills a
-    process that finds no cluster.
+    """Check that a Ray cluster answers at HOST:PORT within about 20 s.
+
+    Another process tries it, because Ray kills a process that finds no cluster.
 
     Raises:
         EngineError: if the address has another form, or no cluster answers.

@@ -87,8 +87,10 @@ class TaskQueue:
         self.tries: Counter[int] = Counter()
 
     def take(self) -> tuple[int, Task] | None:
-        """Remove the next task from the queue, and return its number and the task. Return None if no task is left, or
-        if the oldest unfinished task is `max_ahead` tasks behind. Tasks that were put back come first.
+        """Remove the next task from the queue, and return its number and the task.
+
+        Tasks that were put back come first. None if no task is left, or if the oldest unfinished task is `max_ahead`
+        tasks behind.
         """
         if self.retries:
             return self.retries.pop()
@@ -184,10 +186,10 @@ class Pool:
         max_ahead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[_TaskResult]:
-        """Run all tasks on the workers, and yield their results in the order in which they finish. A result has the
-        method's return value or the exception that it raised.
+        """Run all tasks on the workers, and yield their results in the order in which they finish.
 
-        If a worker dies, it is replaced and its task is run again.
+        A result has the method's return value or the exception that it raised. If a worker dies, it is replaced and its
+        task is run again.
 
         Args:
             tasks: taken from the iterable in order as workers become free.
@@ -235,8 +237,9 @@ class Pool:
             self._check_ready_worker()
 
     def _admit(self, reference: Any) -> list[Any]:
-        """Add a worker that has started to the ready ones, and return it in a list. If it died while starting, start
-        another and return an empty list.
+        """Add a worker that has started to the ready ones, and return it in a list.
+
+        If it died while starting, start another and return an empty list.
 
         Raises:
             EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died as they started.
@@ -289,8 +292,9 @@ class Pool:
 
 
 def _worker_exception(error: Any, task: Task) -> Exception:
-    """Return the exception that a worker's method raised, which Ray wraps in its error. If the worker ran out of
-    memory, return an `EngineError` with advice instead.
+    """Return the exception that a worker's method raised, which Ray wraps in its error.
+
+    If the worker ran out of memory, it is an `EngineError` with advice instead.
     """
     cause: Exception = error.cause or error
     if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
@@ -309,8 +313,9 @@ def _explain_error(error: Exception) -> str:
 
 
 class ShardTasks:
-    """The tasks of encoding the unfinished shards of a run, and their outcomes. A task encodes one shard of a local
-    file, or all shards of a remote one.
+    """The tasks of encoding the unfinished shards of a run, and their outcomes.
+
+    A task encodes one shard of a local file, or all shards of a remote one.
 
     Args:
         run: the shards, their folders and the encoder.
@@ -332,8 +337,9 @@ class ShardTasks:
                 self.shards.setdefault(run.folders[shard].absolute(), []).append(shard)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks of encoding the unfinished shards, file by file. Files that have been found damaged by then
-        are left out.
+        """Yield the tasks of encoding the unfinished shards, file by file.
+
+        Files that have been found damaged by then are left out.
         """
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             of_file = list(folders)
@@ -350,8 +356,9 @@ class ShardTasks:
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
     def report_progress(self, tasks: Iterable[Task], report: Report) -> None:
-        """Call `report` with each shard of the tasks and the number of its rows that are done, read from the shard's
-        folder.
+        """Call `report` with each shard of the tasks and the number of its rows that are done.
+
+        The number is read from the shard's folder.
         """
         for task in tasks:
             for folder in _list_folders(task):
@@ -359,8 +366,7 @@ class ShardTasks:
                     report(shard, read_position(folder).rows)
 
     def record_outcome(self, done: _TaskResult, report: Report) -> None:
-        """Record how a task ended: report its rows, or add a damaged file to `damaged` with the reason. Any other error
-        of the task is raised.
+        """Report the rows of a finished task, or add a damaged file to `damaged` with the reason.
 
         Raises:
             SourceError: for a damaged file, unless the source skips such files.
@@ -376,6 +382,5 @@ class ShardTasks:
 
 
 def _list_folders(task: Task) -> list[Path]:
-    """Return the folders that a task encodes its shards into."""
     folders: list[Path] = task.arguments[2]
     return folders

@@ -175,8 +175,9 @@ class RayWorker:
         return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:
-        """Return the chain of transforms that is serialized in `payload`. The last one is cached, because many blocks
-        use the same.
+        """Return the chain of transforms that is serialized in `payload`.
+
+        The last one is cached, because many blocks use the same.
         """
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
@@ -184,8 +185,9 @@ class RayWorker:
 
 
 def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
-    """Return the versions of packages and of Python by name, with the encoder's description under `encoder`. All
-    processes of a fit must agree in them.
+    """Return the versions of packages and of Python by name, with the encoder's description under `encoder`.
+
+    All processes of a fit must agree in them.
     """
     packages = ("lathe-training", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}

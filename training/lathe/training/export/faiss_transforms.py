@@ -89,15 +89,17 @@ candidates by the whole score. Leave zero vectors out: FAISS gives them the code
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain of transforms to a folder as FAISS transforms with an empty index behind them, check its output,
-    and return the folder, its files and the largest difference from the chain's output.
+    """Write a chain of transforms to a folder as FAISS transforms and an empty index, and check its output.
 
-    The index of a chain with a quantizer stores its codes.
+    The index lies behind the transforms, and for a chain with a quantizer it stores the codes.
 
     Args:
         chain: fitted chain.
         folder: folder to create; an existing one must be empty.
         reference: name of the chain, for README.md and lathe.json.
+
+    Returns:
+        The folder, its files and the largest difference from the chain's output.
 
     Raises:
         ExportError: if faiss is not installed, the chain is not exportable, FAISS cannot search its codes, the folder
@@ -124,10 +126,9 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write the transforms and an empty index of float vectors behind them, and check its output on probe vectors.
-    Returns the largest difference from the vectors of the chain of transforms, and README.md's text on usage.
+    """Write the transforms and chain.index, an empty IndexFlatIP behind them, and check the output on probe vectors.
 
-    The index is chain.index, an IndexFlatIP.
+    Returns the largest difference from the vectors of the chain of transforms, and README.md's text on usage.
 
     Raises:
         ExportError: if the difference exceeds `TOLERANCE`.
@@ -148,10 +149,10 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write the transforms and an empty index of byte codes behind them, and check codes and scores on probe vectors.
-    Returns the largest difference from the scores of the chain of transforms, and README.md's text on usage.
 
-    If documents and queries are mapped alike, this is chain.index, else documents.index, with both maps as files and
-    the NumPy codec. `transforms` may be extended in place.
+    If documents and queries are mapped alike, the index is chain.index, else documents.index, with both maps as files
+    and the NumPy codec. `transforms` may be extended in place. Returns the largest difference from the scores of the
+    chain of transforms, and README.md's text on usage.
 
     Raises:
         ExportError: if FAISS has no index of such codes, or gives other codes or scores than the chain.
@@ -182,10 +183,10 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
 
 
 def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex) -> float:
-    """Return the largest difference between the scores of FAISS and of the chain of transforms on probe vectors. Raise
-    `ExportError` if it exceeds `TOLERANCE`, or if codes differ by more than rounding.
+    """Return the largest difference between the scores of FAISS and of the chain of transforms on probe vectors.
 
-    The codes of the probes stay in the index.
+    Raises `ExportError` if it exceeds `TOLERANCE`, or if codes differ by more than rounding. The codes of the probes
+    stay in the index.
 
     Args:
         chain: fitted chain with a quantizer.
@@ -239,9 +240,7 @@ def _prepend_transforms(faiss: Any, folder: Path, names: list[str], index: Any) 
 
 
 def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
-    """Convert a folded step of a chain of transforms, with inputs of `width` dimensions, to FAISS, and return one or
-    two transforms.
-    """
+    """Convert a folded step of a chain, with inputs of `width` dimensions, to one or two FAISS transforms."""
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
 

@@ -45,8 +45,7 @@ PROBE_TEXTS = [
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export: the folder, its files, and the largest difference from the output of the chain of
-    transforms.
+    """Result of an export: the folder, its files, and the largest difference from the output of the chain.
 
     Attributes:
         folder: exported folder.
@@ -62,10 +61,10 @@ class Exported:
 
 @contextmanager
 def open_staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder beside `folder` to write an export to. At the end its content is moved to `folder`,
-    and on any error it is deleted.
+    """Yield a new temporary folder next to `folder` to write an export to.
 
-    Missing parent folders are created, and removed again after an error.
+    At the end its content is moved to `folder`, and on any error it is deleted. Missing parent folders are created, and
+    removed again after an error.
 
     Raises:
         ExportError: if `folder` is a file or a folder that is not empty.
@@ -121,8 +120,10 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
 
 
 def check_exportable(chain: Chain) -> int:
-    """Return the input dimensions of a chain of transforms that can be exported. Raise `ExportError` if it is not
-    fitted, accepts any dimensions, has a step that is no affine map, or maps queries and documents differently.
+    """Return the input dimensions of a chain of transforms that can be exported.
+
+    Raises `ExportError` if it is not fitted, accepts any dimensions, has a step that is not an affine map, or maps
+    queries and documents differently.
     """
     if not chain.fitted:
         raise ExportError("this chain is not fitted: fit it before it is exported")
@@ -143,8 +144,9 @@ def check_exportable(chain: Chain) -> int:
 
 
 def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
-    """Return the vectors `(64, d)` float32 on which an export is compared with the chain of transforms. They are the
-    same random unit vectors each time, with the first one replaced by zeros.
+    """Return the vectors `(64, d)` float32 on which an export is compared with the chain of transforms.
+
+    They are the same random unit vectors each time, with the first one replaced by zeros.
 
     Raises:
         ExportError: if the chain is not exportable.
@@ -156,8 +158,9 @@ def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
 
 
 def import_shipped(path: Path) -> Any:
-    """Execute the Python file of an export, and return it as a module. Nothing is written beside it or added to
-    `sys.modules`.
+    """Execute the Python file of an export, and return it as a module.
+
+    Nothing is written next to it or added to `sys.modules`.
     """
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -168,8 +171,9 @@ def import_shipped(path: Path) -> Any:
 
 
 def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """Return the largest difference between the outputs of an export and of its chain of transforms, relative to the
-    largest output if that is above 1. Raise `ExportError` if it exceeds `TOLERANCE`.
+    """Return the largest difference between the outputs of an export and of its chain of transforms.
+
+    The difference is relative to the largest output if that is above 1.
 
     Args:
         outputs: outputs of the export, `(n, k)`.
@@ -194,10 +198,10 @@ def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str,
 
 
 def compare_codes(outputs: NDArray[Any], expected: NDArray[Any], what: str) -> None:
-    """Raise `ExportError` if an export's byte codes have another shape or dtype than those of its chain of transforms,
-    or if more than 1 % of them differ.
+    """Raise `ExportError` if an export's byte codes differ from the codes of its chain of transforms.
 
-    Codes may differ where a float lies between two codes and rounding goes the other way.
+    They differ if shape or dtype do, or more than 1 % of the codes. Codes may differ where a float lies between two
+    codes and rounding goes the other way.
     """
     same = outputs.shape == expected.shape and outputs.dtype == expected.dtype and (outputs == expected).mean() >= 0.99
     if not same:
@@ -205,10 +209,10 @@ def compare_codes(outputs: NDArray[Any], expected: NDArray[Any], what: str) -> N
 
 
 def prepare_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
-    """Check that a chain of transforms can be exported with this encoder, whose vectors it must take, and return the
-    encoder. It is switched in place to its own layers and padded batches.
+    """Check that a chain of transforms can be exported with this encoder, whose vectors it must take.
 
-    Then the export does not need Lathe's own attention (`Encoder.restore_model`).
+    The encoder is switched in place to its own layers and padded batches, and returned. Then the export does not need
+    Lathe's own attention (`Encoder.restore_model`).
 
     Raises:
         ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's

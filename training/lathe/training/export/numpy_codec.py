@@ -43,13 +43,15 @@ codec.score(queries, codes)                    # unit vectors of queries, which 
 
 
 def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain of transforms that ends in `codes` to a folder as NumPy arrays and code, check its output, and
-    return the folder, its files and the largest difference from the chain's output.
+    """Write a chain of transforms that ends in `codes` to a folder as NumPy arrays and code, and check its output.
 
     Args:
         chain: fitted chain whose last step is `codes`.
         folder: folder to create; an existing one must be empty.
         reference: name of the chain, for README.md and lathe.json.
+
+    Returns:
+        The folder, its files and the largest difference from the chain's output.
 
     Raises:
         ExportError: if the chain does not end in `codes` or is not exportable, the folder is not empty, or the code
@@ -64,8 +66,9 @@ def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def write_codec(folder: Path, chain: Chain) -> float:
-    """Write `lathe_codes.py` and `codes.npz`, a chain of transforms as NumPy code and arrays, to a folder, and check
-    their output. Returns the largest difference of their floats from the chain's.
+    """Write a chain of transforms as NumPy code and arrays, and check their output.
+
+    The files are `lathe_codes.py` and `codes.npz`. Returns the largest difference of their floats from the chain's.
 
     Raises:
         ExportError: if the chain does not end in `codes` or is not exportable, or the code gives other codes or floats.
@@ -88,8 +91,9 @@ def write_codec(folder: Path, chain: Chain) -> float:
 
 
 def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
-    """Return the arrays that apply the folded steps before the codes, by name and in order. Names are
-    `step_I_multiply`, `step_I_add` and `step_I_normalize`.
+    """Return the arrays that apply the folded steps before the codes, by name and in order.
+
+    Names are `step_I_multiply`, `step_I_add` and `step_I_normalize`.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for i, step in enumerate(steps):

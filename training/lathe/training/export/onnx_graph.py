@@ -73,11 +73,10 @@ The output `codes` holds the codes of documents. `embeddings` are the floats bef
 
 
 def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
-    """Write a chain of transforms to a folder as ONNX graphs, with its encoder if one is given, check their output, and
-    return the folder, its files and the largest difference from the chain's output.
+    """Write a chain of transforms to a folder as ONNX graphs, with its encoder if one is given, and check their output.
 
     chain.onnx maps vectors to outputs. For a chain that ends in `codes` or `product_codes`, the NumPy codec that
-    encodes and decodes is written beside it. With an encoder, model.onnx maps token ids to outputs, and the tokenizer's
+    encodes and decodes is also written. With an encoder, model.onnx maps token ids to outputs, and the tokenizer's
     files are written, too.
 
     Args:
@@ -85,6 +84,9 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         encoder: encoder of the vectors that the chain takes; traced in float32. None writes the chain only.
         folder: folder to create; an existing one must be empty.
         reference: name of the chain, for README.md and lathe.json.
+
+    Returns:
+        The folder, its files and the largest difference from the chain's output.
 
     Raises:
         ExportError: if onnx is not installed, the chain is not exportable, the encoder is not the chain's or cannot be
@@ -154,9 +156,7 @@ class _ChainGraph(torch.nn.Module):
         self.outputs = [EMBEDDINGS, CODES] if self.has_codes else [EMBEDDINGS]
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Map unit vectors `(n, d)` to floats `(n, k)`, and return these, with the codes if the chain ends in `int8` or
-        `binary`.
-        """
+        """Map unit vectors `(n, d)` to floats `(n, k)`, and to codes if the chain ends in `int8` or `binary`."""
         floats: torch.Tensor = self.chain(vectors, side="query")
         if not self.has_codes:
             return floats
@@ -166,8 +166,9 @@ class _ChainGraph(torch.nn.Module):
 
 
 def _pack_signs(floats: torch.Tensor) -> torch.Tensor:
-    """Return the signs of floats `(n, k)` as bits, packed into uint8 `(n, ⌈k/8⌉)` as `Binary` does. ONNX has no shift
-    of bytes, so that bits are multiplied by powers of 2 and added up.
+    """Return the signs of floats `(n, k)` as bits, packed into uint8 `(n, ⌈k/8⌉)` as `Binary` does.
+
+    ONNX has no shift of bytes, so that bits are multiplied by powers of 2 and added up.
     """
     bits = torch.nn.functional.pad((floats > 0).int(), (0, -floats.shape[1] % 8))
     values = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.int32)
@@ -190,7 +191,6 @@ class _TokensToOutputs(torch.nn.Module):
         self.chain = chain
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Return the outputs of the chain of transforms for token tensors `(n, t)`, given in the order of `names`."""
         features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
         for step in self.steps:
             features = step(features)
@@ -248,8 +248,6 @@ def _write_graph(
 
 
 def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
-    """Tokenize texts, and return the CPU tensors `(n, t)` that the encoder takes by name, in the order of
-    `TOKEN_INPUTS`.
-    """
+    """Tokenize texts into the CPU tensors `(n, t)` that the encoder takes, by name in the order of `TOKEN_INPUTS`."""
     features = encoder.model.preprocess(texts)
     return {name: features[name].cpu() for name in TOKEN_INPUTS if name in features}

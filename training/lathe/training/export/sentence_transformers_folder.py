@@ -62,8 +62,7 @@ which is a pickle, and none are written."""
 def export_sentence_transformers(
     chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
 ) -> Exported:
-    """Write encoder and chain of transforms to a folder as one sentence-transformers model, check its output, and
-    return the folder, its files and the largest difference from the chain's output.
+    """Write encoder and chain of transforms to a folder as one sentence-transformers model, and check its output.
 
     Args:
         chain: fitted chain.
@@ -71,6 +70,9 @@ def export_sentence_transformers(
         folder: folder to create; an existing one must be empty.
         reference: name of the chain, for README.md and lathe.json.
         reader: software that is to read the model.
+
+    Returns:
+        The folder, its files and the largest difference from the chain's output.
 
     Raises:
         ExportError: if the chain is not exportable, the encoder is missing or not the chain's, the folder is not empty,
@@ -117,8 +119,9 @@ def export_sentence_transformers(
 
 
 def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Run the quantization module in an exported model's folder on floats `(n, k)`, and return the decoded floats `(n,
-    k)` and the byte codes.
+    """Run the quantization module in an exported model's folder on floats `(n, k)`.
+
+    Returns the decoded floats `(n, k)` and the byte codes.
 
     Args:
         folder: exported model with `lathe_quantization.py`, which is imported and executed.
@@ -131,8 +134,9 @@ def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) ->
 
 
 def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length: int) -> list[dict[str, Any]]:
-    """Rewrite the settings files of a saved encoder, in place, in forms that all versions and servers read. Returns the
-    entries of modules.json, changed accordingly.
+    """Rewrite the settings files of a saved encoder, in place, in forms that all versions and servers read.
+
+    Returns the entries of modules.json, changed accordingly.
 
     Args:
         folder: folder of the encoder.
@@ -164,8 +168,9 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 
 
 def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
-    """Return pooling settings with the keys that all versions of sentence-transformers read. Settings that have these
-    keys already are returned unchanged.
+    """Return pooling settings with the keys that all versions of sentence-transformers read.
+
+    Settings that have these keys already are returned unchanged.
     """
     if "pooling_mode" not in config:
         return config
@@ -180,6 +185,7 @@ def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
 
 def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str, Any]:
     """Return a text model's transformer settings with the keys that all versions of sentence-transformers read.
+
     Settings of any other model are returned unchanged.
 
     Args:
@@ -192,15 +198,13 @@ def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str
 
 
 def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
-    """Write the entries of an exported model's modules to its modules.json."""
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 
 def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
-    """Write one folded step of a chain of transforms as one or two module subfolders, numbered from `index`. Returns
-    their entries for modules.json.
+    """Write one folded step of a chain of transforms as one or two module subfolders, numbered from `index`.
 
-    For a quantizer, `lathe_quantization.py` is copied into the folder too.
+    Returns their entries for modules.json. For a quantizer, `lathe_quantization.py` is copied into the folder too.
 
     Raises:
         ExportError: for a quantizer other than `int8` and `binary`.
@@ -238,8 +242,9 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
 def _write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors. Returns its entry for
-    modules.json.
+    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors.
+
+    Returns its entry for modules.json.
 
     Args:
         folder: folder of the model.

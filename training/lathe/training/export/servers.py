@@ -49,8 +49,9 @@ SERVERS = {"tei": Server("Text Embeddings Inference", None), "vllm": Server("vLL
 
 
 def find_incompatibility(folder: Path, modules: list[dict[str, Any]], server: Server) -> str | None:
-    """Return the reason why a server would give other vectors than sentence-transformers for an exported model, or None
-    if it gives the same once normalized.
+    """Return the reason why a server would give other vectors than sentence-transformers for an exported model.
+
+    None if it gives the same once normalized.
 
     Args:
         folder: folder of the model.

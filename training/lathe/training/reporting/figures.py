@@ -35,8 +35,9 @@ def to_svg(figure: Any) -> str:
 
 
 def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
-    """Draw figures by plot functions that all take `data`, in `STYLE`, and return their SVG texts by title. Those whose
-    function returns None are left out.
+    """Draw figures by plot functions that all take `data`, in `STYLE`, and return their SVG texts by title.
+
+    Functions that return None are left out.
     """
     with plt.rc_context(STYLE):
         return {title: to_svg(figure) for title, plot in plots.items() if (figure := plot(*data)) is not None}
@@ -71,8 +72,9 @@ def create_panels(
 
 
 def plot_intervals(axis: Any, x: Any, estimates: Sequence[Interval], label: str, fmt: str) -> None:
-    """Plot estimates against `x` with error bars on a Matplotlib axis. An estimate without bounds gets an error bar of
-    length 0.
+    """Plot estimates against `x` with error bars on a Matplotlib axis.
+
+    An estimate without bounds gets an error bar of length 0.
     """
     values = np.array([estimate.value for estimate in estimates])
     low, high = np.array([estimate.bounds for estimate in estimates]).T
@@ -81,8 +83,9 @@ def plot_intervals(axis: Any, x: Any, estimates: Sequence[Interval], label: str,
 
 
 def plot_curves(axis: Any, points: Iterable[tuple[str, float, Interval]]) -> None:
-    """Plot one curve with error bars for each label on a Matplotlib axis, from triples of label, x and estimate. The x
-    axis gets a logarithmic scale.
+    """Plot one curve with error bars for each label on a Matplotlib axis, from triples of label, x and estimate.
+
+    The x axis gets a logarithmic scale.
     """
     curves: dict[str, list[tuple[float, Interval]]] = {}
     for label, x, estimate in points:

@@ -57,8 +57,7 @@ class Section:
 
 
 def render_page(sections: Sequence[Section], about: str, files: str = "", reference: str | None = None) -> str:
-    """Render sections as one self-contained HTML page, and return its text. Each section shows its sentences, figures,
-    tables and problems.
+    """Render sections, with their sentences, figures, tables and problems, as the text of one self-contained HTML page.
 
     Args:
         sections: sections; the title of the first is the title of the page.
@@ -83,10 +82,9 @@ def format_text(section: Section) -> str:
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, Any]]) -> list[Path]:
-    """Write files with the given contents, by name, into an existing folder, and return their paths. Older files are
-    replaced atomically.
+    """Write files with the given contents, by name, into an existing folder, and return their paths.
 
-    Text is encoded as UTF-8, and a mapping is written as JSON.
+    Older files are replaced atomically. Text is encoded as UTF-8, and a mapping is written as JSON.
     """
     for name, content in contents.items():
         if isinstance(content, Mapping):
@@ -96,8 +94,7 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, 
 
 
 def describe_environment(*libraries: str) -> dict[str, Any]:
-    """Return the versions of installed libraries, the number of cores and today's UTC date, as a dict for a JSON
-    report.
+    """Return the versions of installed libraries, the number of cores and today's UTC date, for a JSON report.
 
     Raises:
         importlib.metadata.PackageNotFoundError: if a library is not installed.

@@ -30,10 +30,9 @@ class Table:
     def from_records(
         cls, records: Iterable[Mapping[str, Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from one mapping per row, from column name to value. Values that a row lacks are missing.
-        Columns are in order of their first appearance.
+        """Build a table from one mapping per row, from column name to value.
 
-        Columns are in order of their first appearance.
+        Values that a row lacks are missing. Columns are in order of their first appearance.
         """
         rows = list(records)
         columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -69,8 +68,9 @@ class Table:
 
 
 def _format_value(value: Any, format_: Format) -> str:
-    """Format a value of a table as text: a missing value or NaN as a dash, text unchanged, any other value by the
-    column's format.
+    """Format a value of a table as text by the column's format.
+
+    A missing value or NaN becomes a dash, and text stays unchanged.
     """
     if value is None or value != value:  # NaN differs from itself
         return MISSING

@@ -14,8 +14,9 @@ MIN_P = 0.001
 
 
 def format_by_sign(estimate: "Interval", above: str, below: str, neither: str) -> str:
-    """Return `above` for an interval above zero, `below` for one below zero, and `neither` for one that holds zero or
-    has no bounds.
+    """Return `above` for an interval above zero, `below` for one below zero, and else `neither`.
+
+    The interval of the last contains zero or has no bounds.
     """
     return {1: above, -1: below, 0: neither}[estimate.sign]
 
@@ -26,8 +27,9 @@ def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> s
 
 
 def format_interval(estimate: "Interval", spec: str = ".2f", scale: float = 1, unit: str = "") -> str:
-    """Format an estimate with its unit and its interval, such as "0.12 [0.05, 0.20]". An estimate without bounds is
-    formatted alone.
+    """Format an estimate with its unit and its interval, such as "0.12 [0.05, 0.20]".
+
+    An estimate without bounds is formatted alone.
     """
     value = format_number(estimate.value, spec, scale) + unit
     if estimate.low is None or estimate.high is None:
@@ -46,10 +48,10 @@ def format_percent(share: "Interval | float") -> str:
 
 
 def format_half_width(estimate: "Interval | None", spec: str = "+.2f", sign: str = " ±") -> str:
-    """Format an estimate with half the width of its interval, such as "+1.23 ±0.45". An estimate without bounds is
-    formatted alone, and None gives a dash.
+    """Format an estimate with half the length of its interval, such as "+1.23 ±0.45".
 
-    `spec` formats both numbers, the half width unsigned.
+    An estimate without bounds is formatted alone, and None gives a dash. `spec` formats both numbers, the half length
+    unsigned.
     """
     if estimate is None:
         return MISSING
@@ -60,8 +62,9 @@ def format_half_width(estimate: "Interval | None", spec: str = "+.2f", sign: str
 
 
 def format_fraction(share: float) -> str:
-    """Format a share above 0 as "1/4" if it is within 1 % of 1/n for a whole n, else as whole per cent, such as
-    "40 %".
+    """Format a share above 0 as "1/4" if it is within 1 % of 1/n for a whole n, else as "40 %".
+
+    Per cents are whole.
     """
     denominator = round(1 / share)
     return f"1/{denominator}" if abs(share * denominator - 1) < 0.01 else format_percent(share)

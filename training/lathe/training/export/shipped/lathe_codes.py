@@ -31,8 +31,9 @@ class Codec:
         self.places = (8 * a.octets + a.shifts)[self.owners] + self.ranks
 
     def floats(self, vectors: Any) -> NDArray[np.float32]:
-        """Apply the steps before the codes to the encoder's vectors `(n, k)`, and return float32 `(n, d)`. Queries are
-        compared as these floats. Zero vectors stay zero.
+        """Apply the steps before the codes to the encoder's vectors `(n, k)`, and return float32 `(n, d)`.
+
+        Queries are compared as these floats. Zero vectors stay zero.
         """
         x = np.asarray(vectors, np.float32)
         zero = ~x.any(axis=1, keepdims=True)
@@ -45,8 +46,9 @@ class Codec:
         return np.where(zero, np.float32(0), x)
 
     def encode(self, vectors: Any) -> NDArray[np.uint8]:
-        """Encode the encoder's vectors `(n, k)`, and return their codes, uint8 `(n, bytes)`. Zero vectors get codes of
-        zeros.
+        """Encode the encoder's vectors `(n, k)` as codes, uint8 `(n, bytes)`.
+
+        Zero vectors get codes of zeros.
         """
         a, x = self.arrays, self.floats(vectors)
         y = (x - a.mean) @ a.encoder.T
@@ -58,8 +60,9 @@ class Codec:
         return self._nearest_centroids(y) if self.learned else self._cells(y)
 
     def _adjust_levels(self, y: NDArray[np.float32], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Choose the levels of coordinates `(n, m)` again, given the codes of the nearest ones, so that the cosine of
-        each vector and its decoded vector grows. Return the better codes of each vector, uint8 `(n, bytes)`.
+        """Choose the levels of coordinates `(n, m)` again, so that the cosine of vector and decoded vector grows.
+
+        `codes` are those of the nearest levels. Returns the better codes of each vector, uint8 `(n, bytes)`.
         """
         a, candidate, best = self.arrays, codes, np.full((len(y), 1), -np.inf, np.float32)
         mean, variances = a.encoder @ a.mean, (a.decoder**2).sum(axis=1)
@@ -78,8 +81,9 @@ class Codec:
         return codes
 
     def _nearest_centroids(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Encode coordinates `(n, m)` byte by byte, each as the number of its nearest centroid, and return uint8 `(n,
-        bytes)`. The coordinates of one byte are compared with that byte's centroids.
+        """Encode coordinates `(n, m)` byte by byte as numbers of the nearest centroids, uint8 `(n, bytes)`.
+
+        The coordinates of one byte are compared with that byte's centroids.
         """
         a, codes = self.arrays, np.zeros((len(y), self.arrays.bytes), np.uint8)
         for octet in np.unique(a.octets):
@@ -93,8 +97,9 @@ class Codec:
         return codes
 
     def _cells(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Encode coordinates `(n, m)` as cell numbers, and return these packed into uint8 `(n, bytes)`. A cell's number
-        counts the thresholds below the coordinate.
+        """Encode coordinates `(n, m)` as cell numbers, packed into uint8 `(n, bytes)`.
+
+        A cell's number counts the thresholds below the coordinate.
         """
         a = self.arrays
         # The thresholds of b bits begin at entry 2^b; a cell's number is that of the thresholds below the value.
@@ -108,8 +113,9 @@ class Codec:
         return codes
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Decode codes `(n, bytes)`, and return the floats `(n, d)` that they stand for. Codes of zeros give zero
-        vectors.
+        """Decode codes `(n, bytes)` to the floats `(n, d)` that they stand for.
+
+        Codes of zeros give zero vectors.
         """
         a = self.arrays
         residual = self._values(codes) @ a.decoder
@@ -137,7 +143,8 @@ class Codec:
         return factors
 
     def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the inner products `(a, n)` of queries with decoded codes. Queries are the encoder's vectors `(a, k)`,
-        and codes are `(n, bytes)`.
+        """Return the inner products `(a, n)` of queries with decoded codes.
+
+        Queries are the encoder's vectors `(a, k)`, and codes are `(n, bytes)`.
         """
         return self.floats(queries) @ self.decode(codes).T

@@ -29,7 +29,8 @@ class Quantization(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Quantize `sentence_embedding`: add its `codes`, and replace it by the floats that these stand for.
+        """Quantize `sentence_embedding`: add its `codes`, and replace it by the floats that the codes stand for.
+
         The features are changed in place and returned.
         """
         x = features["sentence_embedding"].float()
