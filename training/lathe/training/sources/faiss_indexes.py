@@ -21,10 +21,10 @@ from lathe.training.sources.rows import RawBatch, Readable, Span, check_dimensio
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the stored vectors of a FAISS index, and yield the rows of the span in batches of up to `rows` vectors. If
-    the index has ids of its own, each row also has a record `{"id": …}`.
+    """Read the stored vectors of a FAISS index, and yield the rows of the span in batches of up to `rows` vectors.
 
-    Rows are in the order in which they were added. `field` is ignored.
+    If the index has ids of its own, each row also has a record `{"id": …}`. Rows are in the order in which they were
+    added. `field` is ignored.
 
     Raises:
         AccessError: if faiss is not installed.
@@ -83,7 +83,6 @@ class _FlatVectors:
         self.count, self.dimensions = int(index.ntotal), int(index.d)
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
-        """Return the vectors `(count, d)` from position `start` on."""
         rows: NDArray[np.float32] = self.index.reconstruct_n(start, count)
         return rows
 
@@ -125,11 +124,11 @@ class _ListedVectors:
 
 
 def _check_header(path: Readable) -> int:
-    """Raise `SourceError` if a file is no FAISS index that stores vectors, or is too small for those that its header
-    claims. Returns the size of the file in bytes.
+    """Check that a file is a FAISS index that stores vectors, and return its size in bytes.
 
-    FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
-    would take terabytes. What indexes other than flat ones claim is limited by `_limit_claims`.
+    Raises `SourceError` if it is not, or is too small for the vectors that its header claims. FAISS allocates memory by
+    the header before it reads further: a file of 15 kB whose header claims a billion vectors would take terabytes. What
+    indexes other than flat ones claim is limited by `_limit_claims`.
     """
     with path.open("rb") as stored:
         size = stored.seek(0, io.SEEK_END)
@@ -149,8 +148,9 @@ def _check_header(path: Readable) -> int:
 
 
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
-    """Return the metric of a FAISS index from its header: "ip" for inner product, or "l2" for squared Euclidean
-    distance. Returns None if the file is no index that stores vectors, or has another metric.
+    """Return the metric of a FAISS index from its header: "ip" (inner product) or "l2" (squared Euclidean distance).
+
+    None if the file is not an index that stores vectors, or has another metric.
     """
     with path.open("rb") as stored:
         header = _read_inner_header(stored)
@@ -160,16 +160,18 @@ def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
 
 
 def _read_inner_header(stored: IO[bytes]) -> bytes:
-    """Return the 37 bytes of the header of a FAISS index. For an index that maps ids to another one, it is the header
-    of that other index, which follows.
+    """Return the 37 bytes of the header of a FAISS index.
+
+    For an index that maps ids to another one, it is the header of that other index, which follows.
     """
     header = _read_index_header(stored)
     return _read_index_header(stored) if header[:4] in MAPPED else header
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:
-    """Return the first 37 bytes of a FAISS index header from the stream. The parameter that some metrics have is
-    skipped.
+    """Return the first 37 bytes of a FAISS index header from the stream.
+
+    The parameter that some metrics have is skipped.
     """
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
@@ -179,8 +181,7 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
-    """Load a FAISS file, and yield a pair of its vectors and their ids `(n,)` for the block. The ids are None if they
-    are row numbers.
+    """Load a FAISS file, and yield its vectors and their ids `(n,)`, which are None if they are row numbers.
 
     The objects are valid only within the block, because FAISS frees a part of an index with the whole.
 
@@ -212,8 +213,9 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
 def _find_vectors(
     name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
 ) -> tuple[_Vectors, NDArray[np.int64] | None]:
-    """Return a pair of a reader of the vectors that a FAISS index stores and their ids `(n,)`. The ids are None if they
-    are row numbers.
+    """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`.
+
+    The ids are None if they are row numbers.
 
     Args:
         name: name of the file, for messages.
@@ -248,8 +250,9 @@ def _find_vectors(
 
 @contextmanager
 def _limit_claims(faiss: Any, size: int) -> Iterator[None]:
-    """Limit, within the block, how much memory FAISS may allocate because a file's header claims it: arrays to `size`
-    bytes, and lists to `size` of them.
+    """Limit, within the block, how much memory FAISS may allocate because a file's header claims it.
+
+    Arrays may take `size` bytes, and there may be `size` lists.
     """
     with LIMITS:
         before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()

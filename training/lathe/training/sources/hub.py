@@ -87,15 +87,17 @@ class HubFile:
 
     @property
     def location(self) -> str:
-        """The data set, configuration and split as `hf:…`, without the commit, so that it stays the same when the data
-        set changes.
+        """The data set, configuration and split as `hf:…`.
+
+        The commit is left out, so that it stays the same when the data set changes.
         """
         return f"{HUB}{self.dataset}/{self.config}:{self.split}"
 
     @property
     def source_name(self) -> str:
-        """Name of the data set, configuration and split, with the commit. A local folder is named without its path and
-        without a commit.
+        """Name of the data set, configuration and split, with the commit.
+
+        A local folder is named without its path and without a commit.
         """
         dataset = self.dataset_folder.name if self.dataset_folder else f"{self.dataset}@{self.commit}"
         return f"{dataset}/{self.config}:{self.split}"
@@ -130,8 +132,9 @@ class HubFile:
 
 
 def list_hub_files(written: str) -> list[str]:
-    """Return the files of a split of a data set on the hub, given as `hf:…`, in string form. Each names the current
-    commit, so that its content stays the same.
+    """Return the files of a split of a data set on the hub, given as `hf:…`, in string form.
+
+    Each names the current commit, so that its content stays the same.
 
     Raises:
         AccessError: if `datasets` is missing, the hub is out of reach or switched off by `HF_HUB_OFFLINE`, or the data
@@ -163,8 +166,9 @@ def list_hub_files(written: str) -> list[str]:
 
 
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Stream the rows of a span from a file of a hub data set, and yield them in batches of up to `rows`. Batches hold
-    the values of the column `field`, and the whole rows as dicts.
+    """Stream the rows of a span from a file of a hub data set, and yield them in batches of up to `rows`.
+
+    Batches hold the values of the column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if the hub is out of reach.
@@ -192,10 +196,9 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 
 
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
-    """Return the kind of a hub file's rows, by the first row of its split: None for texts, or the number of dimensions
-    of vectors.
+    """Return the kind of a hub file's rows, by the first row of its split.
 
-    The result is cached for all files of the split.
+    It is None for texts, or the number of dimensions of vectors. The result is cached for all files of the split.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -213,11 +216,11 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
 
 
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
-    """Resolve `DATASET[@REVISION][/CONFIG]` by asking the hub. Returns the data set's id, its commit, and the
-    configuration, which is None if not named.
+    """Resolve `DATASET[@REVISION][/CONFIG]` by asking the hub.
 
-    On the hub, `A/B` is the data set B of the user A, or else the configuration B of the data set A. What begins with
-    `/`, `./`, `../` or `~` is a local folder, perhaps with a configuration; its commit is ''.
+    Returns the data set's id, its commit, and the configuration, which is None if not named. On the hub, `A/B` is the
+    data set B of the user A, or else the configuration B of the data set A. What begins with `/`, `./`, `../` or `~` is
+    a local folder, perhaps with a configuration; its commit is ''.
 
     Raises:
         AccessError: if `HF_HUB_OFFLINE` is set, or the hub is out of reach.
@@ -250,8 +253,10 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
 
 
 def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
-    """Parse `DATASET[@REVISION][/CONFIG]`, which can be ambiguous. Returns the revision, None if not named, and the
-    possible pairs of data set and configuration, in the order to try them.
+    """Parse `DATASET[@REVISION][/CONFIG]`, which can be ambiguous.
+
+    Returns the revision, None if not named, and the possible pairs of data set and configuration, in the order to try
+    them.
     """
     name, at, after = written.partition("@")
     if at:
@@ -266,11 +271,10 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Split the path of a local data set into its folder and its configuration, and return both. The configuration is
-    None if the path is the folder itself.
+    """Split the path of a local data set into its folder and its configuration.
 
-    The last part of the path is a configuration if the README.md of the folder above lists it, or if the path is no
-    folder.
+    The configuration is None if the path is the folder itself. The last part of the path is a configuration if the
+    README.md of the folder above lists it, or if the path is not a folder.
 
     Raises:
         SourceError: if there is no folder.
@@ -288,8 +292,9 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
 
 
 def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
-    """Load the `datasets.DatasetBuilder` of one configuration of a data set, and return it. For None it is the only or
-    the default configuration.
+    """Load the `datasets.DatasetBuilder` of one configuration of a data set.
+
+    None loads the only or the default configuration.
 
     Raises:
         SourceError: if there is no such configuration, or no default one; names those there are.
@@ -311,8 +316,9 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
 
 @lru_cache(64)
 def _load_split(file: HubFile) -> tuple[Any, Any]:
-    """Return the `datasets` builder and the streaming data set of the split that a hub file belongs to. The last 64
-    splits are cached.
+    """Return the `datasets` builder and the streaming data set of the split that a hub file belongs to.
+
+    The last 64 splits are cached.
     """
     folder = file.dataset_folder
     builder = _load_builder(file.dataset, "" if folder else file.commit, file.config)
@@ -320,8 +326,9 @@ def _load_split(file: HubFile) -> tuple[Any, Any]:
 
 
 def _folder_digest(builder: Any) -> str:
-    """Return a hexadecimal digest of the paths, sizes and modification times of a local data set's files. It takes the
-    place of the commit.
+    """Return a hexadecimal digest of the paths, sizes and modification times of a local data set's files.
+
+    It takes the place of the commit.
     """
     files = sorted(file for files in builder.config.data_files.values() for file in files)
     stamps = [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [Path(file).stat()]]
@@ -330,8 +337,9 @@ def _folder_digest(builder: Any) -> str:
 
 @contextmanager
 def _convert_errors(name: str) -> Iterator[None]:
-    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError` that names the
-    source. A `SourceError` passes unchanged.
+    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError`.
+
+    The error names the source. A `SourceError` passes unchanged.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub is out of reach, or it refuses the credentials.

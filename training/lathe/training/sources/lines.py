@@ -28,8 +28,9 @@ from lathe.training.sources.rows import (
 
 @contextmanager
 def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
-    """Open a file, and yield a stream of its bytes, decompressed if the file's suffix is `.gz`. The stream is closed
-    after the block.
+    """Open a file, and yield a stream of its bytes, decompressed if the file's suffix is `.gz`.
+
+    The stream is closed after the block.
 
     Raises:
         SourceError: if the file cannot be opened, read or decompressed, also while the block reads.
@@ -51,8 +52,7 @@ MAX_LINE_BYTES = 16 * 2**20
 
 
 def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream unchanged, including blank ones. Raise `SourceError` at the first line that is too
-    long.
+    """Yield the lines of a stream unchanged, including blank ones, up to the first that is too long.
 
     Args:
         file: its name appears in messages.
@@ -71,8 +71,9 @@ def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a span of a file that are not blank, each as a pair of its number in the file, from 1 on, and
-    its stripped bytes.
+    """Yield the lines of a span of a file that are not blank, as pairs of number and stripped bytes.
+
+    The number counts the lines of the file from 1 on.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
@@ -97,10 +98,10 @@ def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:
 
 
 def find_line_spans(file: Readable, size: int) -> list[Span]:
-    """Divide a file of lines into spans of `size` rows, and return them, each with the byte and line where it begins.
-    The file is read once.
+    """Divide a file of lines into spans of `size` rows, each with the byte and line where it begins.
 
-    Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
+    The file is read once. Rows are the lines that are not blank; the last span may be shorter. The list is empty for a
+    file without rows.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
@@ -122,8 +123,7 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
 
 
 def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the lines of a span that are not blank, in lists of up to `rows` pairs of a line's number in the file and
-    its stripped bytes.
+    """Yield the lines of a span that are not blank, in lists of up to `rows` pairs of number and stripped bytes.
 
     Raises:
         SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
@@ -145,8 +145,9 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows` with the values of `field` and
-    the whole JSON objects. Blank lines are left out.
+    """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows`.
+
+    Batches hold the values of `field` and the whole JSON objects. Blank lines are left out.
 
     Raises:
         SourceError: for a line that is not a JSON object, or lacks the field; and as `_read_line_batches`.
@@ -181,8 +182,9 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return a message that says why a line is not JSON: its encoding, half of a surrogate pair, NaN or Infinity, or
-    the parser's error.
+    """Return a message that says why a line is not JSON.
+
+    The reason is its encoding, half of a surrogate pair, NaN or Infinity, or the parser's error.
     """
     try:
         content = json.loads(line.decode())
@@ -205,8 +207,9 @@ def _holds_no_number(value: Any) -> bool:
 
 
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a text file, one text a line, and yield batches of up to `rows` texts. Blank lines
-    are left out. `field` is ignored.
+    """Read the rows of a span from a text file, one text a line, and yield batches of up to `rows` texts.
+
+    Blank lines are left out. `field` is ignored.
 
     Raises:
         SourceError: for a line that is not UTF-8; and as `_read_line_batches`.

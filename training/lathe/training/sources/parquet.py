@@ -25,8 +25,7 @@ HEADER_BYTES = 16
 
 
 def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
-    """Return the uncompressed size, in bytes, of the dictionary page of a parquet column chunk, or 0 if the chunk has
-    none.
+    """Return the size in bytes of the uncompressed dictionary page of a parquet column chunk, or 0 without one.
 
     No value stored in the dictionary is larger.
 
@@ -61,8 +60,7 @@ def parse_page_header(content: bytes) -> tuple[int, int]:
 
 
 def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Decode the variable-length integer (7 bits per byte) at position `at`. Returns its value and the position after
-    it.
+    """Return the variable-length integer (7 bits per byte) at position `at`, and the position after it.
 
     Raises:
         ValueError: if it does not end within 5 bytes.
@@ -107,8 +105,10 @@ class TableRecords(Sequence[Record]):
         return TableRecords(self.table.drop_columns([name]), self.file)
 
     def list_values(self, name: str) -> list[Any]:
-        """Return the values of a column as Python objects. Times that Python cannot hold become ISO 8601 text: those
-        with nanoseconds, with years beyond 9999, or in an unknown zone, which are given in UTC.
+        """Return the values of a column as Python objects.
+
+        Times that Python cannot hold become ISO 8601 text: those with nanoseconds, with years beyond 9999, or in an
+        unknown zone, which are given in UTC.
 
         Raises:
             SourceError: if the column is damaged.
@@ -120,8 +120,9 @@ class TableRecords(Sequence[Record]):
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a parquet file, and yield batches of up to `rows`. Batches hold the values of the
-    column `field`, and the whole rows.
+    """Read the rows of a span from a parquet file, and yield batches of up to `rows`.
+
+    Batches hold the values of the column `field`, and the whole rows.
 
     Raises:
         AccessError: if pyarrow is not installed.
@@ -270,8 +271,9 @@ def _require_column(file: Readable, parquet: Any, field: str) -> None:
 
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:
-    """Return the kind of a parquet column's values, from the schema alone: None for texts, or 1 for lists, whatever
-    their length.
+    """Return the kind of a parquet column's values, from the schema alone.
+
+    It is None for texts, or 1 for lists, whatever their length.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -297,8 +299,9 @@ def detect_parquet_kind(file: Readable, field: str) -> Kind:
 
 
 def _refuse_null_texts(file: Readable, stored: IO[bytes], parquet: Any, field: str) -> None:
-    """Raise `SourceError` if the footer of a parquet file counts nulls in a column of texts, so that a job does not end
-    hours later at the first of them. The message names the row.
+    """Raise `SourceError` if the footer of a parquet file counts nulls in a column of texts; it names the row.
+
+    Otherwise a job would end hours later at the first null.
     """
     row = 1
     for group in range(parquet.num_row_groups):

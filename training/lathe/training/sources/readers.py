@@ -46,11 +46,10 @@ HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 @cache
 def read_docstring_paragraphs() -> list[str]:
-    """Return the distinct paragraphs of 64 to 512 characters in the docstrings of Python's standard library. The result
-    is cached.
+    """Return the distinct paragraphs of 64 to 512 characters in the docstrings of Python's standard library.
 
-    They are in the order of the library's files. The source files are parsed, never imported or run, which takes
-    two seconds.
+    They are in the order of the library's files. The result is cached. The source files are parsed, never imported or
+    run, which takes two seconds.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
@@ -68,7 +67,8 @@ def read_docstring_paragraphs() -> list[str]:
 
 @cache
 def read_topic_paragraphs() -> list[str]:
-    """Return the distinct paragraphs of 64 to 512 characters in the language reference that Python's `help()` shows.
+    """Return the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows.
+
     The result is cached.
     """
     from pydoc_data.topics import topics
@@ -77,8 +77,9 @@ def read_topic_paragraphs() -> list[str]:
 
 
 def read_docstrings(path: Path) -> Iterator[str]:
-    """Yield the docstring of a Python file's module and of each class and function, '' where there is none. Nothing is
-    yielded for a file that cannot be parsed.
+    """Yield the docstring of a Python file's module and of each class and function, '' where there is none.
+
+    Nothing is yielded for a file that cannot be parsed.
     """
     try:
         tree = ast.parse(path.read_bytes())
@@ -142,8 +143,7 @@ def _find_format(file: Readable | HubFile) -> Format:
 
 
 def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
-    """Read the rows of a span from a file of any known format, and yield them in batches of up to `rows`, not
-    validated.
+    """Read the rows of a span from a file of any known format, in batches of up to `rows`, not validated.
 
     Args:
         file: the file.
@@ -158,8 +158,9 @@ def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOL
 
 
 def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
-    """Divide a file into spans of `size` rows, and return them in order. There are none for a file without rows. A file
-    of lines is read once.
+    """Divide a file into spans of `size` rows, and return them in order.
+
+    There are none for a file without rows. A file of lines is read once.
 
     Raises:
         SourceError: if the file is damaged.
@@ -177,8 +178,9 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
-    """Return the kind of a file's rows, by its header or its first row: None for texts, or the number of dimensions of
-    vectors.
+    """Return the kind of a file's rows, by its header or its first row.
+
+    It is None for texts, or the number of dimensions of vectors.
 
     Args:
         file: the file.
@@ -205,8 +207,7 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
 
 
 def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a .npy file, and yield batches of up to `rows` vectors in the file's dtype. `field`
-    is ignored.
+    """Read the rows of a span from a .npy file, and yield batches of up to `rows` vectors in the file's dtype.
 
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
@@ -218,7 +219,7 @@ def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
 
 
 def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
-    """Return the number of rows and the dimensions of a .npy file, from its header. `field` is ignored.
+    """Return the number of rows and the dimensions of a .npy file, from its header.
 
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
@@ -228,9 +229,9 @@ def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
 
 
 def _open_npy(file: Readable) -> FloatArray:
-    """Open a .npy file, and return its array as a memmap. For a remote file, the result is an array of zeros with the
-    same shape and dtype, which takes no memory.
+    """Open a .npy file, and return its array as a memmap.
 
+    For a remote file, the result is an array of zeros with the same shape and dtype, which takes no memory.
 
     Raises:
         SourceError: if the file is damaged or out of reach.
@@ -247,8 +248,7 @@ def _open_npy(file: Readable) -> FloatArray:
 
 
 def _build_npy_placeholder(file: Readable) -> FloatArray:
-    """Read the header of a .npy file, and return an array of zeros with the same shape and dtype, which takes no
-    memory.
+    """Return an array of zeros with the shape and dtype in the header of a .npy file, which takes no memory.
 
     Raises:
         ValueError: if the file is shorter than the header says.
@@ -274,7 +274,6 @@ def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
 
 
 def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Yield the rows of a span of a built-in source, in batches of up to `rows` texts. `field` is ignored."""
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):
         part = texts[start : start + rows]

@@ -51,9 +51,8 @@ class RemoteFile:
 
     def open(self, mode: Any = "rb", /) -> IO[Any]:
         """Open the remote file, and return a buffered stream of its bytes, which are downloaded as they are read.
-        Failed reads are retried.
 
-        `mode` is ignored.
+        Failed reads are retried. `mode` is ignored.
 
         Raises:
             SourceError: if the file is missing or out of reach, now or during a read.
@@ -73,8 +72,9 @@ class RemoteFile:
         return _call_with_retries(self.url, lambda: dict(files.info(path)), _retry_waits(files))
 
     def fetch(self, folder: Path) -> Path:
-        """Download the whole file into a folder under its own name, and return the path of the copy. Failed downloads
-        are retried.
+        """Download the whole file into a folder under its own name, and return the path of the copy.
+
+        Failed downloads are retried.
 
         Raises:
             SourceError: if the file is missing or out of reach, or the copy stays incomplete after all retries.
@@ -91,8 +91,9 @@ class RemoteFile:
         return copy
 
     def key(self) -> list[str]:
-        """Return the URL, size and version of the file, which together identify its content. The version is '' if the
-        file system reports none.
+        """Return the URL, size and version of the file, which together identify its content.
+
+        The version is '' if the file system reports none.
 
         Raises:
             SourceError: if the file is missing or out of reach.
@@ -118,8 +119,9 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Download bytes into the buffer, and return their number, which is 0 at the end of the file. A read that fails
-        is retried.
+        """Download bytes into the buffer, and return their number, which is 0 at the end of the file.
+
+        A read that fails is retried.
 
         Raises:
             SourceError: if the read still fails after the last retry.
@@ -154,10 +156,9 @@ class _Stream(io.RawIOBase):
 
 
 def list_remote_files(url: str) -> tuple[bool, list[str]]:
-    """Return whether a URL is a folder, and the sorted URLs of all files below it. For a file, the list holds just its
-    own URL.
+    """Return whether a URL is a folder, and the sorted URLs of all files below it.
 
-    Hidden files and those in hidden folders are left out.
+    For a file, the list holds just its own URL. Hidden files and files in hidden folders are left out.
 
     Raises:
         SourceError: if there is no such file or folder, or it is out of reach.
@@ -203,8 +204,7 @@ def _retry_waits(files: Any) -> Sequence[float]:
 
 
 def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
-    """Call a function that uses the network, and return its result. If it raises an exception, it is called again after
-    each of the waits.
+    """Call a function that uses the network, again after each of the waits if it raises an exception.
 
     A missing file and refused credentials are not retried.
 

@@ -37,19 +37,20 @@ class RowSample:
 
 
 def sample_rows(source: Source, max_rows: int, seed: int = 0) -> RowSample:
-    """Draw up to `max_rows` distinct rows of a source of texts or vectors uniformly at random, in one pass. Returns
-    them with the number of all and of blank rows, and the estimated share of repeated rows.
+    """Draw up to `max_rows` distinct rows of a source of texts or vectors uniformly at random, in one pass.
 
-    A source with fewer distinct rows gives them all.
-
-    The rows with the lowest salted hashes are kept: equal rows count once, the order of the source does not matter, and
-    one pass in bounded memory is enough. Texts that differ only in whitespace or case count as equal: if one were held
-    out and the other fitted on, the fit would have seen its test row.
+    A source with fewer distinct rows gives them all. The rows with the lowest salted hashes are kept: equal rows count
+    once, the order of the source does not matter, and one pass in bounded memory is enough. Texts that differ only in
+    whitespace or case count as equal: if one were held out and the other fitted on, the fit would have seen its test
+    row.
 
     Args:
         source: source of texts or vectors.
         max_rows: maximum number of rows.
         seed: salt of the hashes.
+
+    Returns:
+        The rows with the number of all and of blank rows, and the estimated share of repeated rows.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -105,10 +106,10 @@ class _LowestKeys:
     heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
 
     def add(self, key: bytes, item: object) -> None:
-        """Add an item under a key, unless `max_rows` items have lower keys. If there are too many items, the one with
-        the highest key is dropped. A key that is already there only increases its count.
+        """Add an item under a key, unless `max_rows` items have lower keys.
 
-        If texts share a key, the alphabetically first one is kept.
+        If there are too many items, the one with the highest key is dropped. A key that is already there only increases
+        its count. If texts share a key, the alphabetically first one is kept.
         """
         if key in self.items:
             self.times[key] += 1

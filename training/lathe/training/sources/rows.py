@@ -37,9 +37,9 @@ def find_long_integer(value: Any) -> int | None:
 
 
 def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
-    """Return parsed JSON in which integers beyond 64 bits, which orjson rounds to floats, have their exact value. JSON
-    without such integers is returned unchanged.
+    """Return parsed JSON with the exact value of integers beyond 64 bits, which orjson rounds to floats.
 
+    JSON without such integers is returned unchanged.
 
     Args:
         content: the JSON text.
@@ -72,8 +72,9 @@ class Readable(Protocol):
 
 @contextmanager
 def open_native_path(file: Readable) -> Iterator[str]:
-    """Yield a path for libraries that can only open paths: the file's own, or `/dev/fd/N` of a descriptor that is
-    closed after the block.
+    """Yield a path for libraries that can only open paths.
+
+    It is the file's own, or `/dev/fd/N` of a descriptor that is closed after the block.
     """
     if isinstance(file, Path):
         yield str(file)
@@ -169,8 +170,9 @@ class RowBatch:
 
 
 def detect_batch_kind(raw: RawBatch) -> Kind:
-    """Return the kind of a batch's rows, by its first row: None for texts, the number of dimensions of vectors or lists
-    of numbers, and 0 for anything else.
+    """Return the kind of a batch's rows, by its first row.
+
+    It is None for texts, the number of dimensions of vectors or lists of numbers, and 0 for anything else.
     """
     if isinstance(raw.values, np.ndarray):
         return int(raw.values.shape[1])
@@ -181,8 +183,9 @@ def detect_batch_kind(raw: RawBatch) -> Kind:
 
 
 def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
-    """Check that all rows of a batch are of the given kind and finite, and return them as a `RowBatch`, with vectors as
-    float32.
+    """Check that all rows of a batch are of the given kind and finite.
+
+    They are returned as a `RowBatch`, with vectors as float32.
 
     Args:
         raw: rows as read from a file.
@@ -212,8 +215,7 @@ def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
 
 
 def count_written_numbers(text: str) -> int:
-    """Return how many numbers a text holds if it is a vector written out, as by pgvector or pandas, and 0 for any other
-    text.
+    """Return how many numbers a text holds if it is a vector written out, as by pgvector or pandas, else 0.
 
     A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
     """

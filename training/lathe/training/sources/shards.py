@@ -58,10 +58,10 @@ class Shard(Span):
 
 
 def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
-    """Return the spans of rows that divide a file into shards, and the kind of its rows: None for texts, or the number
-    of dimensions of vectors. A file without rows has no spans and the kind None.
+    """Return the spans of rows that divide a file into shards, and the kind of its rows.
 
-    A file of lines is read once; a remote file is downloaded for that if its format needs it.
+    The kind is None for texts, or the number of dimensions of vectors. A file without rows has no spans and the kind
+    None. A file of lines is read once; a remote file is downloaded for that if its format needs it.
 
     Raises:
         SourceError: if the file is damaged or out of reach.
@@ -72,8 +72,7 @@ def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
 
 
 def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
-    """Merge the spans of consecutive batches into spans of shards, and return them. A shard has 1 to `SHARD_BATCHES`
-    batches.
+    """Merge the spans of consecutive batches into spans of shards of 1 to `SHARD_BATCHES` batches.
 
     The number of batches alone decides, so the same file is always divided in the same way.
     """
@@ -83,8 +82,9 @@ def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
 
 
 def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[RowBatch]:
-    """Read consecutive shards of one file in one pass, and yield validated batches of up to `BATCH_ROWS` rows. No batch
-    holds rows of two shards.
+    """Read consecutive shards of one file in one pass, and yield validated batches of up to `BATCH_ROWS` rows.
+
+    No batch holds rows of two shards.
 
     Args:
         file: the shards' file, or a local copy.
@@ -101,16 +101,18 @@ def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str)
 
 
 def is_path(file: str) -> bool:
-    """Return whether a file of a source is a path on this machine, and not a URL, a file of the hub or a built-in
-    source.
+    """Return whether a file of a source is a path on this machine.
+
+    Other files are URLs, files of the hub and built-in sources.
     """
     return not (is_remote(file) or is_hub(file) or file in BUILT_IN)
 
 
 @contextmanager
 def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
-    """Yield an object that opens the file. A file at a URL is downloaded first, and the copy is deleted after the
-    block.
+    """Yield an object that opens the file.
+
+    A file at a URL is downloaded first, and the copy is deleted after the block.
 
     Args:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
@@ -139,8 +141,9 @@ def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable 
 
 @contextmanager
 def open_for_inspection(file: str) -> Iterator[Readable | HubFile]:
-    """Yield an object that opens the file, to read its header or count its rows. A remote file is downloaded only if
-    its format needs that.
+    """Yield an object that opens the file, to read its header or count its rows.
+
+    A remote file is downloaded only if its format needs that.
 
     Raises:
         SourceError: if the file cannot be downloaded.
@@ -209,10 +212,10 @@ def display_path(written: str) -> str:
 
 
 def list_local_files(place: str) -> tuple[bool, list[str]]:
-    """Return whether a path is a folder, and the sorted paths of all files below it. For a file, the list holds just
-    its own path.
+    """Return whether a path is a folder, and the sorted paths of all files below it.
 
-    Hidden files and those in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
+    For a file, the list holds just its own path. Hidden files and files in hidden folders are left out. Paths below
+    `ROOT/./` are returned in that form.
 
     Raises:
         OutsideSourceError: for `ROOT/./PATH`, if the path or a link below it leads out of ROOT.
@@ -253,5 +256,4 @@ def _list_path(place: str) -> list[str] | None:
 
 
 def _is_hidden(path: PurePosixPath | Path) -> bool:
-    """Return whether a part of a relative path begins with a dot."""
     return any(part.startswith(".") for part in path.parts)

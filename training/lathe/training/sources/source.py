@@ -75,8 +75,9 @@ class Source:
 
     @property
     def location(self) -> str:
-        """Absolute path or URL of the source's file or folder, without the field. It is the same however the user
-        writes it.
+        """Absolute path or URL of the source's file or folder, without the field.
+
+        It is the same however the user writes it.
         """
         if self.written in BUILT_IN:
             return self.written
@@ -98,8 +99,9 @@ class Source:
         return self.written if self.written in BUILT_IN else PurePosixPath(self.location).name
 
     def format_file_name(self, file: str) -> str:
-        """Return a file's name for messages: its path relative to the source's folder, or the name of the source if it
-        is the only file.
+        """Return a file's name for messages.
+
+        It is the path relative to the source's folder, or the name of the source if it is the only file.
         """
         return self._find_relative_path(file) or self.name
 
@@ -109,19 +111,17 @@ class Source:
         return bool(self._find_relative_path(self.files[0]))
 
     def _find_relative_path(self, file: str) -> str:
-        """Return the path of one of the source's files relative to the source's folder, or '' if the file is itself the
-        source.
-        """
+        """Return the path of a file relative to the source's folder, or '' if the file is itself the source."""
         if is_hub(file):
             return HubFile.parse(file).name.removeprefix(f"{self.name}/")
         inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
         return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.location).parts) :])
 
     def content_key(self, encoder: str | None) -> str:
-        """Return a hash of the source's name, its files' content, its field and an encoder. A run resumes at a row only
-        if the hash is the same.
+        """Return a hash of the source's name, its files' content, its field and an encoder.
 
-        Local files of up to `HASHED_BYTES` are read; see `file_key`.
+        A run resumes at a row only if the hash is the same. Local files of up to `HASHED_BYTES` are read; see
+        `file_key`.
 
         Args:
             encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
@@ -129,11 +129,11 @@ class Source:
         return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
 
     def workspace_key(self, encoder: str | None) -> str:
-        """Return the key of the folder in which the vectors of the source are stored: a hash of the folder's location
-        or the file's content, the field and an encoder.
+        """Return the key of the folder in which the vectors of the source are stored.
 
-        A folder is identified by its location, so that it keeps its key when files are added or removed; a single file
-        by its content, wherever a job put it.
+        It is a hash of the folder's location or the file's content, the field and an encoder. A folder is identified by
+        its location, so that it keeps its key when files are added or removed; a single file by its content, wherever a
+        job put it.
 
         Args:
             encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
@@ -141,8 +141,7 @@ class Source:
         return digest(self.location if self._is_folder else file_key(self.files[0]), self.field, encoder)
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[RowBatch]:
-        """Read all rows of the source in order, file by file, and yield validated batches of up to `rows` texts or
-        vectors.
+        """Read all rows of the source in order, and yield validated batches of up to `rows` texts or vectors.
 
         Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.
 
@@ -168,10 +167,10 @@ class Source:
                 yield from read_rows(path, self.field, rows)
 
     def detect_kind(self, by_header: bool = False) -> Kind:
-        """Return the kind of the source's rows, by the first row: None for texts, or the number of dimensions of
-        vectors.
+        """Return the kind of the source's rows, by the first row.
 
-        If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
+        It is None for texts, or the number of dimensions of vectors. If damaged files are skipped, every file is
+        inspected, and the kind of most rows is returned if files differ.
 
         Args:
             by_header: whether only the header of a parquet file is read, because a row can decompress to gigabytes. The
@@ -222,14 +221,16 @@ class Source:
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Divide the source's files into shards, and return the shards with the names of the files that are empty or
-        damaged. Files of lines are read once to count their rows.
+        """Divide the source's files into shards.
 
-        Files whose rows are of another kind than most rows of the source count as damaged. Remote files are downloaded
-        if their format needs it.
+        Files of lines are read once to count their rows. Files whose rows are of another kind than most rows of the
+        source count as damaged. Remote files are downloaded if their format needs it.
 
         Args:
             damaged: names of files known to be damaged, with the reasons; they are left out.
+
+        Returns:
+            The shards with the names of the files that are empty or damaged.
 
         Raises:
             SourceError: at a damaged file, unless such files are skipped; and if no file is left.
@@ -284,8 +285,9 @@ class Source:
         left_out[name] = reason.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
     def _build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
-        """Return the error for a source without usable rows. It names the first file that was left out, or says that
-        the source is empty.
+        """Return the error for a source without usable rows.
+
+        It names the first file that was left out, or says that the source is empty.
         """
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
@@ -293,8 +295,9 @@ class Source:
 
 
 def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
-    """Return the kind (texts, or dimensions of vectors) that most rows of a source have. Of equally frequent kinds, it
-    is the first.
+    """Return the kind (texts, or dimensions of vectors) that most rows of a source have.
+
+    Of equally frequent kinds, it is the first.
 
     Args:
         contents: spans and kind of each file.
@@ -306,10 +309,10 @@ def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
 
 
 def split_field(written: str) -> tuple[str, str]:
-    """Split a source of texts or vectors, written `PLACE#FIELD`, and return place and field. The field is '' if there
-    is none.
+    """Split a source of texts or vectors, written `PLACE#FIELD`, into place and field.
 
-    A path that exists as it is written has no field: names of files and folders may hold `#`.
+    The field is '' if there is none. A path that exists as it is written has no field: names of files and folders may
+    hold `#`.
     """
     place, _, field = written.partition("#")
     if field and not is_hub(place) and not is_remote(place):
