@@ -36,7 +36,8 @@ class EvaluatedDataSet(DataSet, Protocol):
     """Interface of a data set whose test split can be evaluated."""
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test split, and return its columns, or corpus, queries and judgements of a search.
+        """Read and check the test split, as columns, or as corpus, queries and judgements of a search.
+
         Arguments and errors are those of `Layout.read_test`.
         """
 
@@ -46,8 +47,7 @@ class EvaluatedDataSet(DataSet, Protocol):
 
 @dataclass(frozen=True)
 class FoundPairs:
-    """Training pairs of one split of a data set, before duplicates and overlap are removed, with the number of rows
-    read and the rows left out.
+    """Training pairs of one split of a data set, before duplicates and overlap are removed.
 
     Attributes:
         pairs: the pairs.
@@ -63,8 +63,9 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of one split of a data set, and return them with the number of rows read and the
-    rows left out. The split is that of the settings, else the first one.
+    """Build the anchor–positive pairs of one split of a data set, and list the rows left out.
+
+    The split is named by the settings; by default it is the first one.
 
     Raises:
         DataSetError: if there is no such split, a row lacks a field, or no pair is found.
@@ -93,15 +94,17 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+")
 
 
 def normalize_text(text: str) -> str:
-    """Return the text case-folded, with each run of spaces and punctuation replaced by one space, for comparison with
-    other texts. A text of punctuation alone is only stripped.
+    """Return the text case-folded, with each run of spaces and punctuation replaced by one space.
+
+    Texts are compared in this form. A text of punctuation alone is only stripped.
     """
     return _BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()
 
 
 def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
-    """Return the normalized texts of a data set's test split: inputs, queries and documents. The set is empty if there
-    is no test split.
+    """Return the normalized texts of a data set's test split: inputs, queries and documents.
+
+    The set is empty if there is no test split.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -110,8 +113,9 @@ def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
 
 
 def collect_training_texts(target: DataSet) -> set[str]:
-    """Return the normalized texts of the pairs in a data set's training split. The set is empty if there is no training
-    split.
+    """Return the normalized texts of the pairs in a data set's training split.
+
+    The set is empty if there is no training split.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -135,8 +139,9 @@ def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
 
 
 def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
-    """Yield the texts of a data set's test split, not normalized. Documents are yielded both with their title and
-    without.
+    """Yield the texts of a data set's test split, not normalized.
+
+    Documents are yielded both with their title and without.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -155,9 +160,7 @@ def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
 
 
 def find_overlap(pairs: list[Pair], forbidden: set[str]) -> set[int]:
-    """Return the positions of the pairs with a text that, once normalized, is among the normalized texts in
-    `forbidden`.
-    """
+    """Return the positions of the pairs with a text that, once normalized, is in `forbidden`."""
     return {
         position for position, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)
     }

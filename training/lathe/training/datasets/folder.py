@@ -54,8 +54,9 @@ class FolderDataSet:
         yield from read_file_records(find_required_file(self.folder, name))
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Return the relevance judgements in `qrels/{split}.tsv`: place in the file, query id, document id and grade of
-        each.
+        """Return the relevance judgements in `qrels/{split}.tsv`.
+
+        A judgement has its place in the file, query id, document id and grade.
 
         Raises:
             DataSetError: if the file is missing, empty or malformed.
@@ -83,7 +84,8 @@ class FolderDataSet:
         return texts
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test split, and return its columns, or corpus, queries and judgements of a search.
+        """Read and check the test split, as columns, or as corpus, queries and judgements of a search.
+
         Arguments and errors are those of `Layout.read_test`.
         """
         return self.layout.read_test(self.folder, warnings)
@@ -98,10 +100,10 @@ class FolderDataSet:
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def digest(self) -> str:
-        """Return a hash of the data set's name, task, language and files and of mteb's version, as 32 hexadecimal
-        digits. All files are read.
+        """Return a hash of the data set and mteb's version, as 32 hexadecimal digits.
 
-        Scores of data sets with equal hashes are comparable.
+        It covers name, task, language and all files, which are read. Scores of data sets with equal hashes are
+        comparable.
         """
         hashed = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())
         for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
@@ -118,11 +120,10 @@ UNLABELLED = "sentences"
 
 
 def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
-    """Read a data set's META.json, and return the pair of its task and language. The language is "en" if the file names
-    none.
+    """Read a data set's META.json, and return the pair of its task and language.
 
-    Neither is compared with the tasks and languages that there are. The task decides the layout of the files. The
-    language has two letters, or is two languages joined by "-".
+    The language is "en" if the file names none. Neither is compared with the tasks and languages that there are. The
+    task decides the layout of the files. The language has two letters, or is two languages joined by "-".
 
     Args:
         folder: folder of the data set.

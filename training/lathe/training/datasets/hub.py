@@ -72,8 +72,9 @@ class HubDataSet:
             yield Record(f"{name} row {number}", read)
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Load the relevance judgements of a split, and return for each a row number for messages, a query id, a
-        document id and a grade.
+        """Load the relevance judgements of a split.
+
+        A judgement has a row number for messages, a query id, a document id and a grade.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -85,8 +86,9 @@ class HubDataSet:
         ]
 
     def read_labels(self) -> dict[str, str]:
-        """Load the first split, and return its class names by class number as a string. The dict is empty if it has no
-        class names.
+        """Load the first split, and return its class names by class number as a string.
+
+        The dict is empty if the split has no class names.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -96,8 +98,9 @@ class HubDataSet:
         return {str(number): str(name) for number, name in enumerate(names)}
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Load and check the rows of the test, and return their columns, or corpus, queries and judgements of a search.
-        The rows go through temporary files, so that they are checked like those of a folder.
+        """Load and check the rows of the test, as columns, or as corpus, queries and judgements of a search.
+
+        The rows go through temporary files, so that they are checked like the rows of a folder.
 
         Raises:
             DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
@@ -111,8 +114,9 @@ class HubDataSet:
             return self.layout.read_test(Path(folder), warnings)
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Build an mteb task of the data set's test. The data of a search, with corpus and judgements, are loaded
-        later, by mteb.
+        """Build an mteb task of the data set's test.
+
+        The data of a search, with corpus and judgements, are loaded later, by mteb.
 
         Raises:
             DataSetError: as in `read_test`.
@@ -125,8 +129,9 @@ class HubDataSet:
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield each row of a split as a dict of the fields that the layout needs. A row whose fields are all lists, as
-        in old mteb sets, is split into its rows.
+        """Yield each row of a split as a dict of the fields that the layout needs.
+
+        A row whose fields are all lists, as in old mteb sets, is split into its rows.
 
         Raises:
             DataSetError: if the data set cannot be loaded, or lacks a column.
@@ -144,7 +149,6 @@ class HubDataSet:
                 yield fields
 
     def _require_columns(self, rows: Any, names: Collection[str]) -> None:
-        """Raise `DataSetError` if a loaded split lacks one of these columns."""
         missing = [name for name in names if name not in rows.column_names]
         if missing:
             raise DataSetError(f"{self.path} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")

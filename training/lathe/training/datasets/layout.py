@@ -13,8 +13,7 @@ SPLITS = ("train", "dev", "test")
 
 
 class Layout(ABC):
-    """Layout of the data sets of one task: how their files are read and checked, evaluated by mteb, and made into
-    training pairs.
+    """Layout of the data sets of one task: how files are read and checked, evaluated by mteb, and made into pairs.
 
     A subclass states the class attributes and has no state of its own. `lathe.training.datasets.layouts` lists all.
 
@@ -42,8 +41,7 @@ class Layout(ABC):
 
     @abstractmethod
     def read_test(self, folder: Path, warnings: Warnings) -> Tables | Search:
-        """Read and check the test split of a data set, and return its columns, or corpus, queries and judgements of a
-        search.
+        """Read and check the test split of a data set, as columns, or as corpus, queries and judgements of a search.
 
         Args:
             folder: folder of the data set.
@@ -62,14 +60,13 @@ class Layout(ABC):
         """
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes that tell mteb about the columns, score range, cut-offs and sampling of the data,
-        as a dict.
-        """
+        """Return the class attributes that tell mteb about the data: columns, score range, cut-offs and sampling."""
         return {}
 
     def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
-        """Return the name of the task that a data set of this layout is evaluated as, or None if it has only rows to
-        train on.
+        """Return the name of the task that a data set of this layout is evaluated as, or None.
+
+        It is None for a data set that has only rows to train on.
         """
         return self.task
 
@@ -86,7 +83,8 @@ class Layout(ABC):
         return sum(1 for _ in data.read_rows(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str] | None:
-        """Return an iterator over the documents of a search, whether or not a query has them as positives. Returns None
-        if the layout has no corpus.
+        """Return an iterator over the documents of a search, or None if the layout has no corpus.
+
+        Documents are included whether or not a query has them as positives.
         """
         return None

@@ -40,8 +40,9 @@ UNKNOWN_LANGUAGE = "und-Latn"
 
 
 class _Classification(AbsTaskClassification):
-    """mteb's classification task with the test labels read into memory at once. Otherwise metrics read them row by row,
-    which is ten times slower.
+    """mteb's classification task with the test labels read into memory at once.
+
+    Otherwise metrics read them row by row, which is ten times slower.
     """
 
     def _calculate_scores(self, y_test: Any, y_pred: Any) -> Any:
@@ -75,8 +76,9 @@ def build_hub_task(layout: Layout, name: str, language: str, source: dict[str, s
 def _create_task_class(
     layout: Layout, name: str, language: str, attributes: dict[str, Any], source: dict[str, str], split: str
 ) -> type[AbsTask]:
-    """Create an mteb task class for one data set, with its metadata, and return it. It is a subclass of the layout's
-    mteb class with the given class attributes.
+    """Create an mteb task class for one data set, with its metadata.
+
+    It is a subclass of the layout's mteb class with the given class attributes.
     """
     base = getattr(mteb.abstasks, layout.mteb_class)
     tags = [LANGUAGES[part] for part in language.split("-") if part in LANGUAGES]
@@ -96,8 +98,7 @@ def _create_task_class(
 
 
 def _convert_search(data: Search) -> dict[str, Any]:
-    """Convert a search's corpus, queries and judgements to the nested dict of data sets that mteb's retrieval tasks
-    hold.
+    """Convert a search to the nested dict of data sets that mteb's retrieval tasks hold.
 
     A document that is the text of a query gets the id of that query, and no other document has the id of a query. Then
     mteb's `ignore_identical_ids` leaves out each query's own text from its results, and nothing else.

@@ -26,8 +26,9 @@ Judgement = tuple[str, str, str, int]
 
 
 def _convert_keys_to_text(value: Any) -> Any:
-    """Return a dict with its keys converted to strings, since YAML reads some labels as numbers. Other values are
-    returned unchanged.
+    """Return a dict with its keys converted to strings, since YAML reads some labels as numbers.
+
+    Other values are returned unchanged.
     """
     return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
@@ -131,8 +132,9 @@ class PairRows:
             yield record
 
     def read_nonblank(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows of the split whose first given field is not blank, and record the others as left out. All are
-        counted.
+        """Yield the rows of the split whose first given field is not blank, and record the others as left out.
+
+        All are counted.
 
         Raises:
             DataSetError: if a row lacks one of the fields.
@@ -146,8 +148,7 @@ class PairRows:
     def build_field_pairs(
         self, anchor: str, positive: str, is_positive: Callable[[Record], bool] = lambda record: True
     ) -> list[Pair]:
-        """Build a training pair from two fields of each row that `is_positive` accepts, and return the pairs. A pair
-        also has the hard negatives of its row.
+        """Build a training pair, with hard negatives, from two fields of each row that `is_positive` accepts.
 
         All rows are counted. Accepted rows with a blank anchor are recorded as left out.
 
@@ -178,8 +179,9 @@ class PairRows:
         return pairs
 
     def list_negatives(self, record: Record) -> tuple[str, ...]:
-        """Return the distinct, non-blank hard negatives in a row's negative field. There are none if the settings say
-        `mined` or `none`.
+        """Return the distinct, non-blank hard negatives in a row's negative field.
+
+        There are none if the settings say `mined` or `none`.
 
         Raises:
             DataSetError: if the settings want supplied negatives, and the row has no such field.
@@ -191,8 +193,9 @@ class PairRows:
         return tuple(dict.fromkeys(record.texts(field)))
 
     def find_label_texts(self, rows: list[Record]) -> dict[str, str]:
-        """Return the text that stands for each label among the rows, by label. It is taken from the settings, else from
-        the data set, else it is the label itself.
+        """Return the text that stands for each label among the rows, by label.
+
+        It is taken from the settings, else from the data set, else it is the label itself.
 
         Raises:
             DataSetError: if a label is neither string nor number, or its text has nothing but digits and punctuation.
@@ -219,8 +222,9 @@ class PairRows:
 
 
 def merge_duplicate_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Return the distinct pairs of anchor and positive, in order of first occurrence. Each has the negatives of all its
-    duplicates.
+    """Return the distinct pairs of anchor and positive, in order of first occurrence.
+
+    Each has the negatives of all its duplicates.
     """
     # Duplicates differ in their negatives at most, which are merged so that none is lost.
     distinct: dict[tuple[str, str], Pair] = {}

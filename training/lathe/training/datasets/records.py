@@ -189,8 +189,9 @@ def read_file_records(path: Path) -> Iterator[Record]:
 
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
-    """Read the rows of a data set's file, check the types of their fields, and return them. Rows with a blank text are
-    left out, and each adds a warning.
+    """Read the rows of a data set's file, and check the types of their fields.
+
+    Rows with a blank text are left out, and each adds a warning.
 
     Args:
         folder: folder of the data set.
@@ -287,8 +288,9 @@ def convert_to_columns(rows: Sequence[Record], names: Iterable[str], **convert: 
 
 
 def warn_of_single_rows(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
-    """Add a warning for each label that occurs in only one row of a split. Such a label can be neither learned nor
-    clustered.
+    """Add a warning for each label that occurs in only one row of a split.
+
+    Such a label can be neither learned nor clustered.
     """
     counts = Counter(str(row["label"]) for row in rows)
     for row in rows:

@@ -31,8 +31,9 @@ class Classification(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read train and test texts with their labels, and return them as columns, with labels as class numbers in
-        alphabetical order. A label that occurs once in a split, or in the test alone, adds a warning.
+        """Read train and test texts as columns, with labels as class numbers in alphabetical order.
+
+        A label that occurs once in a split, or in the test alone, adds a warning.
 
         Raises:
             DataSetError: if a file is invalid, or the training texts have fewer than two classes.
@@ -61,8 +62,9 @@ class Classification(Layout):
         return Tables({split: convert_to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair for each text, with the text of its label as the positive. Rows with a blank text are recorded
-        as left out.
+        """Return a pair for each text, with the text of its label as the positive.
+
+        Rows with a blank text are recorded as left out.
 
         Raises:
             DataSetError: if a row lacks text or label, or a label has no text.
@@ -81,8 +83,9 @@ class Clustering(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClustering", "Clustering", "v_measure"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the test texts with their cluster labels, and return them as columns. Labels that occur once add a
-        warning.
+        """Read the test texts with their cluster labels as columns.
+
+        Labels that occur once add a warning.
 
         Raises:
             DataSetError: if the file is invalid, or has fewer than two labels.
@@ -93,8 +96,9 @@ class Clustering(Layout):
         return Tables({"test": convert_to_columns(rows, self.fields, label=str)})
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task: the columns' names, and how many texts each of mteb's ten
-        clusterings draws, which is as many as there are.
+        """Return the class attributes of the mteb task: columns, and how many texts each clustering draws.
+
+        Each of mteb's ten clusterings draws as many texts as there are.
         """
         assert isinstance(data, Tables)
         sampled = {
@@ -104,11 +108,11 @@ class Clustering(Layout):
         return {"input_column_name": "text", "label_column_name": "label"} | sampled
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return pairs whose anchor is several consecutive texts of a cluster, joined by newlines, and whose positive
-        is the text of the cluster's label.
+        """Return pairs of several texts of a cluster, as the anchor, and the text of the cluster's label.
 
-        An anchor holds `texts_per_cluster` texts, the last one of a cluster perhaps fewer. Rows of lists, as in old
-        mteb sets, are split into rows. Blank texts are recorded as left out.
+        The texts are consecutive and joined by newlines. An anchor holds `texts_per_cluster` texts, the last one of a
+        cluster perhaps fewer. Rows of lists, as in old mteb sets, are split into rows. Blank texts are recorded as left
+        out.
 
         Raises:
             DataSetError: if a row lacks text or label, or a label has no text.
@@ -133,8 +137,9 @@ class Clustering(Layout):
 
 
 def _split_row_of_lists(record: Record) -> list[Record]:
-    """Split a row that holds lists of sentences and labels, as in old mteb sets, and return one record for each
-    sentence. Any other row is returned alone, in a list.
+    """Split a row that holds lists of sentences and labels, as in old mteb sets, into records.
+
+    Any other row is returned alone, in a list.
 
     Raises:
         DataSetError: if the lists have different lengths.

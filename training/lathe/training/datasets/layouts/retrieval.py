@@ -75,14 +75,13 @@ class Retrieval(Layout):
         return Search(corpus, {query: query_rows[query]["text"] for query in useful_judgements}, useful_judgements)
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task: the cut-offs of the metrics, and that a query's own text is
-        left out of its results.
-        """
+        """Return the class attributes of the mteb task: the cut-offs, and that a query's own text is left out."""
         return {"k_values": RANKS, "ignore_identical_ids": True}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of query and document for each judgement of the split with a grade above 0. Other judgements
-        are recorded as left out.
+        """Return a pair of query and document for each judgement of the split with a grade above 0.
+
+        Other judgements are recorded as left out.
 
         Raises:
             DataSetError: if a file cannot be read, or a query or document has no id or text.
@@ -113,15 +112,17 @@ class Retrieval(Layout):
         return len(data.read_judgements(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str]:
-        """Return an iterator over the texts of the documents, with their titles. Documents with a blank text are left
-        out.
+        """Return an iterator over the texts of the documents, with their titles.
+
+        Documents with a blank text are left out.
         """
         return (_join_title_and_text(row) for row in data.read_rows("corpus") if not is_blank(row.get("text")))
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read a qrels file, and return for each relevance judgement a place for messages, a query id, a document id and a
-    grade, rounded up.
+    """Read the relevance judgements of a qrels file.
+
+    A judgement has a place for messages, a query id, a document id and a grade, rounded up.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -156,8 +157,9 @@ def read_judgements(path: Path) -> list[Judgement]:
 
 
 def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """Read and check the documents of the corpus, and return them. Documents whose text and title are both blank are
-    left out, with a warning.
+    """Read and check the documents of the corpus.
+
+    Documents whose text and title are both blank are left out, with a warning.
 
     Raises:
         DataSetError: if the file is invalid, or a title is not a string.
@@ -175,8 +177,9 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
 
 
 def _read_judged_queries(folder: Path) -> set[str]:
-    """Return the ids of the queries that the judgements of any split name. Files of judgements that cannot be read are
-    skipped.
+    """Return the ids of the queries that the judgements of any split name.
+
+    Files of judgements that cannot be read are skipped.
     """
     judged = set()
     for path in folder.glob("qrels/*.tsv"):
@@ -209,8 +212,9 @@ class Reranking(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Reranking", "map_at_1000"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read the test's queries with their positive and negative documents, and return them as a search in which each
-        query ranks its own documents. Queries without a positive or a negative are left out, with a warning.
+        """Read the test's queries as a search in which each query ranks its own positive and negative documents.
+
+        Queries without a positive or a negative are left out, with a warning.
 
         Raises:
             DataSetError: if the file is invalid, or no query has both.
@@ -247,10 +251,10 @@ class Reranking(Layout):
         return {"k_values": (*RANKS, 1000)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of query and document for each positive document of each row. Rows with a blank query or
-        without a positive are recorded as left out.
+        """Return a pair of query and document for each positive document of each row.
 
-        The row's negatives are used only if the settings say `given`.
+        Rows with a blank query or without a positive are recorded as left out. The row's negatives are used only if the
+        settings say `given`.
 
         Raises:
             DataSetError: if a row lacks a field, or a field is not text.
@@ -274,8 +278,9 @@ class Pairs(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read the test's pairs, and return them as a search: each anchor is a query, its positives are relevant, and
-        all positives are the corpus.
+        """Read the test's pairs as a search: each anchor is a query, and its positives are relevant.
+
+        All positives are the corpus.
 
         Raises:
             DataSetError: if the file is invalid.
@@ -296,8 +301,9 @@ class Pairs(Layout):
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair for each row, from the two fields that the settings name. Rows with a blank anchor are recorded
-        as left out.
+        """Return a pair for each row, from the two fields that the settings name.
+
+        Rows with a blank anchor are recorded as left out.
 
         Raises:
             DataSetError: if a row has no anchor field or no positive.
@@ -305,9 +311,7 @@ class Pairs(Layout):
         return rows.build_field_pairs(rows.settings.anchor, rows.settings.positive)
 
     def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
-        """Return the task that the data set is evaluated as: `translations` if it has two languages, else `pairs`.
-        Returns None if there is no test.
-        """
+        """Return `translations` for a data set in two languages, else `pairs`; None without a test."""
         if find_file(folder, "test") is None:
             return None
         return "translations" if "-" in language else self.task

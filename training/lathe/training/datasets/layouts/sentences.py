@@ -49,19 +49,16 @@ class Sts(Layout):
         return Tables({"test": convert_to_columns(rows, self.fields, score=float)})
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task: the lowest and the highest score in the data, as `min_score`
-        and `max_score`.
-        """
+        """Return the class attributes `min_score` and `max_score`: the lowest and the highest score in the data."""
         assert isinstance(data, Tables)
         scores = data.splits["test"]["score"]
         return {"min_score": min(scores), "max_score": max(scores)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of the two sentences for each row whose score reaches `min_score`. Other rows are recorded as
-        left out.
+        """Return a pair of the two sentences for each row whose score reaches `min_score`.
 
-        Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows
-        are read twice.
+        Other rows are recorded as left out. Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the
+        lowest score to the highest. The rows are read twice.
 
         Raises:
             DataSetError: if a score is not a number, all are equal and there is no `min_score`, or a row that is used
@@ -82,7 +79,7 @@ class Sts(Layout):
             threshold = min(scores) + POSITIVE_SHARE * (max(scores) - min(scores))
 
         def is_positive(row: Record) -> bool:
-            """Return whether a row's score reaches the threshold, and record the row as left out if not."""
+            """Record a row whose score is below the threshold as left out, and return whether the score reaches it."""
             if row["score"] < threshold:
                 rows.dropped.add(f"score below {threshold:g}", row.place)
             return bool(row["score"] >= threshold)
@@ -116,15 +113,16 @@ class PairClassification(Layout):
         return {"label_column_name": "label"}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of the two sentences for each row with label 1. Rows with label 0, and rows with a blank first
-        sentence, are recorded as left out.
+        """Return a pair of the two sentences for each row with label 1.
+
+        Rows with label 0, and rows with a blank first sentence, are recorded as left out.
 
         Raises:
             DataSetError: if a label is neither 0 nor 1, or a row labelled 1 has no second sentence.
         """
 
         def is_positive(row: Record) -> bool:
-            """Return whether a row is labelled 1, and record it as left out if it is labelled 0."""
+            """Record a row that is labelled 0 as left out, and return whether it is labelled 1."""
             row.require("label")
             _require_binary(row)
             if str(row["label"]) == "0":
@@ -149,8 +147,9 @@ class Summarization(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskSummarization", "Summarization", "cosine_spearman"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read texts with machine summaries, their grades, and human summaries, and return them as columns. Incomplete
-        rows are left out, with a warning.
+        """Read texts with machine summaries, their grades, and human summaries as columns.
+
+        Incomplete rows are left out, with a warning.
 
         Raises:
             DataSetError: if the file is invalid, a row has not one grade for each machine summary, or no row is
@@ -175,8 +174,9 @@ class Summarization(Layout):
         return Tables({"test": convert_to_columns(complete, self.fields)})
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task: the lowest and the highest grade in the data, as `min_score`
-        and `max_score`, at least 1 apart.
+        """Return the class attributes `min_score` and `max_score`: the lowest and the highest grade in the data.
+
+        They are at least 1 apart.
         """
         assert isinstance(data, Tables)
         grades = [grade for row in data.splits["test"]["relevance"] for grade in row]
@@ -184,8 +184,9 @@ class Summarization(Layout):
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of text and summary for each human summary of each row. Rows with a blank text, without a
-        summary, or whose `valid` is false are recorded as left out.
+        """Return a pair of text and summary for each human summary of each row.
+
+        Rows with a blank text, without a summary, or whose `valid` is false are recorded as left out.
 
         Raises:
             DataSetError: if a row lacks a field, or a field is not text.
@@ -222,8 +223,9 @@ class Translations(Layout):
         return Tables({"test": {"sentence1": [r["anchor"] for r in rows], "sentence2": [r["positive"] for r in rows]}})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair for each sentence and its translation. Rows with a blank first sentence are recorded as left
-        out.
+        """Return a pair for each sentence and its translation.
+
+        Rows with a blank first sentence are recorded as left out.
 
         Raises:
             DataSetError: if a row has no translation.
