@@ -15,10 +15,9 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class Interval:
-    """Estimate of a value with the bounds of its confidence interval, of level 95 % unless the function that makes it
-    says otherwise.
+    """Estimate of a value with the bounds of its confidence interval.
 
-    Bounds are None with too few data.
+    The level is 95 % unless the function that makes it says otherwise. Bounds are None with too few data.
     """
 
     value: float
@@ -32,7 +31,7 @@ class Interval:
 
     @property
     def reach(self) -> float | None:
-        """Half the width of the interval, or None without bounds."""
+        """Half the length of the interval, or None without bounds."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     @property
@@ -46,8 +45,9 @@ class Interval:
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean of values `(n,)` with Student's t interval at this confidence level. There are no bounds for one
-    value, or if all are equal.
+    """Return the mean of values `(n,)` with Student's t interval at this confidence level.
+
+    There are no bounds for one value, or if all are equal.
     """
     from scipy import stats  # takes half a second, which a server's start need not wait for
 
@@ -61,16 +61,18 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 
 
 def compare(after: Array, before: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with its confidence
-    interval. There are no bounds for one unit, or if all differences are equal.
+    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with its interval.
+
+    There are no bounds for one unit, or if all differences are equal.
     """
     return mean_interval(after - before, confidence)
 
 
 def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
-    """Return the index of the first candidate that is better than the first one, and than which no other such candidate
-    is better. Return 0 if none is better than the first. A candidate is better if its mean is higher by more than the
-    interval of the paired difference.
+    """Return the index of the first candidate that beats the first one and that no other such candidate beats.
+
+    It is 0 if no candidate beats the first. One candidate beats another if its mean is higher by more than the interval
+    of the paired difference.
 
     Args:
         scores: a measure of the same units for each candidate, `(n,)` each: what there is without a change, then the

@@ -104,8 +104,9 @@ class RateLimiter:
         self.requests_free = self.tokens_free = self.held = -float("inf")
 
     def reserve_slot(self, tokens: float) -> float:
-        """Reserve the next free slot for a request of about `tokens` tokens, and return when the slot begins, in
-        seconds on the limiter's clock.
+        """Reserve the next free slot for a request of about `tokens` tokens.
+
+        Returns when the slot begins, in seconds on the limiter's clock.
         """
         # A slot begins when both limits allow it: the request before has used up its share of the minute.
         start = max(self.clock(), self.requests_free, self.tokens_free)
@@ -114,8 +115,9 @@ class RateLimiter:
         return start
 
     def correct_tokens(self, tokens: float) -> None:
-        """Move the next slots by `tokens`, the number of tokens that a request used minus the number reserved for it.
-        It may be negative.
+        """Move the next slots by the number of tokens that a request used minus the number reserved for it.
+
+        `tokens` may be negative.
         """
         self.tokens_free += tokens * self.token_seconds
 
@@ -124,8 +126,9 @@ class RateLimiter:
         self.held = max(self.held, self.clock() + seconds)
 
     def seconds_until(self, start: float) -> float:
-        """Return the seconds until a request with a slot that begins at `start` may be sent. They are 0 or less if it
-        may be sent now.
+        """Return the seconds until a request with a slot that begins at `start` may be sent.
+
+        They are 0 or less if it may be sent now.
         """
         return max(start, self.held) - self.clock()
 
@@ -158,8 +161,9 @@ class CircuitBreaker:
         return self.opened_until is not None
 
     def reserve_call(self) -> float:
-        """Return the seconds until a call may be made, 0 if it may be made now. In the half-open state only the first
-        caller gets 0.
+        """Return the seconds until a call may be made, 0 if it may be made now.
+
+        In the half-open state only the first caller gets 0.
         """
         if self.opened_until is None:
             return 0.0
@@ -178,8 +182,9 @@ class CircuitBreaker:
         self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_OPEN, False
 
     def record_failure(self) -> None:
-        """Count a failed call, and open the breaker after `max_failures` in a row. A half-open breaker opens again, for
-        a longer pause.
+        """Count a failed call, and open the breaker after `max_failures` in a row.
+
+        A half-open breaker opens again, for a longer pause.
         """
         self.failures += 1
         if self.open and not self.trying:
@@ -190,8 +195,9 @@ class CircuitBreaker:
             self.opened_until, self.trying = self.clock() + self.pause, False
 
     def abandon(self) -> None:
-        """Let another call through a half-open breaker, because the last one was cancelled or says nothing about the
-        endpoint.
+        """Let another call through a half-open breaker.
+
+        The last one was cancelled or says nothing about the endpoint.
         """
         self.trying = False
 
@@ -262,8 +268,9 @@ class EndpointClient:
         await self.client.aclose()
 
     async def call(self, attempt: Callable[[int], Awaitable[T]], tokens: float) -> T:
-        """Make a call, and return what its first successful attempt returns. A failed attempt is repeated after a pause
-        while another may succeed and the policy allows it.
+        """Make a call, and return what its first successful attempt returns.
+
+        A failed attempt is repeated after a pause while another may succeed and the policy allows it.
 
         Args:
             attempt: makes one attempt, given the number of attempts before.
@@ -315,8 +322,7 @@ class EndpointClient:
             raise
 
     def _check_not_held(self) -> None:
-        """Check that the pause that the endpoint last asked for does not last longer than the policy's patience from
-        now.
+        """Check that the pause that the endpoint last asked for ends within the policy's patience.
 
         Raises:
             CallError: if it did, of the kind that asked for the pause.
@@ -326,9 +332,10 @@ class EndpointClient:
             raise CallError(self.held_by.kind, str(self.held_by), True, self.held_by.status, seconds)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
-        """Record a failed attempt in the circuit breaker and the rate limits, and return the seconds to wait before
-        another. If the content of the request may be the reason, the attempt counts as a success there and the pause is
-        0.
+        """Record a failed attempt in the circuit breaker and the rate limits.
+
+        Returns the seconds to wait before another. If the content of the request may be the reason, the attempt counts
+        as a success and the pause is 0.
         """
         if error.blames_content:  # the endpoint works
             self.breaker.record_success()
@@ -350,8 +357,9 @@ class EndpointClient:
         return pause
 
     def _raise_unless_retried(self, error: CallError, pause: float, tries: int, waited: float) -> None:
-        """Raise the error of a failed call unless it may be tried again after a pause. `waited` are the seconds since
-        the call first failed.
+        """Raise the error of a failed call unless it may be tried again after a pause.
+
+        `waited` are the seconds since the call first failed.
 
         Raises:
             CallError: the error itself, if another try would fail, or the policy allows none.
@@ -403,7 +411,6 @@ class EndpointClient:
         return response.headers, bytes(payload)
 
     def _build_status_error(self, response: httpx2.Response, payload: bytes) -> CallError:
-        """Return the error for a response with an HTTP status from 300 on, with the message of the endpoint."""
         status = response.status_code
         if status < REFUSALS:
             where = self.redact(response.headers.get("location", "nowhere"))
@@ -424,16 +431,18 @@ class EndpointClient:
         return CallError(f"refused with {status}", message, False, status)
 
     def redact(self, text: str) -> str:
-        """Return a text of the endpoint for a message: without the key, on one line, and at most `MAX_QUOTED`
-        characters.
+        """Return a text of the endpoint for a message, without the key.
+
+        It is on one line, and has at most `MAX_QUOTED` characters.
         """
         text = text.replace(self.key, "…") if self.key else text
         return " ".join(text.split())[:MAX_QUOTED]
 
 
 def extract_message(response: Any) -> str:
-    """Return the error message in a JSON response, which common layouts have under `error` or `message`. A message that
-    is not a string is returned as JSON text.
+    """Return the error message in a JSON response, which common layouts have under `error` or `message`.
+
+    A message that is not a string is returned as JSON text.
     """
     error = response.get("error", response) if isinstance(response, dict) else response
     message = error.get("message", error) if isinstance(error, dict) else error
@@ -441,8 +450,9 @@ def extract_message(response: Any) -> str:
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now, between 0 and
-    `MAX_RETRY_SECONDS`. Return None if the header is missing or malformed.
+    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now.
+
+    They are between 0 and `MAX_RETRY_SECONDS`, or None if the header is missing or malformed.
     """
     if header is None:
         return None

@@ -28,8 +28,7 @@ from pathlib import PurePath
 
 
 def locate_error(error: Exception) -> str:
-    """Return the class of an exception and the place where it was raised as text for a log or a warning, such as
-    "KeyError in protocols.py line 97".
+    """Return the class of an exception and where it was raised, such as "KeyError in protocols.py line 97".
 
     The message is left out, as it may quote a key, or what a user or another server sent.
     """

@@ -46,8 +46,9 @@ NEVER_NEAREST = 1e6
 
 
 def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
-    """Build an empty FAISS index that can search the byte codes of a fitted quantizer, and return it with the
-    transforms that documents and queries need before it.
+    """Build an empty FAISS index that can search the byte codes of a fitted quantizer.
+
+    The transforms that documents and queries need before it are returned with it.
 
     Raises:
         ExportError: if FAISS has no such index.
@@ -63,8 +64,9 @@ def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
 
 
 def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
-    """Build an empty `IndexScalarQuantizer` with the 8-bit cells of a fitted `Int8`, and return it. Its codes count
-    from 0 instead of −128.
+    """Build an empty `IndexScalarQuantizer` with the 8-bit cells of a fitted `Int8`.
+
+    Its codes count from 0 instead of −128.
     """
     scale, zero_point = (tensor.float().cpu().numpy() for tensor in (step.scale, step.zero_point))
     kind = faiss.ScalarQuantizer.QT_8bit
@@ -78,8 +80,9 @@ def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
 
 
 def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
-    """Build an empty `IndexPQ` for codes of one sign per dimension, eight to a byte, and return it with a transform
-    that fills up the last byte with zeros.
+    """Build an empty `IndexPQ` for codes of one sign per dimension, eight to a byte.
+
+    The transform before it fills up the last byte with zeros.
     """
     sizes = np.zeros((step.code_bytes(len(step.size)), 1, BYTE), np.float32)
     size = step.size.float().cpu().numpy()
@@ -91,11 +94,11 @@ def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
 
 
 def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
-    """Build an empty `IndexPQ` that can search the codes of a fitted step, and return it with linear maps from
-    documents and from queries to the coordinates of the codes.
+    """Build an empty `IndexPQ` that can search the codes of a fitted step.
 
-    Each byte of a code is a centroid number of the product quantizer. Documents are mapped to coordinates by the
-    encoder; queries by the decoder's transpose, so that inner products of both are scores.
+    It comes with linear maps from documents and from queries to the coordinates of the codes. Each byte of a code is a
+    centroid number of the product quantizer. Documents are mapped to coordinates by the encoder; queries by the
+    decoder's transpose, so that inner products of both are scores.
 
     Raises:
         ExportError: if a coordinate of the codes lies in two bytes.

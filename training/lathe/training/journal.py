@@ -36,8 +36,9 @@ class Journal(Generic[T]):
         self.path, self.kind, self.strict = path, kind, strict
 
     def read(self) -> list[T]:
-        """Read the entries of the journal, and return them in order without damaged lines. Without a file, return an
-        empty list.
+        """Read the entries of the journal, and return them in order without damaged lines.
+
+        Without a file, return an empty list.
 
         Raises:
             JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
@@ -56,8 +57,9 @@ class Journal(Generic[T]):
         return entries
 
     def append(self, entries: Iterable[T]) -> None:
-        """Append entries to the journal's file, and sync it to disk. The file and its folder are created if missing,
-        and an incomplete last line is ended or removed first.
+        """Append entries to the journal's file, and sync it to disk.
+
+        The file and its folder are created if missing, and an incomplete last line is ended or removed first.
         """
         make_root(self.path.parent)
         # A new file is safe after a crash only once its folder is synced.
@@ -78,11 +80,10 @@ class Journal(Generic[T]):
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from the one recorded in a JSON file, such as `training.seed`.
-    Return None if none differs, or if there is no file yet.
+    """Return the name of the first setting that differs from the one recorded in a JSON file, or None if none differs.
 
-    Recorded settings that `settings` lacks do not count. A setting that the record lacks differs unless its value is
-    None.
+    The name is written such as `training.seed`. None is also returned if there is no file yet. Recorded settings that
+    `settings` lacks do not count. A setting that the record lacks differs unless its value is None.
 
     Args:
         path: JSON file with the recorded settings.
@@ -114,8 +115,9 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _path_to_difference(recorded: Any, current: Any) -> list[str]:
-    """Return the keys that lead to the first difference between two unequal values. The list is empty unless both
-    values are objects.
+    """Return the keys that lead to the first difference between two unequal values.
+
+    The list is empty unless both values are objects.
     """
     if not isinstance(recorded, dict) or not isinstance(current, dict):
         return []
@@ -126,8 +128,9 @@ def _path_to_difference(recorded: Any, current: Any) -> list[str]:
 
 
 def _repair_last_line(file: BufferedRandom) -> None:
-    """End or remove the last line of a file that does not end in a newline, in place. A whole JSON value gets its
-    newline, and a line that is cut off is removed.
+    """End or remove the last line of a file that does not end in a newline, in place.
+
+    A whole JSON value gets its newline, and a line that is cut off is removed.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - 1, 0))

@@ -48,11 +48,11 @@ def _fail_fast(schema: Any) -> Any:
 
 
 def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
-    """Return the description of each field of a class by name, from the `Attributes:` sections of its docstring and of
-    the classes that it inherits from.
+    """Return the description of each field of a class by name, from the `Attributes:` section of its docstring.
 
-    A class's own description of a field takes the place of an inherited one. `None` becomes the word in `none`: what
-    JSON calls it, unless the description is for something else.
+    The sections of the classes that it inherits from are read too. A class's own description of a field takes the place
+    of an inherited one. `None` becomes the word in `none`: what JSON calls it, unless the description is for something
+    else.
     """
     descriptions: dict[str, str] = {}
     for base in reversed(model.__mro__):
@@ -64,8 +64,9 @@ def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the known field that an unknown name seems to mean, or None if it resembles none. It is the field that
-    other services call by this name, or else the most similar one.
+    """Return the known field that an unknown name seems to mean, or None if it resembles none.
+
+    It is the field that other services call by this name, or else the most similar one.
     """
     synonym = OTHER_NAMES.get(name.lower())
     return synonym if synonym in fields else find_similar(name, fields)
@@ -112,8 +113,9 @@ class JsonObject(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_nulls(cls, content: Any) -> Any:
-        """Return a request's fields without those that are null, so that their defaults apply. Content that is no
-        object is returned as it is.
+        """Return a request's fields without those that are null, so that their defaults apply.
+
+        Content that is not an object is returned as it is.
 
         Raises:
             PydanticCustomError: for an unknown field, of type `UNKNOWN_FIELD`.
@@ -127,9 +129,7 @@ class JsonObject(BaseModel):
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` for the first of the unknown fields, with a hint at the field that it seems to
-        mean.
-        """
+        """Raise `PydanticCustomError` for the first unknown field, with a hint at the field that it seems to mean."""
         name = min(unknown)
         raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": cls.advise(name)})
 

@@ -8,11 +8,10 @@ from lathe.transforms.files import PRIVATE_FILE, permissions_in
 
 
 def lock_file(path: Path, timeout: float = -1) -> FileLock:
-    """Return a lock on a file, which is not acquired yet. Acquiring it creates the file if missing, and fails for a
-    symbolic link.
+    """Return a lock on a file, which is not acquired yet.
 
-    A new lock file gets the permissions of its folder without the execute bits. Any thread of the process may release
-    the lock.
+    Acquiring it creates the file if missing, and fails for a symbolic link. A new lock file gets the permissions of its
+    folder without the execute bits. Any thread of the process may release the lock.
 
     Args:
         path: path of the lock file. Its folder must exist by the time the lock is acquired.

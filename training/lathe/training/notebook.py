@@ -104,8 +104,9 @@ def fit(
     workspace: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> FitResult:
-    """Fit a chain of transforms on texts or vectors, and measure it on rows held out of the fit and on out-of-domain
-    text. Return the chain, its certificate (the measures) and the gates that failed, as a `FitResult`.
+    """Fit a chain of transforms on texts or vectors, and measure it on held-out rows and on out-of-domain text.
+
+    The `FitResult` has the chain, its certificate (the measures) and the gates that failed.
 
     Args:
         source: texts, which are encoded, or vectors.
@@ -162,10 +163,10 @@ def advise(
     seed: int = 0,
     on_progress: Progress = no_progress,
 ) -> Advice:
-    """Decide in what form a database should store the vectors of texts, or given vectors, and return the decision with
-    its measurements.
+    """Decide in what form a database should store the vectors of texts, or given vectors.
 
-    `advice.decision.sentence` says what to store, `advice.decision.commands` how.
+    The decision is returned with its measurements: `advice.decision.sentence` says what to store,
+    `advice.decision.commands` how.
 
     Args:
         source: texts, which are encoded, or vectors.
@@ -215,10 +216,10 @@ def evaluate(
     processes: int = 1,
     on_progress: Progress = no_progress,
 ) -> Results:
-    """Compare encoders and chains of transforms on labelled data sets with mteb's evaluators, and return the scores
-    with a decision. Vectors and scores are stored in the folder `out`.
+    """Compare encoders and chains of transforms on labelled data sets with mteb's evaluators.
 
-    It needs the extra `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
+    The scores are returned with a decision. Vectors and scores are stored in the folder `out`. It needs the extra
+    `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
     `results.decision.sentence` is the answer. Scoring runs in processes of its own: a script must call this function
     below `if __name__ == "__main__":`.
 
@@ -263,8 +264,9 @@ def _open_workspace(workspace: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _name_source(source: TextsOrVectors) -> Iterator[str]:
-    """Yield the path or name of a source. Texts and vectors in memory are written to a temporary file, which is deleted
-    after the block.
+    """Yield the path or name of a source.
+
+    Texts and vectors in memory are written to a temporary file, which is deleted after the block.
 
     Raises:
         SourceError: if the texts are not all strings, or the vectors not numbers.

@@ -35,11 +35,10 @@ class TextHalves:
 
 
 def cut_in_two(text: str) -> tuple[str, str] | None:
-    """Cut a text in two halves between words, or between characters if it has no spaces, and return both. Return None
-    if a half would be too short.
+    """Cut a text in two halves between words, or between characters if it has no spaces.
 
-    A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text without spaces. Runs of white space become
-    single spaces.
+    Returns None if a half would be too short. A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text
+    without spaces. Runs of white space become single spaces.
     """
     words = text.split()
     characters = sum(map(len, words))
@@ -59,11 +58,11 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
 def rank_halves(
     chain: Chain, halves: TextHalves, distractors: FloatArray | None = None, dimensions: int | None = None
 ) -> NDArray[np.float64]:
-    """Search with each half of a text for its other half, through a chain, and return 1/rank of the other half for each
-    text, `(n,)` in (0, 1], averaged over both directions.
+    """Search with each half of a text for its other half, and return 1/rank of the other half, `(n,)` in (0, 1].
 
-    Queries are mapped as the chain maps queries, and documents are decoded codes if it ends in codes, as a search over
-    stored vectors scores them. A document with the same score as the right one counts half towards its rank.
+    Both directions are averaged. Queries are mapped as the chain maps queries, and documents are decoded codes if it
+    ends in codes, as a search over stored vectors scores them. A document with the same score as the right one counts
+    half towards its rank.
 
     Args:
         chain: fitted chain of transforms.
@@ -83,8 +82,9 @@ def rank_halves(
 
 
 def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Search all documents with each query by dot product, and return 1/rank of document i for query i, `(n,)`. A tie
-    counts half.
+    """Search all documents with each query by dot product, and return 1/rank of document i for query i, `(n,)`.
+
+    A tie counts half.
 
     Args:
         queries: `(n, d)`.
@@ -103,8 +103,9 @@ def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.
 
 
 def count_scripts(texts: Sequence[str]) -> dict[str, float]:
-    """Return the share of the texts in each script, such as Latin, by name and from the largest. Texts without letters
-    are not counted.
+    """Return the share of the texts in each script, such as Latin, by name and from the largest.
+
+    Texts without letters are not counted.
     """
     counts = Counter(script for text in texts if (script := _detect_script(text)) is not None)
     total = sum(counts.values())

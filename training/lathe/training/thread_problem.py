@@ -26,8 +26,9 @@ class ThreadProblem:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Catch any exception of the block, set `message` to a sentence about it, and log that if it is new. If the
-        block succeeds, clear `message`.
+        """Catch any exception of the block, set `message` to a sentence about it, and log new ones.
+
+        If the block succeeds, clear `message`.
         """
         try:
             yield
@@ -37,8 +38,9 @@ class ThreadProblem:
             self.message = None
 
     def record(self, error: Exception) -> None:
-        """Set `message` to a sentence that says where the exception was raised, and log it unless it equals the message
-        before.
+        """Set `message` to a sentence that says where the exception was raised.
+
+        The message is logged unless it equals the message before.
         """
         message = f"{self.work} failed: an unexpected {locate_error(error)}"
         if message != self.message:

@@ -19,11 +19,11 @@ KEPT_SECONDS = 7 * 24 * 3600
 @contextmanager
 def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator[Path]:
     """Create the folder `root/key.N`, or take one that an earlier run left, and yield its path, locked for the block.
-    The folder is deleted if the block succeeds, unless `keep`.
 
-    If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
-    the lowest number whose folder is not locked, so that concurrent runs with the same key get different folders.
-    Unlocked folders that were not modified for `KEPT_SECONDS` are deleted first.
+    The folder is deleted if the block succeeds, unless `keep`. If the block raises or the process is killed, the folder
+    stays, and the next call with the same key resumes it. N is the lowest number whose folder is not locked, so that
+    concurrent runs with the same key get different folders. Unlocked folders that were not modified for `KEPT_SECONDS`
+    are deleted first.
     """
     make_root(root)
     _delete_stale_folders(root)
@@ -46,8 +46,9 @@ def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator
 
 @contextmanager
 def lock_folder(folder: Path, error: TrainingError) -> Iterator[None]:
-    """Create a folder if missing, and hold its lock while the block runs. Raise the given error if another run holds
-    the lock.
+    """Create a folder if missing, and hold its lock while the block runs.
+
+    Raise the given error if another run holds the lock.
     """
     make_root(folder)
     try:
@@ -70,8 +71,9 @@ def _delete_stale_folders(root: Path) -> None:
 
 
 def _delete_locked(folder: Path) -> None:
-    """Delete a folder whose lock is held, then its lock file. Another process that waits for the lock creates the file
-    again.
+    """Delete a folder whose lock is held, then its lock file.
+
+    Another process that waits for the lock creates the file again.
     """
     shutil.rmtree(folder, ignore_errors=True)
     Path(get_folder_lock(folder).lock_file).unlink(missing_ok=True)
