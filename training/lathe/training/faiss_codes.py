@@ -64,10 +64,7 @@ def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
 
 
 def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
-    """Build an empty `IndexScalarQuantizer` with the 8-bit cells of a fitted `Int8`.
-
-    Its codes count from 0 instead of −128.
-    """
+    """Build an empty `IndexScalarQuantizer` with the cells of a fitted `Int8`, whose codes count from 0, not −128."""
     scale, zero_point = (tensor.float().cpu().numpy() for tensor in (step.scale, step.zero_point))
     kind = faiss.ScalarQuantizer.QT_8bit
     index = faiss.IndexScalarQuantizer(len(scale), kind, faiss.METRIC_INNER_PRODUCT)
@@ -132,7 +129,6 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
 
 
 def _product_index(faiss: Any, centroids: NDArray[np.float32]) -> Any:
-    """Return an empty `IndexPQ` that searches by inner product, with the given centroids `(bytes, 256, 8)`."""
     code_bytes = len(centroids)
     index = faiss.IndexPQ(BYTE * code_bytes, code_bytes, BYTE, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(np.ascontiguousarray(centroids, np.float32).ravel(), index.pq.centroids)

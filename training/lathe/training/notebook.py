@@ -254,7 +254,6 @@ def evaluate(
 
 @contextmanager
 def _open_workspace(workspace: Path | None) -> Iterator[Path]:
-    """Yield the given folder, or without one, a temporary folder that is deleted after the block."""
     if workspace is not None:
         yield Path(workspace)
         return

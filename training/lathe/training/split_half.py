@@ -82,14 +82,7 @@ def rank_halves(
 
 
 def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Search all documents with each query by dot product, and return 1/rank of document i for query i, `(n,)`.
-
-    A tie counts half.
-
-    Args:
-        queries: `(n, d)`.
-        documents: `(n or more, d)`.
-    """
+    """Return 1/rank, by dot product, of document i among all documents for query i, `(n,)`; a tie counts half."""
     reciprocal = np.empty(len(queries))
     for rows in row_slices(len(queries)):
         similarities = queries[rows] @ documents.T

@@ -71,10 +71,7 @@ def _delete_stale_folders(root: Path) -> None:
 
 
 def _delete_locked(folder: Path) -> None:
-    """Delete a folder whose lock is held, then its lock file.
-
-    Another process that waits for the lock creates the file again.
-    """
+    """Delete a folder whose lock is held, then its lock file, which others that wait for the lock create again."""
     shutil.rmtree(folder, ignore_errors=True)
     Path(get_folder_lock(folder).lock_file).unlink(missing_ok=True)
 

@@ -253,7 +253,6 @@ class _CandidateTrials:
         return Trial(candidate, size, size or 4 * self.encoder.dimensions, None, problem=problem)
 
     def _skip_all(self, candidate: Candidate, problem: str) -> None:
-        """Record that a candidate is not tried, with float vectors and, if byte codes are requested, with those."""
         self.floats.append(self._skip(candidate, None, problem))
         if self.request.bytes is not None:
             self.coded.append(self._skip(candidate, self.request.bytes, problem))
@@ -264,11 +263,6 @@ class _CandidateTrials:
         Byte codes are tried if the request asks for them. If the transforms cannot be fitted, the candidate is recorded
         as not tried. Held-out documents, on which the published chain of transforms is certified, are searched but not
         fitted on.
-
-        Args:
-            candidate: the candidate change.
-            vectors: judged searches, encoded by the base encoder or by a trained one.
-            halves: first and second halves of out-of-domain texts by corpus, encoded by the same encoder.
         """
         begun = perf_counter()
         try:
@@ -372,10 +366,7 @@ class _CandidateTrials:
         return self.seconds_per_document * PASSES * epochs * pairs
 
     def _count_affordable(self, candidate: Candidate) -> int:
-        """Return the number of queries that a candidate may train on within the budget.
-
-        The first call decides the number, see `Budget.decide_queries`.
-        """
+        """Return how many queries a candidate may train on within the budget, as the first call decided."""
         count = len(self.searches.learn.documents)
         encode_seconds = self.seconds_per_document * len(self.searches.documents)
         return self.budget.decide_queries(candidate.name, count, self._seconds_each(candidate), encode_seconds)

@@ -122,10 +122,7 @@ def list_notes(result: AdaptationResult) -> list[str]:
 
 
 def format_adaptation(result: AdaptationResult) -> str:
-    """Return the recommendation as text: sentences, a table of all trials, and notes.
-
-    Without measurements there is no table.
-    """
+    """Return the recommendation as text: sentences, a table of all trials if anything was measured, and notes."""
     parts = [write_sentence(result)]
     if result.baseline.relevance is not None:
         parts.append(format_table(result))
@@ -154,10 +151,6 @@ def format_table(result: AdaptationResult) -> str:
 
 
 def _format_trial(trial: Trial, result: AdaptationResult) -> list[str]:
-    """Return the table cells of a trial: change, bytes of a vector, differences of nDCG@10, and duration.
-
-    A `*` marks the recommended trial.
-    """
     label = ("* " if trial is result.recommended else "  ") + trial.candidate.label
     if trial.relevance is None:
         missing = [MISSING] * (2 if result.searches.crossed else 3)
@@ -181,6 +174,5 @@ def _format_points(after: NDArray[np.float64], before: NDArray[np.float64] | Non
 
 
 def _format_difference(difference: Interval) -> str:
-    """Return a difference of nDCG@10 in points with half the width of its interval, such as "+1.2 ± 0.4"."""
     half = MISSING if difference.reach is None else f"{100 * difference.reach:.1f}"
     return f"{100 * difference.value:+.1f} ± {half}"

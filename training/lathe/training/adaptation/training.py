@@ -178,10 +178,7 @@ def choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
 
 
 def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the prompts put before queries (key `anchor`) and documents (key `positive`) in training.
-
-    They are the prompts of searches, or empty.
-    """
+    """Return the prompts for searches, put before queries (key `anchor`) and documents (key `positive`) in training."""
     query = find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)
     return {
         "anchor": encoder.prompt(query) or "",

@@ -151,13 +151,7 @@ def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, 
 
     They are the mean reciprocal rank of split-half retrieval with its gain, the norm of the mean, and recall@10 of the
     neighbours among the raw vectors. Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without
-    the method's ranks.
-
-    Args:
-        method: key of `METHODS`.
-        chain: its fitted chain.
-        sample: has the held-out rows.
-        ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
+    the method's `ranks`, reciprocal ranks `(n,)` by method.
     """
     after = chain.floats(sample.heldout)
     before, near = sample.heldout[:GEOMETRY_ROWS], after[:GEOMETRY_ROWS]
@@ -174,10 +168,7 @@ def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, 
 
 
 def estimate_gain(ranks: NDArray[np.float64], baseline: NDArray[np.float64]) -> Interval:
-    """Return the mean difference of reciprocal ranks × 100 to a baseline, paired by text.
-
-    Its interval has the level `CONFIDENCE`.
-    """
+    """Return the mean difference of reciprocal ranks × 100, paired by text, with an interval of level `CONFIDENCE`."""
     return compare(100 * ranks, 100 * baseline, CONFIDENCE)
 
 
@@ -218,10 +209,6 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
 
 
 def _explain_no_halves(sample: Sample) -> str:
-    """Return a clause that says why split-half retrieval was not measured.
-
-    There are no texts, or too few are long enough to be cut in two.
-    """
     if sample.row_sample.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"
     return (

@@ -125,7 +125,6 @@ class Shortage:
 
 
 def _check_row_count(rows: int) -> Shortage | None:
-    """Return a shortage with the number of missing rows if there are fewer than `MIN_ROWS` distinct rows, else None."""
     if rows >= MIN_ROWS:
         return None
     return Shortage(
@@ -196,10 +195,7 @@ def _check_cutting(sample: Sample) -> Shortage:
 
 
 def count_rows_for_heldout(heldout: int) -> int:
-    """Return the number of distinct rows that a sample needs so that `heldout` of them are held out.
-
-    This is the inverse of `count_heldout`.
-    """
+    """Return how many distinct rows a sample needs so that `heldout` are held out: the inverse of `count_heldout`."""
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 
 

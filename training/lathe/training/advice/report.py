@@ -52,7 +52,6 @@ def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
 
 
 def _build_sections(advice: Advice) -> Iterator[Section]:
-    """Yield the sections of a report: the decision with all measured forms, then the evidence if there is any."""
     decision = advice.decision
     tables = {"What it can hold": _build_option_table(decision)} if decision.options else {}
     yield Section(decision.sentence, list_notes(advice), tables=tables)
@@ -102,7 +101,6 @@ def format_evidence(advice: Advice) -> str:
 
 
 def _build_tables(advice: Advice) -> dict[str, Table]:
-    """Return the tables of the evidence by title, without those for which nothing was measured."""
     evidence = advice.evidence
     if evidence is None:
         return {}
@@ -119,10 +117,6 @@ def _build_tables(advice: Advice) -> dict[str, Table]:
 
 
 def _build_option_table(decision: PlaceDecision) -> Table:
-    """Return the table of the forms in which a database can hold the vectors, with a row for each.
-
-    The columns include bytes, recall@10 and its interval. An arrow marks the form to store.
-    """
     best = decision.chosen or decision.before
     return Table.from_records(
         (
@@ -146,11 +140,6 @@ def _build_option_table(decision: PlaceDecision) -> Table:
 
 
 def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
-    """Return the table on the mean direction μ of the held-out rows.
-
-    It has the norm of μ compared with the norm by chance, the cosine of μ with the top direction, IsoScore, rank, and
-    numbers of rows.
-    """
     diagnosis = evidence.diagnosis
     alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
     return Table.from_rows(
@@ -207,10 +196,6 @@ def build_debiasing_table(debiasing: DebiasingComparison) -> Table:
 
 
 def _build_size_table(sizes: ReducerComparison) -> Table:
-    """Return the table of reducers: a row for full dimensions, then a row for each number of dimensions.
-
-    The columns are local Spearman, recall@10 without and with rescoring, and reciprocal rank of split-half retrieval.
-    """
     return Table.from_records(
         (
             {
@@ -244,7 +229,6 @@ def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
 
 
 def _draw_figures(evidence: Evidence) -> dict[str, str]:
-    """Draw the figures of the evidence that was measured, and return them as SVG text by title."""
     plots = {
         "Debiasing: points gained in split-half retrieval": _plot_gains,
         "Fewer dimensions: what is kept": _plot_sizes,
@@ -254,10 +238,6 @@ def _draw_figures(evidence: Evidence) -> dict[str, str]:
 
 
 def _plot_gains(evidence: Evidence) -> Any:
-    """Return a matplotlib figure of each debiasing method's gain in split-half retrieval with its interval.
-
-    None if no gain was measured.
-    """
     gains = {
         trial.method: trial.gain for trial in (evidence.debiasing.trials if evidence.debiasing else ()) if trial.gain
     }
@@ -278,10 +258,6 @@ def _plot_gains(evidence: Evidence) -> Any:
 
 
 def _plot_sizes(evidence: Evidence) -> Any:
-    """Return a matplotlib figure of what each reducer preserves by number of dimensions, with a panel for each measure.
-
-    None if no reducer was measured.
-    """
     if evidence.sizes is None or not evidence.sizes.trials:
         return None
 
@@ -308,10 +284,6 @@ def _plot_sizes(evidence: Evidence) -> Any:
 
 
 def _plot_spectrum(evidence: Evidence) -> Any:
-    """Return a matplotlib figure of the share of the variance in each principal direction.
-
-    None with fewer than two directions.
-    """
     ranks = evidence.diagnosis["spectrum"]
     if len(ranks) < 2:
         return None

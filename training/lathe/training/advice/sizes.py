@@ -81,6 +81,9 @@ def list_dimensions(dimensions: int) -> list[int]:
 def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> ReducerComparison:
     """Fit every reducer after the debiasing steps, and measure it at several numbers of dimensions.
 
+    The reduced held-out rows are compared with the debiased ones. Reducers that cannot be fitted are named in the
+    result.
+
     Args:
         sample: vectors to fit and to measure on.
         debiasing: steps that precede every reducer.

@@ -76,10 +76,6 @@ def build_hub_task(layout: Layout, name: str, language: str, source: dict[str, s
 def _create_task_class(
     layout: Layout, name: str, language: str, attributes: dict[str, Any], source: dict[str, str], split: str
 ) -> type[AbsTask]:
-    """Create an mteb task class for one data set, with its metadata.
-
-    It is a subclass of the layout's mteb class with the given class attributes.
-    """
     base = getattr(mteb.abstasks, layout.mteb_class)
     tags = [LANGUAGES[part] for part in language.split("-") if part in LANGUAGES]
     metadata = TaskMetadata(

@@ -26,10 +26,7 @@ Judgement = tuple[str, str, str, int]
 
 
 def _convert_keys_to_text(value: Any) -> Any:
-    """Return a dict with its keys converted to strings, since YAML reads some labels as numbers.
-
-    Other values are returned unchanged.
-    """
+    """Return a dict with string keys, since YAML reads some labels as numbers, and any other value unchanged."""
     return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
 

@@ -232,15 +232,6 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
 
 
 def _parse_object(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line of a file as a JSON object, and return it as a dict.
-
-    Args:
-        line: the line.
-        place: file and line, for the message.
-
-    Raises:
-        DataSetError: if the line is not JSON, or no object.
-    """
     try:
         content = orjson.loads(line)
     except orjson.JSONDecodeError as error:

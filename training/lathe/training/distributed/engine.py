@@ -84,7 +84,6 @@ class SharedRows(SelectedRows):
 
 
 def _as_stacked(vectors: Any) -> StackedVectors:
-    """Return the vectors with their files: as they are, or a memory-mapped file as the only one."""
     if isinstance(vectors, StackedVectors):
         return vectors
     return StackedVectors([VectorFile(Path(vectors.filename), vectors.shape[0])], vectors.shape[1])
@@ -186,10 +185,7 @@ class RayEngine:
                 next_number += 1
 
     def _get_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Return the pool of workers that have loaded this encoder.
-
-        It is started if there is none, or if the present one has another encoder.
-        """
+        """Return the pool of workers with this encoder, which is started unless the present one has it."""
         if self.pool is None or encoder is not self.encoder:
             self.close()
             self.pool, self.encoder = self._start_pool(encoder), encoder

@@ -264,7 +264,6 @@ class Pool:
         return [worker]
 
     def _replace(self, worker: Any) -> None:
-        """Kill a worker that died or cannot be reached, and start another."""
         import ray
 
         del self.ready[worker]
@@ -303,7 +302,6 @@ def _worker_exception(error: Any, task: Task) -> Exception:
 
 
 def _explain_error(error: Exception) -> str:
-    """Return the cause of a Ray error as text, with advice if a module is missing or memory ran out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
         return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"
@@ -349,7 +347,6 @@ class ShardTasks:
                     yield self._build_task(file, of_task)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
-        """Return the task of encoding the shards of these folders, which are of one file."""
         location = str(Path(file).absolute()) if is_path(file) else file
         shards = [replace(self.shards[folder][0], file=location) for folder in folders]
         name = f"{self.run.source.format_file_name(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"

@@ -175,10 +175,7 @@ class RayWorker:
         return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:
-        """Return the chain of transforms that is serialized in `payload`.
-
-        The last one is cached, because many blocks use the same.
-        """
+        """Return the chain of transforms in `payload`, with the last one cached, because many blocks use the same."""
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
         return self.chain

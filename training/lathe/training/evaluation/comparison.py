@@ -229,11 +229,7 @@ def estimate_score(values: Array, score: float) -> Interval:
 
 
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
-    """Yield the pairs of systems to compare, each as (baseline, compared).
-
-    The baseline of an encoder is the first encoder, the baseline of a method the raw vectors, and chains of transforms
-    are also compared with the first chain.
-    """
+    """Yield the pairs of systems to compare, each as (baseline, compared), see `compare_systems`."""
     first, *later_encoders = grid.encoders
     for later in later_encoders:
         yield System(first), System(later)
@@ -249,10 +245,7 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
 def _compare_within(
     grid: Grid, by_cell: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
 ) -> Verdict | None:
-    """Compare two systems on one data set; None if one of them has no score on it.
-
-    The verdict has both scores and the interval of their difference.
-    """
+    """Compare two systems on one data set, or return None if one of them has no score on it."""
     keys = [(system.encoder, system.label, task) for system in (baseline, compared)]
     if not all(key in grid.values for key in keys):
         return None
@@ -272,10 +265,6 @@ def _compare_within(
 
 
 def _average(within: Sequence[Verdict]) -> Verdict:
-    """Return the verdict over several data sets.
-
-    It has the mean scores of both systems, and the mean difference with its interval over data sets.
-    """
     # Each data set is one unit here, whatever its size: the question is whether other data sets would agree.
     metrics = {verdict.metric for verdict in within}
     differences = np.array([verdict.difference.value for verdict in within])

@@ -111,10 +111,7 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Return one sentence on several comparisons with the same baseline, the best first.
-
-    It says how many points each system is better or worse, and names at most `MAX_NAMED`.
-    """
+    """Return one sentence on several comparisons with the same baseline, of which it names at most `MAX_NAMED`."""
     common = comparisons[0].verdict
     parts = []
     for comparison in comparisons[:MAX_NAMED]:

@@ -154,10 +154,7 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
 
 
 def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the keys of the encoder's prompts by name.
-
-    The prompts for queries and documents are added under the names `query` and `document`, which mteb looks up.
-    """
+    """Return the keys of the encoder's prompts by name, with those for searches as `query` and `document` for mteb."""
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts
     named: dict[str, str | None] = {

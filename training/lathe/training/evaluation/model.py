@@ -176,10 +176,6 @@ def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _build_model_meta(name: str, revision: str) -> ModelMeta:
-    """Build the metadata that mteb requires of a model, most of it None.
-
-    A name without "/" gets the prefix "lathe/".
-    """
     return ModelMeta.create_empty(
         {
             "name": name if "/" in name else f"lathe/{name}",

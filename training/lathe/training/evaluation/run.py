@@ -296,10 +296,7 @@ class Evaluation:
     def _encode_blocks(
         self, encoder: EvaluatedEncoder, by_key: Mapping[bytes, tuple[str | None, str]]
     ) -> Iterator[tuple[Sequence[bytes], FloatArray]]:
-        """Encode (prompt name, text) pairs, and yield blocks of keys with their vectors `(n, d)`.
-
-        One prompt is encoded after the other.
-        """
+        """Encode (prompt name, text) pairs, prompt by prompt, and yield blocks of keys with their vectors `(n, d)`."""
         done = 0
         for prompt in dict.fromkeys(name for name, _ in by_key.values()):
             pairs = [(key, text) for key, (name, text) in by_key.items() if name == prompt]
@@ -332,10 +329,6 @@ class Evaluation:
         return EncoderResult(member, methods, problems), [self._save_method(method) for method in methods.values()]
 
     def _save_method(self, method: Method) -> FittedMethod:
-        """Write a method's chain of transforms to the output folder, unless it is there.
-
-        Returns a reference to the method.
-        """
         if method.chain is None:
             return FittedMethod(method.name, method.key)
         folder = self.request.out / "methods" / method.key

@@ -192,9 +192,7 @@ def open_folder_suite(written: str, root: Path) -> Suite:
 
 
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
-    """Read a data set's META.json, and return the suite's entry for it.
-
-    Returns None if the data set has only texts or training pairs, which cannot be evaluated.
+    """Read a data set's META.json, and return the suite's entry, or None if nothing can be evaluated.
 
     Raises:
         EvaluationError: if META.json is missing or invalid.
@@ -212,9 +210,7 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
 
 
 def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
-    """Yield a suite entry for each distinct mteb task among these names of tasks and benchmarks.
-
-    A benchmark is expanded to its tasks. mteb is imported, which takes seconds.
+    """Yield a suite entry for each distinct task among names of mteb tasks and benchmarks.
 
     Raises:
         EvaluationError: if mteb does not know a name.
@@ -261,11 +257,7 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
 def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
     """Read one item of the `tasks` in a YAML suite file as a suite without name and title.
 
-    An item names an mteb task or benchmark, a folder, or a data set of the hub.
-
-    Args:
-        item: the item, with a key `mteb`, `folder` or `hub`.
-        beside: folder to which folders in items are relative.
+    An item names an mteb task or benchmark, a folder relative to `beside`, or a data set of the hub.
 
     Raises:
         EvaluationError: if the item has none of these keys, or an unknown task.

@@ -169,13 +169,7 @@ def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, spread evenly over the labels, and return them in ascending order.
-
-    Args:
-        labels: label of each row.
-        rows: maximum number of rows.
-        seed: seed of the choice.
-    """
+    """Choose at most `rows` row numbers at random, spread evenly over the labels, in ascending order."""
     if len(labels) <= rows:
         return list(range(len(labels)))
 
@@ -194,11 +188,6 @@ def _limit_search(data: Any, rows: int, seed: int) -> Any:
     It has at most `rows` random queries whose relevant documents all fit, these documents, and random other documents
     up to the limit. In reranking, where each query has candidate documents, only the candidates of the chosen queries
     remain, and the limit is on queries.
-
-    Args:
-        data: queries, corpus, judgements and candidates of one split, as mteb holds them.
-        rows: maximum number of queries, and of documents except in reranking.
-        seed: seed of the random choice.
 
     Raises:
         DataSetError: if no query fits into the limit with all its relevant documents.

@@ -120,10 +120,7 @@ class UnitRecorder:
         return unit_values
 
     def _compute_queries(self) -> UnitValues | None:
-        """Return the main metric of each query of a search, ordered by query id.
-
-        Returns None for several splits, or if mteb did not record the metric.
-        """
+        """Return the main metric of each query, ordered by id; None for several splits or without mteb's record."""
         name, _, cut = self.metric.partition("_at_")
         key = f"{TREC_METRICS.get(name, name)}_{cut}"
         if len(self.by_query) != 1 or not all(key in metrics for metrics in self.by_query[0].values()):
@@ -133,10 +130,7 @@ class UnitRecorder:
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the share of mteb's classifiers that label each test text correctly.
-
-    The mean over the texts is the accuracy.
-    """
+    """Return the share of mteb's classifiers that label each test text correctly, whose mean is the accuracy."""
     labels = np.asarray(rows[task.label_column_name][:])
     # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
     right = np.array([np.asarray(predicted) == labels for predicted in predictions], dtype=float).mean(axis=0)

@@ -343,11 +343,7 @@ class Workers:
             self.executor = None
 
     def _submit(self, job: Job) -> Future[Any]:
-        """Submit a job to the process pool, and return its future.
-
-        If there is no pool, its processes are started first, by `spawn`, since a process with threads must not be
-        forked.
-        """
+        """Submit a job to the pool, which is started by `spawn`, since a process with threads must not be forked."""
         if self.executor is None:
             self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=self.set_up)
         work, arguments = job

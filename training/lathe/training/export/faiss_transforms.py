@@ -185,15 +185,8 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
 def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex) -> float:
     """Return the largest difference between the scores of FAISS and of the chain of transforms on probe vectors.
 
-    Raises `ExportError` if it exceeds `TOLERANCE`, or if codes differ by more than rounding. The codes of the probes
-    stay in the index.
-
-    Args:
-        chain: fitted chain with a quantizer.
-        probes: vectors `(n, d)`, none of them zero.
-        documents: index that encodes vectors as documents.
-        queries: index that searches the codes of `documents`.
-        built: how the index stores codes.
+    Raises `ExportError` if it exceeds `TOLERANCE`, or if codes differ by more than rounding. The codes of the probes,
+    none of which may be zero, stay in the index `documents`.
     """
     codes = _round_vectors(chain, probes)
     faiss_codes = documents.sa_encode(probes)
@@ -223,7 +216,6 @@ def _round_vectors(chain: Chain, vectors: NDArray[np.float32]) -> NDArray[Any]:
 
 
 def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[str]:
-    """Write each FAISS transform to a file, `0.vt`, `1.vt` and so on, and return the names of the files."""
     names = [f"{number}.vt" for number in range(len(transforms))]
     for name, transform in zip(names, transforms, strict=True):
         faiss.write_VectorTransform(transform, str(folder / name))
@@ -231,7 +223,6 @@ def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[s
 
 
 def _prepend_transforms(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
-    """Return an IndexPreTransform that applies the transforms in these files, in order, before the index."""
     pipeline = faiss.IndexPreTransform(index)
     # `prepend_transform` puts each one in front of the others.
     for name in reversed(names):
@@ -240,7 +231,6 @@ def _prepend_transforms(faiss: Any, folder: Path, names: list[str], index: Any) 
 
 
 def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
-    """Convert a folded step of a chain, with inputs of `width` dimensions, to one or two FAISS transforms."""
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
 

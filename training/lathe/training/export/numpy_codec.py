@@ -109,7 +109,6 @@ def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
 
 
 def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
-    """Return the arrays with which a quantizer encodes and decodes its byte codes, by their names in `codes.npz`."""
     bits, octets, shifts = step.layout.cpu().numpy()
     tensors = {"mean": step.mean, "encoder": step.encoder, "decoder": step.decoder, "levels": step.inverse().levels}
     if isinstance(step, ProductCoding):

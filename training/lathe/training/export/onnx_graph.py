@@ -207,13 +207,7 @@ def _write_graph(
 ) -> None:
     """Trace a module, and write it to `path` as an ONNX file. Warnings and logs are suppressed.
 
-    Args:
-        module: the module.
-        inputs: example of each input, by its name.
-        axes: names of the axes of an input that may have any length.
-        outputs: names of the outputs.
-        path: the file.
-        is_large: whether the weights go to a file of their own.
+    `axes` names the axes of an input that may have any length. With `is_large`, weights go to a file of their own.
 
     Raises:
         ExportError: if torch cannot trace the module.
@@ -248,6 +242,5 @@ def _write_graph(
 
 
 def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
-    """Tokenize texts into the CPU tensors `(n, t)` that the encoder takes, by name in the order of `TOKEN_INPUTS`."""
     features = encoder.model.preprocess(texts)
     return {name: features[name].cpu() for name in TOKEN_INPUTS if name in features}

@@ -119,14 +119,9 @@ def export_sentence_transformers(
 
 
 def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Run the quantization module in an exported model's folder on floats `(n, k)`.
+    """Execute the quantization module in an exported model's folder on floats `(n, k)`.
 
     Returns the decoded floats `(n, k)` and the byte codes.
-
-    Args:
-        folder: exported model with `lathe_quantization.py`, which is imported and executed.
-        path: subfolder of the module's tensors.
-        floats: outputs of the float steps.
     """
     step = import_shipped(folder / QUANTIZATION.name).Quantization.load(str(folder), path)
     features = step({FEATURE: torch.from_numpy(floats.copy())})
@@ -137,11 +132,6 @@ def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length:
     """Rewrite the settings files of a saved encoder, in place, in forms that all versions and servers read.
 
     Returns the entries of modules.json, changed accordingly.
-
-    Args:
-        folder: folder of the encoder.
-        modules: content of its modules.json.
-        max_length: maximum number of tokens of a text.
     """
     common = []
     for module in modules:
@@ -162,16 +152,12 @@ def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length:
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Read a JSON file, apply `change` to its content, and write it back. Nothing is done if there is no file."""
     if path.is_file():
         path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2) + "\n")
 
 
 def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
-    """Return pooling settings with the keys that all versions of sentence-transformers read.
-
-    Settings that have these keys already are returned unchanged.
-    """
+    """Return pooling settings with the keys that all versions of sentence-transformers read, added if missing."""
     if "pooling_mode" not in config:
         return config
 
@@ -187,10 +173,6 @@ def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str
     """Return a text model's transformer settings with the keys that all versions of sentence-transformers read.
 
     Settings of any other model are returned unchanged.
-
-    Args:
-        config: content of sentence_bert_config.json.
-        max_length: maximum number of tokens of a text.
     """
     if config.get("modality_config") != PLAIN_TEXT:
         return config
@@ -242,17 +224,9 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
 def _write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors.
+    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors in float32.
 
-    Returns its entry for modules.json.
-
-    Args:
-        folder: folder of the model.
-        index: position of the module, and prefix of the subfolder's name.
-        name: rest of the subfolder's name.
-        kind: import path of the module's class.
-        config: constructor arguments, for config.json.
-        tensors: state, stored as float32.
+    Returns its entry for modules.json. `kind` is the import path of the module's class.
     """
     path = folder / f"{index}_{name}"
     path.mkdir()
@@ -264,11 +238,6 @@ def _write_module(
 
 
 def _format_usage(own_code: bool) -> str:
-    """Return the Markdown text for README.md on how to load the exported model.
-
-    Args:
-        own_code: whether the model has code of its own, so that the text says why it must be trusted.
-    """
     trust = ", trust_remote_code=True" if own_code else ""
     why = (
         "\n\nNo stock module quantises, so `lathe_quantization.py` here does; that is the code to trust.\n"
@@ -285,7 +254,6 @@ def _format_usage(own_code: bool) -> str:
 
 
 def _format_servers(folder: Path, modules: list[dict[str, Any]]) -> str:
-    """Return a Markdown list for README.md that says for each server whether it gives the same vectors, or why not."""
     lines = ["", ""]
     for server in SERVERS.values():
         problem = find_incompatibility(folder, modules, server)

@@ -143,7 +143,6 @@ def read_job_tests(job: TrainingJob) -> JobTests:
 def _add_judged(
     tests: JobTests, name: str, answers: dict[str, list[str]], distractors: Iterable[str], prompts: Prompts
 ) -> None:
-    """Add the searches of a data set to `tests.judged`, or a warning to `tests.warnings` if they have no query."""
     judged = JudgedTexts.from_answers(answers, distractors, prompts)
     if judged.queries:
         tests.judged[name] = judged
@@ -177,12 +176,10 @@ def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _exclude_queries(answers: dict[str, list[str]], trained_on: set[str]) -> dict[str, list[str]]:
-    """Return the queries with their relevant documents, without queries whose normalized text is in `trained_on`."""
     return {query: texts for query, texts in answers.items() if normalize_text(query) not in trained_on}
 
 
 def _gather_held_out(held_out: Mixture, name: str, prompts: Prompts) -> dict[str, list[str]]:
-    """Return the positives of each held-out anchor of a source, without the prompts of the source."""
     answers: dict[str, list[str]] = {}
     for row in np.flatnonzero(held_out.sources == held_out.names.index(name)):
         anchor = held_out.anchors[row].removeprefix(prompts.anchor)
@@ -264,10 +261,6 @@ def certify_job(
 
 
 def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> dict[str, Any]:
-    """Measure mteb's main score of the job's target with both encoders.
-
-    The keys are `metric` (its name), `before`, `after` and `gain`.
-    """
     from lathe.training.finetuning.evaluators import TaskEvaluator  # mteb takes seconds to import
     from lathe.training.finetuning.extras import EvaluatorSettings
 
@@ -299,10 +292,7 @@ def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
 
 
 def _list_warnings(certificate: Mapping[str, Any]) -> list[str]:
-    """Return warnings about searches that get worse, gain nothing beyond chance, or have few queries.
-
-    Without any searches with known relevant documents, a warning says so.
-    """
+    """Return warnings about searches that get worse, gain nothing beyond chance, have few queries or are missing."""
     warnings = []
     for group, wording in (
         ("relevance", "searches of {} get worse"),

@@ -49,7 +49,6 @@ class NegativeSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
-        """Check that at least `num_negatives` ranks lie between `range_min` and `range_max`."""
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             raise ValueError(
                 f"between range_min {self.range_min} and range_max {self.range_max} there is no room for "
@@ -99,7 +98,6 @@ class EvaluatorSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_metric(self) -> Self:
-        """Check that the metric is one that held-out pairs have, unless a data set is named."""
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
             raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")
         return self

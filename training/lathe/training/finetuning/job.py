@@ -71,10 +71,6 @@ class LocationSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_one_place(self) -> Self:
-        """Check that exactly one of folder, file, rows and hub data set is named.
-
-        Also raises `ValueError` for a hub data set without a task, and for columns of anything else.
-        """
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
 
@@ -200,7 +196,6 @@ class TrainingJob(DataSettings):
 
     @model_validator(mode="after")
     def _check_mining_settings(self) -> Self:
-        """Check that the job has settings for mining if a source asks for mined negatives."""
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
             raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
         return self
@@ -317,7 +312,6 @@ def _list_fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> l
 
 
 def _find_nested_models(annotation: Any) -> list[type[BaseModel]]:
-    """Return the pydantic models within a type annotation such as `tuple[Model, ...]` or `Model | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _find_nested_models(part)]

@@ -111,12 +111,7 @@ def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair
     """Yield the documents that negatives are mined from.
 
     They are the texts of the source's `corpus` file if it names one, else the documents of a retrieval corpus, else all
-    positives.
-
-    Args:
-        data: the data set.
-        source: the job's settings of the data set; its `corpus` is the file.
-        judged: pairs whose positives are the documents if there is neither a file nor a corpus.
+    positives of the `judged` pairs.
 
     Raises:
         DataSetError: if the file cannot be read.
@@ -189,10 +184,7 @@ def mine_sources(
 
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Return whether hard negatives are to be mined for a source.
-
-    If its settings do not say so, they are mined if none of its pairs has negatives.
-    """
+    """Return whether hard negatives are mined for a source; without a setting, if none of its pairs has negatives."""
     if source.negatives is not None:
         return source.negatives == "mined"
     return not any(pair.negatives for pair in pairs)

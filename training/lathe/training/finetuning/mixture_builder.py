@@ -247,7 +247,6 @@ def _locate(data: DataSet) -> Path:
 
 
 def _explain_no_pairs(dropped: dict[str, int]) -> str:
-    """Return a clause that says why no pair of a data set is left. `dropped` has numbers of pairs by reason."""
     reasons = [why for why in dropped if why != "duplicate pair"]
     if reasons == ["shares a text with the target"]:
         return "every pair shares a text with the target"
@@ -266,11 +265,7 @@ def _remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tu
     """Remove false hard negatives, and return all pairs with the others, and the number of removed ones by reason.
 
     A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
-    itself, or a text of the target's test. No pair is removed.
-
-    Args:
-        pairs: pairs with their supplied negatives.
-        forbidden: normalized texts of the target's test.
+    itself, or a text of the target's test, whose normalized texts are `forbidden`. No pair is removed.
     """
     answers: dict[str, set[str]] = {}
     for pair in pairs:

@@ -246,7 +246,6 @@ class _TrainingRun:
         return _TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
-        """Report progress of the work before the training, the first `OFFLINE_SHARE` of the whole."""
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def _mine_negatives(self, builder: MixtureBuilder) -> None:
@@ -266,11 +265,6 @@ class _TrainingRun:
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, sources_digest: str) -> None:
         """Write what the job depends on to job.json. If the file exists, check that it describes the same job.
-
-        Args:
-            encoder: the base model.
-            mixture: the pairs to train on.
-            sources_digest: digest of all pairs with the negatives that their sources give.
 
         Raises:
             JobError: if the file describes another job, base model or data.

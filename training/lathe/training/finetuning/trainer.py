@@ -116,7 +116,6 @@ class _Trainer(SentenceTransformerTrainer):
         """Do nothing, so that no model card is written."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Write the model, or only its low-rank adapters if it has any, to a checkpoint folder."""
         folder = Path(str(output_dir or self.args.output_dir))
         if self.adapter is None:
             self.model.save_pretrained(str(folder), create_model_card=False)
@@ -125,7 +124,6 @@ class _Trainer(SentenceTransformerTrainer):
             self.adapter.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the model's weights, or only its low-rank adapters if it has any, from a checkpoint folder."""
         if self.adapter is None:
             super()._load_from_checkpoint(resume_from_checkpoint)
         else:
@@ -363,14 +361,8 @@ def _build_arguments(
 ) -> SentenceTransformerTrainingArguments:
     """Return the settings as arguments of sentence-transformers' trainer, with AdamW as the optimizer.
 
-    Precision "auto" is bfloat16 if the model's device has it, else float32.
-
-    Args:
-        model: model to train; its device matters.
-        settings: settings of the training.
-        folder: folder for checkpoints.
-        pairs: number of pairs, which gives the number of warmup steps.
-        checkpoints: whether to write checkpoints at intervals.
+    Precision "auto" is bfloat16 if the model's device has it, else float32. Warmup steps follow from the number of
+    pairs.
     """
     device = str(model.device).partition(":")[0]
     bfloat16 = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"

@@ -92,10 +92,7 @@ class FitEngine(Protocol):
 
 
 class _LocalEngine:
-    """Engine that encodes in this process, one file after the other.
-
-    Each file is read once, from its first unfinished shard on.
-    """
+    """Engine that encodes in this process, and reads each file once, from its first unfinished shard on."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         damaged: dict[str, str] = {}
@@ -243,10 +240,6 @@ def _open_encoded_source(run: EncodingRun) -> EncodedSource:
 
 
 def _check_space(free_bytes: int, rows: int, dimensions: int) -> None:
-    """Check that float32 vectors and hashes of `rows` rows fit into `free_bytes`, before hours of encoding.
-
-    Raises `FitError` if not.
-    """
     needed_bytes = rows * (dimensions * 4 + 8)
     if needed_bytes > free_bytes:
         raise FitError(

@@ -197,11 +197,6 @@ def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
 
 
 def _list_source_warnings(state: FitState) -> list[str]:
-    """Return warnings about the source for the certificate.
-
-    They are about missing out-of-domain texts, files that were left out or empty, blank texts, repeated rows, and few
-    rows that general vectors joined.
-    """
     encoded, warnings = state.encoded, []
     if not state.out_of_domain:
         warnings.append("not measured on out-of-domain text: the vectors name no encoder to make any with")
@@ -305,10 +300,6 @@ def _encode_target_rows(state: FitState, on_progress: Progress) -> None:
 
 
 def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
-    """Encode the queries and documents of the request's pairs, to fit on and to certify with.
-
-    Sets `state.pairs`, to None if the request has no pairs.
-    """
     request = state.request
     state.pairs = encode_pairs(
         request.pairs,
@@ -381,10 +372,6 @@ def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
 
 
 def _search_codes(state: FitState, rows: Vectors, queries: FloatArray | None, on_progress: Progress) -> None:
-    """Choose the chain's byte codes on held-out texts or rows.
-
-    Sets `state.search`, and `state.chain` to the chain with the chosen codes.
-    """
     halves = encode_heldout_halves(
         state.source, state.encoder, state.encoded.hashes[state.heldout_rows], state.request.seed
     )
@@ -395,7 +382,6 @@ def _search_codes(state: FitState, rows: Vectors, queries: FloatArray | None, on
 
 
 def _encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
-    """Encode the texts of the out-of-domain corpora. Sets `state.out_of_domain`, empty without an encoder."""
     state.out_of_domain = state.corpora.encode(state.encoder, on_progress)
 
 

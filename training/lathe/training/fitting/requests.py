@@ -332,10 +332,6 @@ class NewFit(SourcedRequest):
         return chain
 
     def _check_targets(self, kinds: Sequence[str]) -> None:
-        """Check that the request has targets exactly if its steps need them, and raise `FitError` if not.
-
-        `kinds` lists the kinds of the steps that are fitted on targets.
-        """
         if self.targets is not None and self.target_encoder is not None:
             raise FitError("name a source of target vectors or a target encoder, not both")
         has_targets = self.targets is not None or self.target_encoder is not None

@@ -68,10 +68,6 @@ class Table:
 
 
 def _format_value(value: Any, format_: Format) -> str:
-    """Format a value of a table as text by the column's format.
-
-    A missing value or NaN becomes a dash, and text stays unchanged.
-    """
     if value is None or value != value:  # NaN differs from itself
         return MISSING
     if isinstance(value, str):

@@ -62,10 +62,7 @@ def format_half_width(estimate: "Interval | None", spec: str = "+.2f", sign: str
 
 
 def format_fraction(share: float) -> str:
-    """Format a share above 0 as "1/4" if it is within 1 % of 1/n for a whole n, else as "40 %".
-
-    Per cents are whole.
-    """
+    """Format a share above 0 as "1/4" if it is within 1 % of 1/n for a whole n, else as whole per cent ("40 %")."""
     denominator = round(1 / share)
     return f"1/{denominator}" if abs(share * denominator - 1) < 0.01 else format_percent(share)
 

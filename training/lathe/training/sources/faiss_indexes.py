@@ -169,10 +169,7 @@ def _read_inner_header(stored: IO[bytes]) -> bytes:
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:
-    """Return the first 37 bytes of a FAISS index header from the stream.
-
-    The parameter that some metrics have is skipped.
-    """
+    """Return the first 37 bytes of a FAISS index header, and skip the parameter that some metrics have."""
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
         stored.read(4)
@@ -215,13 +212,7 @@ def _find_vectors(
 ) -> tuple[_Vectors, NDArray[np.int64] | None]:
     """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`.
 
-    The ids are None if they are row numbers.
-
-    Args:
-        name: name of the file, for messages.
-        faiss: the imported faiss module.
-        index: index of one of the kinds of `KEEPING`.
-        mapped: ids in place of the index's own; None for none.
+    The ids are None if they are row numbers. `mapped` are ids in place of the index's own.
 
     Raises:
         SourceError: if the index does not keep the vectors, or has other ids than vectors.

@@ -316,20 +316,14 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
 
 @lru_cache(64)
 def _load_split(file: HubFile) -> tuple[Any, Any]:
-    """Return the `datasets` builder and the streaming data set of the split that a hub file belongs to.
-
-    The last 64 splits are cached.
-    """
+    """Return the `datasets` builder and the streaming data set of a hub file's split, cached for the last 64 splits."""
     folder = file.dataset_folder
     builder = _load_builder(file.dataset, "" if folder else file.commit, file.config)
     return builder, builder.as_streaming_dataset(file.split)
 
 
 def _folder_digest(builder: Any) -> str:
-    """Return a hexadecimal digest of the paths, sizes and modification times of a local data set's files.
-
-    It takes the place of the commit.
-    """
+    """Return a digest of the paths, sizes and modification times of a local data set's files, in place of a commit."""
     files = sorted(file for files in builder.config.data_files.values() for file in files)
     stamps = [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [Path(file).stat()]]
     return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]

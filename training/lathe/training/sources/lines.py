@@ -54,10 +54,6 @@ MAX_LINE_BYTES = 16 * 2**20
 def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a stream unchanged, including blank ones, up to the first that is too long.
 
-    Args:
-        file: its name appears in messages.
-        lines: the stream.
-
     Raises:
         SourceError: if a line, or consecutive blank lines, take more than `MAX_LINE_BYTES`.
     """
@@ -182,10 +178,6 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return a message that says why a line is not JSON.
-
-    The reason is its encoding, half of a surrogate pair, NaN or Infinity, or the parser's error.
-    """
     try:
         content = json.loads(line.decode())
     except UnicodeDecodeError as problem:
@@ -201,7 +193,6 @@ def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
 
 
 def _holds_no_number(value: Any) -> bool:
-    """Return whether a value, or an item of a list, is NaN or infinite."""
     values = value if isinstance(value, list) else [value]
     return any(isinstance(number, float) and not math.isfinite(number) for number in values)
 

@@ -27,11 +27,7 @@ HEADER_BYTES = 16
 def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
     """Return the size in bytes of the uncompressed dictionary page of a parquet column chunk, or 0 without one.
 
-    No value stored in the dictionary is larger.
-
-    Args:
-        stored: the parquet file; its position changes.
-        column: the column chunk's metadata in pyarrow.
+    No value stored in the dictionary is larger. The position in the file changes.
 
     Raises:
         ValueError: if the header of the first page is damaged.
@@ -341,7 +337,6 @@ def _open_parquet(file: Readable) -> Any:
 
 
 def _arrow_exception() -> type[Exception]:
-    """Return the base class of pyarrow's exceptions. It is imported on call because pyarrow is optional."""
     from pyarrow import ArrowException
 
     base: type[Exception] = ArrowException

@@ -136,7 +136,6 @@ def find_format_key(name: str) -> str:
 
 
 def _find_format(file: Readable | HubFile) -> Format:
-    """Return the functions that read a file: those of its name's ending, of a built-in source, or of the hub."""
     if isinstance(file, HubFile):
         return HUB_FORMAT
     return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[find_format_key(file.name)]

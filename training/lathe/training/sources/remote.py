@@ -198,7 +198,6 @@ def _open_file_system(url: str) -> tuple[Any, str]:
 
 
 def _retry_waits(files: Any) -> Sequence[float]:
-    """Return the seconds to wait before each retry on a file system: its own `retry_waits`, else `RETRY_WAITS`."""
     waits: Sequence[float] = getattr(files, "retry_waits", RETRY_WAITS)
     return waits
 
@@ -207,11 +206,6 @@ def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) 
     """Call a function that uses the network, again after each of the waits if it raises an exception.
 
     A missing file and refused credentials are not retried.
-
-    Args:
-        url: URL for messages.
-        call: the function.
-        waits: seconds to wait before each retry.
 
     Raises:
         SourceError: if the file is missing.

@@ -130,7 +130,6 @@ class _LowestKeys:
         self.times[key] = 1
 
     def __iter__(self) -> Iterator[object]:
-        """Return an iterator over the items, in ascending order of their keys."""
         return (self.items[key] for key in sorted(self.items))
 
     @property
@@ -140,5 +139,4 @@ class _LowestKeys:
 
 
 def _invert_bits(key: bytes) -> bytes:
-    """Return the key with every bit inverted, which reverses the order of keys."""
     return bytes(255 - byte for byte in key)

@@ -283,7 +283,6 @@ def format_kind(kind: Kind) -> str:
 
 
 def _describe_value(value: object) -> str:
-    """Return the name of a value's kind for messages, such as 'a list of 3'."""
     if isinstance(value, list):
         return f"a list of {len(value)}{' texts' if value and isinstance(value[0], str) else ''}"
     return {str: "a text", type(None): "null"}.get(type(value), f"{value!r:.40}")

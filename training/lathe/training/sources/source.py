@@ -107,7 +107,6 @@ class Source:
 
     @property
     def _is_folder(self) -> bool:
-        """Whether the source is a folder, so that files can be added to it."""
         return bool(self._find_relative_path(self.files[0]))
 
     def _find_relative_path(self, file: str) -> str:
@@ -285,23 +284,13 @@ class Source:
         left_out[name] = reason.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
     def _build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
-        """Return the error for a source without usable rows.
-
-        It names the first file that was left out, or says that the source is empty.
-        """
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
         return SourceError(f"the source {display_path(self.written)!r} is empty")
 
 
 def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
-    """Return the kind (texts, or dimensions of vectors) that most rows of a source have.
-
-    Of equally frequent kinds, it is the first.
-
-    Args:
-        contents: spans and kind of each file.
-    """
+    """Return the kind of most rows of a source (texts, or dimensions of vectors), the first of equals."""
     rows: Counter[Kind] = Counter()
     for spans, kind in contents:
         rows[kind] += sum(span.rows or 0 for span in spans)
@@ -377,7 +366,6 @@ def _select_data_files(folder: str, files: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _log_left_out(folder: str, names: tuple[str, ...]) -> None:
-    """Log, once for each folder and list of files, which files of the folder are not read."""
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     log.warning("%s: left out %s%s; name a file itself to read it", folder, ", ".join(names[:5]), more)
 

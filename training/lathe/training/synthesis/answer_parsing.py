@@ -71,10 +71,7 @@ def _find_json_values(text: str) -> Iterator[Any]:
 
 
 def _unwrap_items(value: Any) -> list[Any]:
-    """Return the items of a JSON list, or of the list that is the only value of an object.
-
-    Any other value is returned in a list.
-    """
+    """Return the items of a JSON list, or of the list that is an object's only value; else the value in a list."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
     return list(value) if isinstance(value, list) else [value]
@@ -143,7 +140,6 @@ def _cut_at_sentence_ends(text: str) -> list[str]:
 
 
 def _remove_label(text: str) -> str:
-    """Return a text without a label at its beginning, such as "Question 1:"."""
     match = LABEL.match(text)
     return text[match.end() :] if match else text
 
@@ -193,7 +189,6 @@ def parse_document(text: str) -> list[str]:
 
 
 def _find_verdict(value: Any) -> str | None:
-    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false; else None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     match = VERDICT.match(value) if isinstance(value, str) else None
@@ -265,7 +260,6 @@ def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
 
 
 def _is_repetitive(text: str) -> bool:
-    """Return whether a long text repeats itself, so that few of its runs of three words are distinct."""
     spoken = split_words(text)
     return len(spoken) >= MIN_REPETITIVE_WORDS and len(split_shingles(text)) < MIN_DISTINCT_SHARE * (len(spoken) - 2)
 
@@ -285,5 +279,4 @@ def is_another_script(text: str, sample: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _name_script(letter: str) -> str:
-    """Return the script of a letter, such as LATIN, CYRILLIC or CJK, which is the first word of its Unicode name."""
     return unicodedata.name(letter, "").partition(" ")[0]

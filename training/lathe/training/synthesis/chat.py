@@ -139,7 +139,6 @@ def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
 
 
 def _read_token_counts(usage: Any) -> tuple[int, int] | None:
-    """Return the numbers of tokens of prompt and answer that the endpoint counted; None if missing or malformed."""
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")

@@ -29,7 +29,6 @@ answer."""
 
 
 def _check_parameters(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Check that no request parameter is set by other settings, see `RESERVED_FIELDS`."""
     reserved = [name for name in RESERVED_FIELDS if name in parameters]
     if reserved:
         raise ValueError(f"{reserved[0]} is not set here: see docs/synthesis.md for the setting that makes it")
@@ -192,7 +191,6 @@ class HeldOutSettings(StrictSettings):
 
     @model_validator(mode="after")
     def _check_one_location(self) -> Self:
-        """Check that one of folder and file is named, and that `fields` are not those of a folder."""
         if (self.folder is None) == (self.jsonl is None):
             raise ValueError("name a folder or a jsonl file, one of them")
         if self.fields and self.jsonl is None:

@@ -278,10 +278,7 @@ class Pipeline:
                     yield draft.with_item(stage, item, call.key)
 
     def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new text of a stage does not nearly duplicate the text of an earlier draft.
-
-        The others are recorded in `rejected`.
-        """
+        """Return the drafts whose new text nearly duplicates no earlier one, and record the others in `rejected`."""
         index, distinct = NearDuplicates(self.job.similarity), []
         for draft in drafts:
             (text,) = draft.new_texts(stage)
@@ -296,10 +293,7 @@ class Pipeline:
         return distinct
 
     def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts of which no new text of a stage matches a text of a test set.
-
-        The others are recorded in `rejected`.
-        """
+        """Return the drafts whose new texts match no text of a test set, and record the others in `rejected`."""
         texts = [(position, text) for position, draft in enumerate(drafts) for text in draft.new_texts(stage)]
         matches = self.held_out.find_matches([text for _, text in texts])
         first_matches: dict[int, int] = {}

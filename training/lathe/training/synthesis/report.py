@@ -65,10 +65,7 @@ def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
 
 
 def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Return the JSON object of a pair, with texts, seed and the provenance of each stage's answer.
-
-    A training can read such rows as a source.
-    """
+    """Return the JSON object of a pair, which a training can read as a row of a source, with its provenance."""
     answers = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
         "anchor": pair.query,
@@ -82,7 +79,6 @@ def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any
 
 
 def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
-    """Yield a JSON object for each rejected text, then one for each call that got no answer."""
     for rejected in outcome.pipeline.rejected:
         row = {"stage": rejected.stage, "reason": rejected.reason, "text": rejected.text, "seed": rejected.seed.key}
         yield row | {"seed_place": rejected.seed.place} | rejected.details
@@ -137,11 +133,6 @@ def build_report(outcome: SynthesisOutcome) -> dict[str, Any]:
 
 
 def _compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[str, Any]:
-    """Return the numbers of one stage, over all runs, for report.json, with its model and the hash of its template.
-
-    They are calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, and
-    tokens.
-    """
     answers = [answer for answer in outcome.log if answer.stage == stage]
     calls = outcome.pipeline.calls[stage]
     attempts = outcome.job.limits.attempts
@@ -161,7 +152,6 @@ def _compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[
 
 
 def _count_reasons(outcome: SynthesisOutcome, stage: str) -> dict[str, int]:
-    """Return the number of texts that a stage rejected, by reason, with the most frequent reason first."""
     return dict(
         Counter(rejected.reason for rejected in outcome.pipeline.rejected if rejected.stage == stage).most_common()
     )
@@ -185,7 +175,6 @@ def build_stage_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _format_counts(counts: dict[str, int]) -> str:
-    """Return counts by reason as text, such as "too long 3, refused 1", or "none" without any."""
     return ", ".join(f"{reason} {count:,}" for reason, count in counts.items()) or "none"
 
 

@@ -122,10 +122,6 @@ def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progr
 async def _ask_all(
     pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, log: AnswerLog, on_progress: Progress
 ) -> Sender:
-    """Send the calls of each stage, in order, and return the sender.
-
-    If the run stopped early, the sender's `error` or `spent` says why.
-    """
     async with Sender(endpoint, log, job, on_progress) as sender:
         for stage, calls in pipeline.stages():
             await sender.send_calls(stage, calls)

@@ -315,10 +315,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
 
     def _halt(self, reason: str) -> None:
-        """Send no more requests, and set `error` to the reason unless it is set.
-
-        Requests under way are still waited for.
-        """
+        """Send no more requests, and set `error` to the reason unless it is set; requests under way are waited for."""
         self.error = self.error or JobError(reason)
         self.halted.set()
 
@@ -331,10 +328,6 @@ class Sender(AbstractAsyncContextManager["Sender"]):
 
 
 def _raise_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`.
-
-    Parameters without a temperature are returned unchanged.
-    """
     if "temperature" not in parameters:
         return parameters
     return parameters | {"temperature": max(MIN_RETRY_TEMPERATURE, parameters["temperature"])}

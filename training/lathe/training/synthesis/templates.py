@@ -79,12 +79,7 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
 
 
 def _read_template(path: Path, name: StageName, count: int) -> Prompt:
-    """Read and check the prompt template of one stage, and return it.
-
-    Args:
-        path: file of the template.
-        name: the stage.
-        count: number of items wanted; from 2 on, the template must use `$count`.
+    """Read and check the prompt template of one stage; from a `count` of 2 on, the template must use `$count`.
 
     Raises:
         JobError: if the template is not UTF-8, lacks a required placeholder or has an unknown one.

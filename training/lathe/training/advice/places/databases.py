@@ -137,14 +137,8 @@ def _list_reduced(
     """Yield one candidate for each reduced number of dimensions, largest first.
 
     A chain of transforms reduces the vectors, and the place stores them in its own element type. Before one scale for
-    all coordinates, the chain rotates them too, because principal axes differ in scale.
-
-    Args:
-        dimensions: dimensions of the full vectors.
-        element: how the place stores a coordinate.
-        beside: form of the full vectors, by which candidates are ranked.
-        words: name of the form, with `{size}` for the dimensions.
-        setting: what the place's template sets to store the reduced vectors.
+    all coordinates, the chain rotates them too, because principal axes differ in scale. `words` has `{size}` for the
+    dimensions.
     """
     for size, steps in list_reductions(dimensions):
         steps = f"{steps},{FOR_ONE_SCALE}" if element in ("int8", "range7") else steps

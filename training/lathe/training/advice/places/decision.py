@@ -188,7 +188,6 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
 
 
 def _check_option(place: PlaceName, search: FormSearch, option: Option) -> EngineCheck:
-    """Store the sampled rows as an option says in the engine of the place, and measure the recall of a search there."""
     measured = search_in_engine(place, option.candidate, option.multiple, search)
     hits = (measured.found[:, :, None] == find_nearest(search.exact)[:, None, :]).any(axis=1)
     engine, rows = find_engine(place) or "", len(search.rows)
@@ -260,15 +259,7 @@ def _build_option(
 ) -> Option:
     """Build the option of a form, ranking as few candidates by the full vectors as reach the recall asked for.
 
-    If no number reaches it, as many as allowed are ranked.
-
-    Args:
-        request: place, metric, recall and source.
-        rows: number of rows to store.
-        dimensions: dimensions of the full vectors.
-        candidate: the form.
-        expected: recall to expect, by position in `CANDIDATES`.
-        texts: whether the source holds texts.
+    If no number reaches it, as many as allowed are ranked. `expected` has the recall by position in `CANDIDATES`.
     """
     allowed = len(CANDIDATES) if candidate.beside is not None else 1
     reaching = [position for position in range(allowed) if expected[position].low >= request.recall]
@@ -292,11 +283,7 @@ def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | N
     """Choose the option to store, and a simpler one to name with it.
 
     The first is None to leave the vectors as they are. The second is the smallest option without a chain, or None if
-    the first one has no chain.
-
-    Args:
-        before: the vectors as they are.
-        other_options: the other options, by their bytes.
+    the first one has no chain. `other_options` are in the order of their bytes.
     """
     reaching = [
         option for option in other_options if option.reaches and option.counted <= (1 - MIN_SAVING) * before.counted

@@ -114,7 +114,6 @@ class StoredForm:
 
 
 def _find_form_problem(form: StoredForm, rows: int) -> str | None:
-    """Return the reason why a stored form cannot be measured on so many rows, or None if it can."""
     if form.element == "pq" and rows < MIN_PQ_ROWS:
         return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
     if form.element in ("rabitq", "pq") and find_spec("faiss") is None:

@@ -148,13 +148,8 @@ def _expect(sums: NDArray[np.int64], queries: int, sampled: int, rows: int) -> N
 
     They are interpolated, or extrapolated, linearly in the logarithm of the number of rows. Shares of 0 and 1 are first
     moved off by a small constant, half a row of ten for each query. The same share is moved alike for each k, so that a
-    search that loses nothing is not expected to lose more and more.
-
-    Args:
-        sums: counts in the sample summed over the queries, `(r, len(NEAREST))`.
-        queries: number of queries.
-        sampled: number of sampled rows.
-        rows: number of rows.
+    search that loses nothing is not expected to lose more and more. `sums` are counts summed over the queries, `(r,
+    len(NEAREST))`.
     """
     nearest = np.array(NEAREST)
     hits, possible = sums + nearest / 20, nearest * queries + nearest / 10

@@ -133,7 +133,6 @@ class PairClassification(Layout):
 
 
 def _require_binary(row: Record) -> None:
-    """Raise `DataSetError` if a row's label is neither 0 nor 1."""
     if str(row["label"]) not in ("0", "1"):
         raise DataSetError(f"{row.place}: 'label' must be 0 or 1, not {row['label']!r}")
 

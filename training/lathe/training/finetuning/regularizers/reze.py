@@ -46,18 +46,8 @@ def _load_or_compute_relations(
     """Load the base model's relations of all pairs from a folder, or compute and store them there.
 
     The relation of a pair is the vector of its anchor followed by the vector of its positive. If the folder lacks the
-    relations, it is emptied first.
-
-    Args:
-        encoder: the model before training.
-        mixture: the pairs.
-        settings: settings of the regularizer.
-        folder: folder for the relations and all that is derived from them.
-        cache: folder for the vectors of single texts.
-        on_progress: called with progress in [0, 1] and a message.
-
-    Returns:
-        The relations, memory-mapped, `(n, 2d)`, and whether they were loaded.
+    relations, it is emptied first. Returns the relations, memory-mapped, `(n, 2d)`, and whether they were loaded.
+    `cache` is the folder for the vectors of single texts.
 
     Raises:
         JobError: if the folder is of another encoder, other pairs or other settings.
@@ -125,11 +115,6 @@ def _write_rows(
 
     The file appears in one step, so a killed run leaves no half-written file. Bytes are written instead of a memmap,
     because a full disk then raises an error instead of killing the process.
-
-    Args:
-        path: the file.
-        shape: shape of all rows.
-        compute_rows: returns the rows of a slice.
     """
     partial = path.with_name(f".{path.name}")
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
@@ -148,10 +133,7 @@ def _write_rows(
 
 
 def _open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Return the float32 rows of a .npy file, memory-mapped and read-only.
-
-    None if the file is missing, damaged, or not float32 of this shape.
-    """
+    """Return the float32 rows of a .npy file, memory-mapped; None if it is missing, damaged or of another shape."""
     with suppress(OSError, ValueError):
         rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:
