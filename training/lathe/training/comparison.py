@@ -26,7 +26,7 @@ class Interval:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound. Without an interval, both are the value itself."""
+        """Lower and upper bound, which are both the value itself without an interval."""
         return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
 
     @property
@@ -36,7 +36,7 @@ class Interval:
 
     @property
     def sign(self) -> int:
-        """1 if the whole interval is above zero, −1 if it is below zero, else 0. It is also 0 without bounds."""
+        """1 if the whole interval is above zero, −1 if it is below zero, else 0, as without bounds."""
         if self.low is None or self.high is None:
             return 0
         if self.low > 0:

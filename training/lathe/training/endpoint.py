@@ -10,7 +10,9 @@ VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def split_address(url: str, setting: str, example: str) -> SplitResult:
-    """Check that a URL can be the address of an HTTP endpoint, and return its parts. The host is not looked up.
+    """Check that a URL can be the address of an HTTP endpoint, and return its parts.
+
+    The host is not looked up.
 
     Args:
         url: the address, without query and credentials.
@@ -50,7 +52,7 @@ def check_variable_name(variable: str, setting: str) -> str:
     Anything else is not repeated in the message, since it may be the key.
 
     Raises:
-        ValueError: if it is no such name.
+        ValueError: if it is not such a name.
     """
     if not VARIABLE.fullmatch(variable):
         raise ValueError(f"{setting} takes the name of an environment variable, such as LLM_KEY, not the key")

@@ -63,7 +63,7 @@ class CallError(Exception):
     Attributes:
         kind: short description, by which failures are counted.
         retryable: whether another try may succeed.
-        status: HTTP status; 0 if there was no response, or one with a success status that is no answer.
+        status: HTTP status; 0 if there was no response, or one with a success status that is not an answer.
         retry_after: seconds after which another try may succeed; None if the endpoint does not ask for a pause.
     """
 
@@ -134,7 +134,7 @@ class RateLimiter:
 
 
 class CircuitBreaker:
-    """A circuit breaker, which holds calls back after several failures in a row. It is used by one thread.
+    """A circuit breaker for one thread, which holds calls back after several failures in a row.
 
     closed     calls are made; several failures in a row ──► open
     open       calls are held back; the pause is over    ──► half-open
@@ -222,7 +222,7 @@ class RetryPolicy:
 
 
 class EndpointClient:
-    """HTTP client of one endpoint, with rate limits, retries and a circuit breaker. It is used by one event loop.
+    """HTTP client of one endpoint for one event loop, with rate limits, retries and a circuit breaker.
 
     Args:
         key: API key, sent as a bearer token; None for none.
@@ -380,7 +380,7 @@ class EndpointClient:
             limit: maximum size of the response, in bytes.
 
         Raises:
-            CallError: if no response comes within the time limit, it cannot be read, or its status is no success.
+            CallError: if no response comes within the time limit, it cannot be read, or its status is not a success.
         """
         try:
             async with (

@@ -25,7 +25,7 @@ class CodeIndex:
     """Empty FAISS index for the byte codes of a quantizer, and the transforms before it.
 
     Attributes:
-        index: trained index of inner products, whose codes are those of the quantizer.
+        index: trained index of inner products, with the same codes as the quantizer.
         documents: transform of floats that the index encodes; None takes them as they are.
         queries: transform of floats that search; the same object as `documents` if both sides are alike.
         offset: what FAISS adds to the bytes of the quantizer's codes, modulo 256.

@@ -74,7 +74,7 @@ class Journal(Generic[T]):
             sync_folder(self.path.parent)
 
     def replace(self, entries: Iterable[T]) -> None:
-        """Replace all entries of the journal atomically. The folder is created if missing."""
+        """Replace all entries of the journal atomically, and create its folder if missing."""
         make_root(self.path.parent)
         replace_synced(self.path, serialize_lines(entries))
 

@@ -77,5 +77,5 @@ def _delete_locked(folder: Path) -> None:
 
 
 def get_folder_lock(folder: Path) -> FileLock:
-    """Return the lock of a workspace folder, the file `NAME.lock` beside it. It is not acquired yet."""
+    """Return the lock of a workspace folder, the file `NAME.lock` next to it, not acquired yet."""
     return lock_file(folder.with_name(f"{folder.name}.lock"))

@@ -177,7 +177,7 @@ def try_candidates(
 class _CandidateTrials:
     """The trials of one adaptation: every candidate change, measured with float vectors and with byte codes.
 
-    The arguments are those of `try_candidates`, with the texts and the workspace folder.
+    The arguments are as in `try_candidates`, with the texts and the workspace folder.
 
     Attributes:
         settings: settings of trainings; None while no encoder is to be trained.

@@ -84,7 +84,7 @@ class JudgedSearches:
 
     @property
     def shortage(self) -> str | None:
-        """Sentence that says how many queries are missing to choose by or to report on. None if there are enough."""
+        """Sentence on how many queries are missing to choose by or to report on, or None if there are enough."""
         counts = {"choose by": len(self.choose.documents), "report on": len(self.report.documents)}
         short = [f"{count} to {what}" for what, count in counts.items() if count < MIN_TEST_QUERIES]
         if not short:
@@ -101,7 +101,7 @@ class JudgedSearches:
 class JudgedVectors:
     """Unit vectors of judged searches by one encoder.
 
-    The queries of all three parts search the same documents. The fields are those of `JudgedSearches`.
+    The queries of all three parts search the same documents. The fields are named as in `JudgedSearches`.
     """
 
     learn: QueryPairs

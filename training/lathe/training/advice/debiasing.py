@@ -49,7 +49,7 @@ class DebiasingTrial:
     Attributes:
         method: key of `METHODS`.
         steps: steps of its chain.
-        retrieval: mean reciprocal rank of split-half retrieval, in (0, 1]; None if there are no text halves.
+        retrieval: mean reciprocal rank of split-half retrieval, in (0, 1]; None without text halves.
         gain: difference of 100·`retrieval` to that without debiasing, paired by text, with an interval of level
             `CONFIDENCE`; None without halves, and for `NOTHING`.
         mean_norm: ‖μ‖ of the transformed unit vectors.
@@ -140,7 +140,7 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
     Args:
         by_halves: method that split-half retrieval favours.
         mean_norm: ‖μ‖ of the unit vectors.
-        r2_gain: gain of R2 over no debiasing in split-half retrieval; None if there are no halves.
+        r2_gain: gain of R2 over no debiasing in split-half retrieval; None without halves.
     """
     r2_loses = r2_gain is not None and r2_gain.sign < 0
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not r2_loses else by_halves

@@ -1,4 +1,4 @@
-"""Evidence beside a decision: the mean direction, what debiasing does, and what fewer dimensions keep.
+"""Evidence for a decision: the mean direction, what debiasing does, and what fewer dimensions keep.
 
 Whether the first coordinates preserve more neighbours than random ones is the test for Matryoshka structure. Questions
 that the sample is too small to answer are listed, with how many more rows would be enough.

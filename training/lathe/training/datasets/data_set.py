@@ -42,7 +42,7 @@ class EvaluatedDataSet(DataSet, Protocol):
         """
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Build an mteb task of the test split. Arguments and errors are those of `Layout.read_test`."""
+        """Build an mteb task of the test split, with arguments and errors as in `Layout.read_test`."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def collect_training_texts(target: DataSet) -> set[str]:
 
 
 def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
-    """Return the normalized queries of a retrieval or reranking test. Returns None for any other task.
+    """Return the normalized queries of a retrieval or reranking test, or None for any other task.
 
     Documents of a search may rightly be known from training, so only its queries are compared.
 

@@ -64,7 +64,7 @@ class FolderDataSet:
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label from the data set's `labels.json`. The dict is empty if there is no such file.
+        """Return the text of each label from the data set's `labels.json`; without the file, an empty dict.
 
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
@@ -156,7 +156,7 @@ class FileDataSet:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the lines: that of the task, or anchors and positives if the task needs several files."""
+        """Layout of the lines: the task's layout, or anchors and positives if the task needs several files."""
         layout = LAYOUTS[self.task]
         return layout if layout.fields else LAYOUTS["pairs"]
 
@@ -165,7 +165,9 @@ class FileDataSet:
         return ["file"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the file or in memory. `name` is ignored, since there is only one split.
+        """Yield the rows of the file or in memory.
+
+        `name` is ignored, since there is only one split.
 
         Raises:
             DataSetError: if the file is missing or malformed.

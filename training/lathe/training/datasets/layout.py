@@ -53,7 +53,7 @@ class Layout(ABC):
 
     @abstractmethod
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build the training pairs of a split, and return them. Rows that give no pair are recorded in `rows.dropped`.
+        """Build the training pairs of a split, and record rows that give no pair in `rows.dropped`.
 
         Raises:
             DataSetError: if a row is invalid.

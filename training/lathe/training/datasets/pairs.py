@@ -93,10 +93,10 @@ class RowReader(Protocol):
         """Yield the rows of a split, or of the files `corpus` or `queries`."""
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Return the relevance judgements of a split. The list is empty unless the task is retrieval."""
+        """Return the relevance judgements of a split, an empty list unless the task is retrieval."""
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label. The dict is empty if only the labels themselves are known."""
+        """Return the text of each label, or an empty dict if only the labels themselves are known."""
 
 
 class PairRows:

@@ -76,7 +76,7 @@ class Record:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return the non-blank texts of a field that holds a string or a list of strings. The list is empty for null.
+        """Return the non-blank texts of a field that holds a string, a list of strings or null.
 
         Raises:
             DataSetError: if the field holds anything else.
@@ -123,7 +123,7 @@ def _is_texts(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number. A bool is none."""
+    """Return whether a JSON value is a number, which a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -167,7 +167,7 @@ def find_file(folder: Path, stem: str) -> Path | None:
 
 
 def find_required_file(folder: Path, stem: str) -> Path:
-    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder. Raise `DataSetError` if neither exists."""
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder; raise `DataSetError` if neither exists."""
     path = find_file(folder, stem)
     if path is None:
         raise DataSetError(f"{stem}.jsonl is missing")
@@ -248,7 +248,9 @@ def shorten_value(value: Any) -> str:
 
 
 def index_by_id(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
-    """Return the records by the id in their field `name`. Exact repetitions are left out, and each adds a warning.
+    """Return the records by the id in their field `name`.
+
+    Exact repetitions are left out, and each adds a warning.
 
     Raises:
         DataSetError: if two different records share an id.

@@ -37,10 +37,11 @@ The chain is applied to the rows first, then they are L2-normalized if asked."""
 
 
 class SharedRows(SelectedRows):
-    """Selected rows of encoded vectors on disk. Rows are read in this process, and moments are computed by workers.
+    """Selected rows of encoded vectors on disk.
 
-    The blocks are those of a single pass in this process and are merged in the same order: the moments are the same to
-    the last bit, if the workers compute with as many threads.
+    Rows are read in this process, and moments are computed by workers. The blocks are those of a single pass in this
+    process and are merged in the same order: the moments are the same to the last bit, if the workers compute with as
+    many threads.
 
     Args:
         vectors: vectors in files, as `encode_source` returns them.

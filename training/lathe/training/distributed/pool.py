@@ -65,7 +65,9 @@ class _TaskResult:
 
 
 class TaskQueue:
-    """Queue of tasks in order, taken from an iterable that may be lazy. A task whose worker died comes first again.
+    """Queue of tasks in order, taken from an iterable that may be lazy.
+
+    A task whose worker died comes first again.
 
     Args:
         tasks: the tasks.
@@ -109,7 +111,7 @@ class TaskQueue:
         self.unfinished.discard(number)
 
     def put_back(self, number: int, task: Task, cause: str) -> None:
-        """Put a task back into the queue because its worker died. It comes first again.
+        """Put a task back at the head of the queue because its worker died.
 
         Args:
             number: number of the task.
@@ -272,7 +274,7 @@ class Pool:
         self._start_worker()
 
     def _check_ready_worker(self) -> None:
-        """Check that some worker has been ready within the last `START_SECONDS`. Raises `EngineError` if none has."""
+        """Raise `EngineError` if no worker has been ready within the last `START_SECONDS`."""
         if self.ready:
             self.last_ready = time.monotonic()
         elif time.monotonic() - self.last_ready > START_SECONDS:
@@ -282,7 +284,7 @@ class Pool:
             )
 
     def close(self) -> None:
-        """Kill all workers. Errors are ignored, because a cluster that is gone has ended them already."""
+        """Kill all workers, and ignore errors, because a cluster that is gone has ended them already."""
         import ray
 
         for worker in [*self.ready, *self.starting.values()]:

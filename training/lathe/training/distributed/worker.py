@@ -120,7 +120,9 @@ class RayWorker:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """Encoder of the spec, or None without a spec. It is loaded at first use, which takes seconds.
+        """Encoder of the spec, or None without a spec.
+
+        It is loaded at first use, which takes seconds.
 
         Raises:
             EncoderError: if it cannot be loaded here.
@@ -135,7 +137,9 @@ class RayWorker:
         return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
-        """Encode shards of one file into their folders. A remote file is downloaded once for all of them.
+        """Encode shards of one file into their folders.
+
+        A remote file is downloaded once for all of them.
 
         Args:
             shards: shards of the same file.

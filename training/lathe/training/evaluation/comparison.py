@@ -41,7 +41,7 @@ METRIC_NAMES = {
 
 
 class Grid:
-    """Scores of an evaluation by encoder, method and task. Failed tasks and scores are left out.
+    """Scores of an evaluation by encoder, method and task, without failed tasks and scores.
 
     Args:
         results: results of the evaluation.

@@ -76,7 +76,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """Encoder of an evaluation with its methods. Its scores are in `Results`.
+    """Encoder of an evaluation with its methods, whose scores are in `Results`.
 
     Attributes:
         member: description of the encoder.

@@ -76,7 +76,9 @@ class TaskDescription:
 
 
 class ResultsLog:
-    """Results log of an evaluation in a folder, as JSON lines. Construction reads the existing scores.
+    """Results log of an evaluation in a folder, as JSON lines.
+
+    Construction reads the existing scores.
 
     Args:
         folder: output folder, created if missing.

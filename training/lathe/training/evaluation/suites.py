@@ -59,7 +59,7 @@ class Entry:
         split: split of the hub's data set.
         columns: pairs of our column name and the hub's.
         main_score: main metric, instead of the default one; None for the default.
-        type: mteb's task type, instead of that of the layout; empty for the default.
+        type: mteb's task type, instead of the layout's; empty for the default.
         subsets: subsets of the mteb task; empty for all.
         splits: splits of the mteb task to evaluate on; empty for its defaults.
     """

@@ -21,7 +21,7 @@ from lathe.training.errors import DataSetError, EvaluationError
 
 
 def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
-    """Return the mteb task with this name, restricted to these subsets and splits. Its data is not loaded yet.
+    """Return the mteb task with this name, restricted to these subsets and splits, without its data.
 
     Args:
         name: name of the task in mteb.

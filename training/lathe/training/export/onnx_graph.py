@@ -205,7 +205,7 @@ def _write_graph(
     path: Path,
     is_large: bool = False,
 ) -> None:
-    """Trace a module, and write it to `path` as an ONNX file. Warnings and logs are suppressed.
+    """Trace a module, and write it to `path` as an ONNX file, without warnings and logs.
 
     `axes` names the axes of an input that may have any length. With `is_large`, weights go to a file of their own.
 

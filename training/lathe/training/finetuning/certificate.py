@@ -85,7 +85,7 @@ class JobTests:
 
     Attributes:
         judged: searches by the name of the data set.
-        target: target of the job if its test is no search, to be measured by mteb; None if there is none.
+        target: target of the job if its test is not a search, to be measured by mteb; None if there is none.
         target_prompts: prompts of that target.
         warnings: sentences on what is not measured, for the certificate.
     """
@@ -272,7 +272,7 @@ def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> d
 
 
 def _encode_prompted(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the vectors `(n, d)` of texts that carry their prompts already. The encoder adds none."""
+    """Return the vectors `(n, d)` of texts that carry their prompts already, so that the encoder adds none."""
     return encoder.encode(texts, NO_PROMPT).vectors
 
 

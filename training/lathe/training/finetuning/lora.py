@@ -1,4 +1,4 @@
-"""Low-rank adapters: small trained matrices beside frozen weights, merged into the weights after the training."""
+"""Low-rank adapters: small trained matrices next to frozen weights, merged into the weights after the training."""
 
 import shutil
 import warnings
@@ -19,9 +19,10 @@ NAMED_LAYERS = 12
 
 
 class LoraAdapter:
-    """Low-rank adapters of a sentence-transformers model. Creating one changes the model in place.
+    """Low-rank adapters of a sentence-transformers model.
 
-    The adapters are inserted into the model's transformer, and all other weights of the model are frozen.
+    Creating one changes the model in place. The adapters are inserted into the model's transformer, and all other
+    weights of the model are frozen.
 
     Args:
         model: sentence-transformers model that is changed.
@@ -77,7 +78,7 @@ class LoraAdapter:
         save_file({name: weights.contiguous() for name, weights in self.weights().items()}, str(folder / WEIGHTS))
 
     def load(self, folder: Path) -> None:
-        """Replace the adapters' tensors by those of a checkpoint folder. Tensors that are not stored there stay."""
+        """Load the adapters' tensors that a checkpoint folder holds, and keep the others."""
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:

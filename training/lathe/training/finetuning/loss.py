@@ -1,4 +1,4 @@
-"""Training loss: InfoNCE over in-batch and hard negatives, plus that of a regularizer (Eqs. 9 and 10 of REZE)."""
+"""Training loss: InfoNCE over in-batch and hard negatives, plus the loss of a regularizer (Eqs. 9 and 10 of REZE)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class LossComponents:
         return means
 
     def average_over_processes(self) -> None:
-        """Replace the sums by their means over all processes of torchrun, in place. All processes must call this."""
+        """Replace the sums by their means over all processes of torchrun, all of which must call this."""
         if get_world_size() == 1:
             return
         states: list[dict[str, Any]] = [{} for _ in range(get_world_size())]

@@ -52,7 +52,7 @@ class Mixture:
         positives: positive texts, with their source's prompt.
         sources: index of each pair's source in `names`, `(n,)`.
         names: names of the sources.
-        reports: report on each source, including those of which nothing is used.
+        reports: report on each source, including sources of which nothing is used.
         notes: further notes for the user.
         negatives: hard negatives of each pair, with their source's prompt for positives; empty if no pair has any.
     """

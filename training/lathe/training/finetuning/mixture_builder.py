@@ -68,12 +68,14 @@ def read_sources(
 
 
 class MixtureBuilder:
-    """Training mixture under construction, made by `read_sources`. Creating one reads the texts of the target.
+    """Training mixture under construction, made by `read_sources`.
+
+    Creating one reads the texts of the target.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
         target: data set to leave out; None for none.
-        whole: whether texts of the target's training split are forbidden too, not only those of its test.
+        whole: whether texts of the target's training split are forbidden too, not only the texts of its test.
         evaluated: normalized texts of the evaluation during training; pairs that share one are dropped.
 
     Attributes:

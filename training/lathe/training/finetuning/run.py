@@ -264,7 +264,7 @@ class _TrainingRun:
         mine_sources(builder, self.job.negatives, encoder, self.out / REFERENCE, self._report_offline_progress)
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, sources_digest: str) -> None:
-        """Write what the job depends on to job.json. If the file exists, check that it describes the same job.
+        """Write what the job depends on to job.json, or check that an existing file describes the same job.
 
         Raises:
             JobError: if the file describes another job, base model or data.

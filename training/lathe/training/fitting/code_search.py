@@ -73,7 +73,7 @@ class CodeTrial:
             or the share of the ten nearest held-out rows that are found.
         ahead: difference of `retrieval` to the codes that were tried first, paired by query; for `product_codes` to
             the chosen `codes`.
-        ci95: half-width of the 95 % interval of `ahead`.
+        ci95: half the length of the 95 % interval of `ahead`.
     """
 
     kind: str

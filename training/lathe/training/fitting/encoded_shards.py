@@ -1,7 +1,7 @@
 """Shards encoded to vectors on disk, each in its own folder, resumed after a kill.
 
 folder/<key of the shard>/
-├── vectors.f32     (kept, width) float32, without blank texts
+├── vectors.f32     (kept, d) float32, without blank texts
 ├── hashes.u64      (kept,) hash of each text or vector
 └── position.json   progress, see `Position`
 """
@@ -217,7 +217,7 @@ def _encode_batch(
 
 
 def check_encoder_dimensions(dimensions: int, encoder: TextEncoder) -> None:
-    """Check that vectors have as many dimensions as the encoder's. Raises `FitError` if not."""
+    """Raise `FitError` if vectors do not have as many dimensions as the encoder's."""
     if dimensions != encoder.dimensions:
         raise FitError(f"the vectors are {dimensions} wide, those of {encoder.name} are {encoder.dimensions}")
 

@@ -138,7 +138,7 @@ class EncodedSource:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hashes of all rows, in hexadecimal. It identifies the rows without disclosing the texts."""
+        """SHA-256 of the hashes of all rows, in hexadecimal, which identifies the rows but not the texts."""
         return hashlib.sha256(np.ascontiguousarray(self.hashes).data).hexdigest()
 
 
@@ -252,7 +252,7 @@ def format_progress(rows_done: int, total_rows: int, rows_done_now: int, seconds
     """Return a progress message such as "500 of 1,000 rows encoded, 50 a second, 10 s left".
 
     Args:
-        rows_done: rows encoded, those of earlier runs included.
+        rows_done: rows encoded, including rows of earlier runs.
         total_rows: rows to encode in all.
         rows_done_now: rows encoded in this run, which the rate is computed from.
         seconds: duration of this run.

@@ -24,7 +24,7 @@ SAMPLED_ROWS = 4000
 
 
 def sample_unit_rows(gaussian: Gaussian) -> FloatArray:
-    """Return `SAMPLED_ROWS` vectors `(m, d)` from a Gaussian, normalized. They are the same at every call."""
+    """Return `SAMPLED_ROWS` normalized vectors `(m, d)` from a Gaussian, which are the same at every call."""
     noise = np.random.default_rng(0).standard_normal((SAMPLED_ROWS, gaussian.dimensions), np.float32)
     *deviations, spread = np.sqrt(gaussian.variances)
     along = (noise @ gaussian.directions.T) * (np.array(deviations) - spread)

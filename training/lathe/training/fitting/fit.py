@@ -289,7 +289,7 @@ def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str
 
 
 def _encode_rows(state: FitState, on_progress: Progress) -> None:
-    """Encode the source's texts, or copy its vectors, to a workspace folder. Sets `state.folder`, `state.encoded`."""
+    """Set `state.folder` and `state.encoded`: encode the source's texts, or copy its vectors, to a workspace."""
     key = state.source.workspace_key(state.encoder.vectors_key if state.encoder else None)[:32]
     state.folder = state.files.enter_context(claim_workspace_folder(state.workspace, key))
     state.encoded = encode_source(state.source, state.encoder, state.folder, on_progress, state.engine)

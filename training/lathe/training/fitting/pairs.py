@@ -195,7 +195,9 @@ def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str,
 
 
 def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str, float]]:
-    """Yield query, document and grade of each row of a file. The grade is 1 if rows have no field of relevance.
+    """Yield query, document and grade of each row of a file.
+
+    The grade is 1 if rows have no field of relevance.
 
     Raises:
         FitError: if a judgement cannot be read, or some rows have one and others none.

@@ -131,7 +131,7 @@ class RowSource(JsonObject):
 
     @property
     def location(self) -> str:
-        """Path of the source. Rows that were sent with the request must have been written to a file before.
+        """Path of the source, to which rows sent with the request must have been written before.
 
         Raises:
             FitError: if they were not.

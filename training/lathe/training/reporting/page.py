@@ -1,7 +1,7 @@
 """Self-contained HTML page of a report, its text for the terminal, made of sections, and the files it is written to.
 
 Beside the page stands what is known of the machine and the libraries that made it. Sentences about findings are written
-as a Jinja template beside the package that owns them.
+as a Jinja template in the package that owns them.
 """
 
 import os
@@ -62,7 +62,7 @@ def render_page(sections: Sequence[Section], about: str, files: str = "", refere
     Args:
         sections: sections; the title of the first is the title of the page.
         about: sentence on what was measured.
-        files: names of the files beside the page that hold all numbers; empty for none.
+        files: names of the files next to the page that hold all numbers; empty for none.
         reference: URL for further reading, or None.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)

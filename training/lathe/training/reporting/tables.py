@@ -17,7 +17,7 @@ class Table:
     """Data frame with a format for each column, which becomes HTML, CSV or plain text.
 
     Attributes:
-        frame: unformatted values. Columns have dtype object, so that whole numbers beside missing ones stay whole.
+        frame: unformatted values. Columns have dtype object, so that whole numbers among missing values stay whole.
         formats: format by column name.
         default: format of the other columns.
     """
@@ -42,7 +42,7 @@ class Table:
     def from_rows(
         cls, rows: Sequence[Sequence[Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from rows of values. The first row holds the column names."""
+        """Build a table from rows of values, of which the first holds the column names."""
         header, *values = rows or [[]]
         return cls(pd.DataFrame(values, columns=list(header), dtype=object), formats or {}, default)
 
@@ -52,7 +52,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """Formatted values of the table, row by row. The first row holds the column names."""
+        """Formatted values of the table, row by row, with the column names first."""
         names = [str(name) for name in self.frame.columns]
         formats = [self.formats.get(name, self.default) for name in names]
         rows = self.frame.itertuples(index=False, name=None)

@@ -22,7 +22,7 @@ def format_by_sign(estimate: "Interval", above: str, below: str, neither: str) -
 
 
 def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> str:
-    """Format `scale · value` by a format specification such as `+.2f`. None gives a dash."""
+    """Format `scale · value` by a format specification such as `+.2f`, and None as a dash."""
     return MISSING if value is None else f"{scale * value:{spec}}"
 
 
@@ -73,7 +73,7 @@ def format_p_value(p: float) -> str:
 
 
 def format_cosine(cosine: float | None) -> str:
-    """Format a cosine with its angle, such as "0.980 (11.5°)". None gives a dash."""
+    """Format a cosine with its angle, such as "0.980 (11.5°)", and None as a dash."""
     if cosine is None:
         return MISSING
     return f"{cosine:.3f} ({math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.1f}°)"

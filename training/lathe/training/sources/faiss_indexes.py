@@ -4,7 +4,7 @@ IndexFlat                       the vectors, row by row
 IndexHNSWFlat, IndexNSGFlat     a graph beside an IndexFlat, its `storage`
 IndexRefineFlat                 codes beside an IndexFlat, its `refine_index`
 IndexIVFFlat                    the vectors in lists of neighbours, each with its id
-IndexIDMap, IndexIDMap2         ids beside one of these
+IndexIDMap, IndexIDMap2         ids and one of these
 """
 
 import io

@@ -5,7 +5,7 @@ The library is imported for these only.
     hf:DATASET[@REVISION][/CONFIG][:SPLIT]   a source as the user writes it; DATASET may be the path of a local folder
     hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N    one of the N files of that source, pinned to a commit
 
-No code of a data set is run: `datasets` reads the data files, and only those of the formats in `HUB_FORMATS`.
+No code of a data set is run: `datasets` reads the data files, and only files of the formats in `HUB_FORMATS`.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ COUNT_ROWS = 16_384
 
 
 def is_hub(written: str) -> bool:
-    """Return whether a source or file of texts is a data set of the hub, written `hf:…`. `hf://…` is a URL instead."""
+    """Return whether a source or file of texts is a data set of the hub, written `hf:…` and not `hf://…`."""
     return written.startswith(HUB) and not written.startswith("hf://")
 
 
@@ -113,11 +113,13 @@ class HubFile:
         return Path(self.dataset) if self.dataset.startswith("/") else None
 
     def stream(self) -> Any:
-        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables. Rows are not loaded yet."""
+        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables, without loading them."""
         return _load_split(replace(self, number=0))[1].shard(self.count, self.number).with_format("arrow")
 
     def count_rows(self) -> int:
-        """Return the number of rows of the file, from the footer of a parquet file. Any other file is streamed once.
+        """Return the number of rows of the file.
+
+        It is in the footer of a parquet file. Any other file is streamed once.
 
         Raises:
             SourceError: if the file is damaged or out of reach.
@@ -297,7 +299,7 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
     None loads the only or the default configuration.
 
     Raises:
-        SourceError: if there is no such configuration, or no default one; names those there are.
+        SourceError: if there is no such configuration, or no default one; names the configurations that there are.
     """
     from datasets import get_dataset_config_names, load_dataset_builder
 

@@ -316,10 +316,10 @@ def split_field(written: str) -> tuple[str, str]:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """Parse a source of texts or vectors as a user writes it, list its files, and return the `Source`. No file is read.
+    """Parse a source of texts or vectors as a user writes it, and list its files.
 
-    An object store or the hub is asked for the list of files. Files of a folder that hold none of its rows are left
-    out.
+    No file is read. An object store or the hub is asked for the list of files. Files of a folder that hold none of its
+    rows are left out.
 
     Raises:
         SourceError: if there is no such file or folder, it has no file of a known format, or it is out of reach.
@@ -350,7 +350,7 @@ def _select_data_files(folder: str, files: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files of a folder that hold its rows, and log once which ones are left out.
 
     These are notes such as README.txt and metadata.jsonl, markers of other programs, which begin with `_`, and files of
-    plain lines beside files of another format. If nothing else is there, they are the rows.
+    plain lines among files of another format. If nothing else is there, they are the rows.
     """
     paths = {file: PurePosixPath(file) for file in files}
     data = [

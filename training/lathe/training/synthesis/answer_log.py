@@ -89,12 +89,12 @@ class AnswerLog:
         return (record for records in self.records.values() for record in records)
 
     def add(self, answer: LoggedAnswer) -> None:
-        """Append an answer to the file of its stage. When this returns, the answer is on disk."""
+        """Append an answer to the file of its stage, and sync it to disk."""
         self.journals[answer.stage].append([answer])
         self.records.setdefault(answer.key, []).append(answer)
 
     def list_answers(self, key: str) -> list[LoggedAnswer]:
-        """Return all logged answers to a call, in order. The list is empty if it was never answered."""
+        """Return all logged answers to a call, in order, or an empty list."""
         return self.records.get(key, [])
 
     def find_usable(self, key: str) -> LoggedAnswer | None:

@@ -198,7 +198,7 @@ def _find_verdict(value: Any) -> str | None:
 
 
 def _extract_only_text(item: Any) -> str:
-    """Return a string, or the only string among an object's values, stripped. Return "" for any other value."""
+    """Return a string, or the only string among an object's values, stripped, or "" for any other value."""
     if isinstance(item, dict):
         texts = [value for value in item.values() if isinstance(value, str)]
         item = texts[0] if len(texts) == 1 else None
@@ -206,7 +206,7 @@ def _extract_only_text(item: Any) -> str:
 
 
 def _clean_text(value: Any) -> str:
-    """Return a string stripped, with unpaired surrogates replaced by "?". Return "" for any other value."""
+    """Return a string stripped, with unpaired surrogates replaced by "?", or "" for any other value."""
     return value.encode("utf-8", "replace").decode().strip() if isinstance(value, str) else ""
 
 

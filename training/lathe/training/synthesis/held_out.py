@@ -146,7 +146,7 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read a test set from a file of JSON lines. Return the file's name up to the first dot, and the texts.
+    """Read a test set from a file of JSON lines, and return its name (up to the first dot) and texts.
 
     Each non-blank string in one of the fields is a text of its own, also each in a list. Without `fields`, all fields
     of a row are read.

@@ -237,7 +237,7 @@ class SynthesisJob(StrictSettings):
     shared_words: Annotated[int, Field(ge=5)] = 13
 
     def asks(self, name: StageName) -> bool:
-        """Return whether a stage sends calls to the model. All do, except the filter if the job leaves it out."""
+        """Return whether a stage sends calls to the model: all but a filter that the job leaves out."""
         return self.filter or name != "filter"
 
     def model_of(self, name: StageName) -> str:

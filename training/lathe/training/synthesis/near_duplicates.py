@@ -1,6 +1,6 @@
 """Near-duplicate search: candidates by MinHash and locality-sensitive hashing, each confirmed by its similarity.
 
-The similarity of two texts is that of the sets of their runs of three words: Jaccard's index, |A ∩ B| / |A ∪ B|. Case
+The similarity of two texts is Jaccard's index of the sets of their runs of three words, |A ∩ B| / |A ∪ B|. Case
 and punctuation do not count. A character of Chinese or Japanese counts as a word, since no spaces separate words.
 """
 

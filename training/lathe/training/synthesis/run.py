@@ -129,7 +129,7 @@ async def _ask_all(
 
 
 def _check_same_job(prepared: PreparedJob, out: Path) -> None:
-    """Check that the answers in a folder were made with the settings of this job. A folder without answers is accepted.
+    """Check that the answers in a folder, if any, were made with the settings of this job.
 
     Raises:
         JobError: if they depend on others.

@@ -87,7 +87,7 @@ class _HaltedError(Exception):
 
 
 class Sender(AbstractAsyncContextManager["Sender"]):
-    """Sends the requests of a run concurrently within its budget. It is an asynchronous context manager.
+    """Asynchronous context manager that sends the requests of a run concurrently within its budget.
 
     Args:
         endpoint: address and key.
@@ -311,7 +311,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")
 
     def _fail(self, reason: str) -> None:
-        """Stop the run with a reason. The error adds that answers are kept and the run can be resumed."""
+        """Stop the run with a reason, to which the error adds that the run can be resumed."""
         self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
 
     def _halt(self, reason: str) -> None:

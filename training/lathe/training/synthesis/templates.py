@@ -46,7 +46,7 @@ class Prompt:
         return digest(self.text)[:16]
 
     def fill(self, **values: object) -> str:
-        """Return the prompt with its placeholders replaced by the values. Values without a placeholder are ignored."""
+        """Return the prompt with its placeholders replaced by the values, and ignore further values."""
         return string.Template(self.text).substitute(values).strip()
 
 

@@ -317,7 +317,7 @@ def write_commands(
 
     Args:
         request: place, metric and source. If the caller fits the chain by the name `fit`, the lines do not fit one.
-        candidate: form to search, and what stands beside it.
+        candidate: form to search, and what is stored besides.
         multiple: number of candidates of a search that the full vectors rank, as a multiple of ten; 1 ranks none.
         dimensions: dimensions of the full vectors.
         texts: whether the source holds texts.

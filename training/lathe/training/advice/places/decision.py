@@ -47,7 +47,7 @@ class Option:
         candidate: the candidate.
         multiple: number of candidates of a search that the full vectors rank, as a multiple of ten; 1 ranks none.
         bytes: bytes in the place.
-        counted: those of `bytes` that are compared.
+        counted: the part of `bytes` that is compared.
         recall: recall to expect with that multiple.
         alone: recall to expect without ranking by the full vectors.
         reaches: whether the lower bound of `recall` is the goal or more.

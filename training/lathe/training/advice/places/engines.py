@@ -48,7 +48,7 @@ class EngineSearch:
 
 
 def find_engine(place: PlaceName) -> str | None:
-    """Return the package and version of a place's engine, such as "lancedb 0.40.0". None if none is installed."""
+    """Return package and version of a place's engine, such as "lancedb 0.40.0", or None if none is installed."""
     module, package = ENGINES.get(place, ("", ""))
     if not module or find_spec(module) is None:
         return None

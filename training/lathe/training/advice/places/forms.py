@@ -1,6 +1,6 @@
 """Forms in which places store vectors, what a search through each finds, and the candidates that a place can hold.
 
-A candidate is a form to search and what stands beside it, with their bytes.
+A candidate is a form to search and what is stored besides, with the bytes of both.
 """
 
 from collections.abc import Callable, Iterator

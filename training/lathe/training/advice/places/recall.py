@@ -84,7 +84,7 @@ def extrapolate(
 ) -> ExpectedRecall:
     """Extrapolate the recall of a search from the sampled rows to `rows` rows.
 
-    The interval is that of the queries, by resampling. It is widened by the error with which a part of the sample
+    The interval comes from resampling the queries. It is widened by the error with which a part of the sample
     predicts the recall among all of it, as far as that is more than chance. Among more than ten times as many rows as
     were sampled, it also reaches up to no further loss, and down by `UNTRENDED_LOSS` for each further tenfold.
 
@@ -92,7 +92,7 @@ def extrapolate(
         found: counts in the sample for one number of candidates, `(len(NEAREST), q)`; see `count_found`.
         found_in_part: the same among one in `PART` of the sampled rows.
         sampled: number of sampled rows.
-        rows: number of rows; recall among fewer than were sampled is that among the sampled ones.
+        rows: number of rows; recall among fewer than were sampled is the recall among the sampled rows.
         seed: seed of the resamples.
 
     Returns:
@@ -134,7 +134,7 @@ def extrapolate(
 def bound_recall(
     bound: Callable[[float, float], float], recall: ExpectedRecall, other: ExpectedRecall
 ) -> ExpectedRecall:
-    """Return a recall whose value and both bounds are at most (`min`) or at least (`max`) those of another one."""
+    """Return a recall whose value and bounds are at most (`min`) or at least (`max`) the values of `other`."""
     return replace(
         recall,
         value=bound(recall.value, other.value),

@@ -247,7 +247,7 @@ class Reranking(Layout):
         return Search(corpus, queries, relevant, ranked)
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attribute of the mteb task: the cut-offs of the metrics, with that of the main score."""
+        """Return the class attribute of the mteb task: the cut-offs of the metrics and of the main score."""
         return {"k_values": (*RANKS, 1000)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
@@ -271,7 +271,7 @@ class Reranking(Layout):
 
 
 class Pairs(Layout):
-    """Pairs of an anchor and a positive. In two languages they are evaluated as translations."""
+    """Pairs of an anchor and a positive, which are evaluated as translations if they are in two languages."""
 
     task = "pairs"
     fields = {"anchor": TEXT, "positive": TEXT}

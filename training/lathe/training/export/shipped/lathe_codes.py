@@ -62,7 +62,7 @@ class Codec:
     def _adjust_levels(self, y: NDArray[np.float32], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Choose the levels of coordinates `(n, m)` again, so that the cosine of vector and decoded vector grows.
 
-        `codes` are those of the nearest levels. Returns the better codes of each vector, uint8 `(n, bytes)`.
+        `codes` are the codes of the nearest levels. Returns the better codes of each vector, uint8 `(n, bytes)`.
         """
         a, candidate, best = self.arrays, codes, np.full((len(y), 1), -np.inf, np.float32)
         mean, variances = a.encoder @ a.mean, (a.decoder**2).sum(axis=1)

@@ -54,7 +54,7 @@ class Quantization(nn.Module):
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:
         """Write the module's settings and tensors to a folder, and a copy of this file to its parent folder.
 
-        The files are `config.json` and `model.safetensors`. The copy lies beside the model's `modules.json`.
+        The files are `config.json` and `model.safetensors`. The copy lies next to the model's `modules.json`.
         """
         with open(os.path.join(output_path, "config.json"), "w") as file:  # noqa: PTH118, PTH123
             json.dump({"kind": self.kind}, file)

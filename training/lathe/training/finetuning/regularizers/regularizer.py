@@ -57,7 +57,7 @@ class Regularizer(ABC):
 
     Attributes:
         settings: settings that it uses; None if it has none.
-        weight: weight of its loss beside InfoNCE (α of REZE's Eq. 10).
+        weight: weight of its loss, which is added to InfoNCE (α of REZE's Eq. 10).
     """
 
     settings: RegularizerSettings | None = None
@@ -124,7 +124,7 @@ class Regularizer(ABC):
 
 
 class NoRegularizer(Regularizer):
-    """Regularizer that adds nothing to InfoNCE. Its arguments are ignored."""
+    """Regularizer that ignores its arguments and adds nothing to InfoNCE."""
 
     def __init__(self, *_: Any) -> None: ...
 
