@@ -288,7 +288,8 @@ class IndexRecord(RecordFile):
                 while rows := cursor.fetchmany(max_items):
                     yield [(row[0], row[1]) for row in rows], self._build_matrix([row[2] for row in rows], spec)
             finally:
-                db.execute("ROLLBACK")
+                with suppress(sqlite3.ProgrammingError):  # a generator that nobody finished outlives the record
+                    db.execute("ROLLBACK")
 
     def read_payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
         """Return `{label: (id, metadata as JSON bytes)}` for labels, the record's integer ids. Those of deleted or

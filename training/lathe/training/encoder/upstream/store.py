@@ -103,9 +103,9 @@ class UpstreamStore(VectorDatabase):
         with self.guard, self._translate_errors(), self.connection:
             # Vectors stored after the last comparison may be of either model; older ones were confirmed by it.
             deleted = self.connection.execute(
-                "DELETE FROM vectors WHERE space = ?1 AND stored_at >= "
-                "(SELECT max(checked_at) FROM spaces WHERE fingerprint = ?1)",
-                (fingerprint,),
+                "DELETE FROM vectors WHERE space = ? AND stored_at >= "
+                "(SELECT max(checked_at) FROM spaces WHERE fingerprint = ?)",
+                (fingerprint, fingerprint),
             )
             self.connection.execute("UPDATE spaces SET checked_at = 0 WHERE fingerprint = ?", (fingerprint,))
             return deleted.rowcount
