@@ -10,7 +10,7 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -396,7 +396,7 @@ def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(st
     assert embeddings_server.calls == 0
     store.unlink()
     with start_far() as app:
-        with sqlite3.connect(store) as connection:
+        with closing(sqlite3.connect(store)) as connection, connection:
             connection.execute("DROP TABLE vectors")
         assert embed(app, "a text").status_code >= 500
         assert any("vectors.db" in warning for warning in read_health(app)["warnings"])
@@ -405,7 +405,7 @@ def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(st
 def test_a_damaged_row_of_the_stored_spaces_is_named(start_far, tmp_path):
     with start_far():
         pass
-    with sqlite3.connect(tmp_path / "home/upstream/vectors.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "home/upstream/vectors.db")) as connection, connection:
         connection.execute("UPDATE spaces SET width = 'x'")
     with start_far() as app:
         problem = embed(app, "a text").text

@@ -1,6 +1,7 @@
 import logging
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_progress_counts_stored_texts_and_never_falls(stored):
 def test_a_damaged_or_full_database_costs_time_and_no_vectors(stored, model, tmp_path, damage, caplog, monkeypatch):
     expected = stored.encode(TEXTS).vectors
     if damage == "row":
-        with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, connection:
             connection.execute("UPDATE vectors SET vector = zeroblob(length(vector))")
     elif damage == "disk":
         monkeypatch.setattr(stored, "database", VectorDatabase(StoreSettings(tmp_path / "other")))

@@ -5,7 +5,7 @@ import gzip
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
 from threading import get_native_id
 
@@ -475,7 +475,7 @@ def test_a_body_that_is_no_backup_is_refused_and_leaves_nothing(whole_app, path,
         case "half":
             os.truncate(file, file.stat().st_size // 2)
         case "an item less":
-            with sqlite3.connect(file) as db:
+            with closing(sqlite3.connect(file)) as db, db:
                 db.execute("DELETE FROM items WHERE label = 1")
     message = refused(restore(whole_app, "spoilt", file.read_bytes()), 400)
     assert "the body is no backup that can be restored: " in message and str(whole_app.indexes) not in message

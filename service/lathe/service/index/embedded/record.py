@@ -13,6 +13,7 @@ WAL with synchronous=FULL: a write is on the disk when its transaction returns, 
 
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
