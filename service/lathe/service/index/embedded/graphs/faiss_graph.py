@@ -1,4 +1,4 @@
-"""HNSW graph by FAISS, over codes or floats: a node of codes takes a tenth of what one of full float vectors takes."""
+"""HNSW graph by FAISS, over codes or floats. A node of codes takes a tenth of the memory of a full float vector."""
 
 from importlib import import_module
 from typing import IO, Any
@@ -31,7 +31,7 @@ class FaissGraph:
 
     Attributes:
         bytes: memory of codes, links, factors, and of the storage and tables that link rows. It is counted after each
-            addition, because meanwhile FAISS's structures are not those that anyone else may read.
+            addition, because FAISS's structures must not be read during one.
     """
 
     def __init__(self, spec: IndexSpec, scoring: RowScoring, threads: int) -> None:
@@ -78,14 +78,11 @@ class FaissGraph:
             self.bytes = self._count_bytes()
 
     def _clear(self) -> None:
-        """Drop all rows, so that the graph is built again from the first one."""
         self.index, self.links, self.covered, self.bytes = None, None, 0, 0
         self.factors = np.empty((0, 2), np.float32)
 
     def _create_links(self) -> LinkBytes | None:
-        """Return a byte storage with all rows of the graph, by which new rows are linked, or None if their byte codes
-        are compared.
-        """
+        """Return a byte storage with all rows of the graph to link new rows by, or None if byte codes are compared."""
         links = self.scoring.create_links()
         if links is not None and self.covered:
             codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)
@@ -94,8 +91,9 @@ class FaissGraph:
         return links
 
     def _add(self, codes: NDArray[Any], vectors: Vectors) -> None:
-        """Add byte codes `(n, width)` to the graph's storage and link them. `vectors` `(n, k)` are the same rows,
-        decoded.
+        """Add byte codes `(n, b)` to the graph's storage and link them.
+
+        `vectors` `(n, k)` are the same rows, decoded.
         """
         storage = self.faiss.downcast_index(self.index.storage)
         self._set_metric(self.faiss.METRIC_L2)
@@ -113,8 +111,9 @@ class FaissGraph:
         self._set_metric(self.metric)
 
     def _append_factors(self, factors: NDArray[np.float32]) -> None:
-        """Store the score factors `(n, 2)` of added rows, and count these rows as covered. If the array is full,
-        enlarge it by more than the rows need.
+        """Store the score factors `(n, 2)` of added rows, and count these rows as covered.
+
+        A full array is enlarged by more than the rows need.
         """
         upto = self.covered + len(factors)
         if upto > len(self.factors):
@@ -130,10 +129,10 @@ class FaissGraph:
         self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return row numbers `(q, k)` of the k nearest rows to each query, their scores `(q, k)`, and the number of
-        rows in the graph. None if the graph has fewer than k rows.
+        """Return the numbers of the k nearest rows to each query, their scores, and the number of rows searched.
 
-        Where fewer than k rows are reached, the arrays are filled up with row −1 and score −inf.
+        The result is None if the graph has fewer than k rows. Where fewer than k rows are reached, the arrays are
+        filled up with row −1 and score −inf.
         """
         mapped, shift = self.scoring.map_queries(queries)
         with self.lock.acquire_shared(0):  # the same for all: searches of any effort run together
@@ -176,8 +175,10 @@ class FaissGraph:
         file.flush()
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Replace this graph by one read from a file that `save` wrote. Raise `ValueError` if that has not `covered`
-        rows.
+        """Replace this graph by one read from a file that `save` wrote.
+
+        Raises:
+            ValueError: if the graph in the file does not have `covered` rows.
         """
         file.seek(0)
         reader = self.faiss.PyCallbackIOReader(file.read, 1 << 20)
@@ -190,8 +191,9 @@ class FaissGraph:
         self.bytes = self._count_bytes()
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return an estimate of the graph's bytes with `rows` rows: byte codes, factors, 2 m links, and m more on each
-        higher level.
+        """Return an estimate of the bytes of a graph with `rows` rows.
+
+        It counts byte codes, factors, 2 m links, and m more on each higher level.
         """
         m = self.spec.m
         return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)

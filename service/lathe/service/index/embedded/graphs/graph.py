@@ -49,8 +49,7 @@ class Graph(Protocol):
         """
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return row numbers `(q, k)` of the k nearest rows to each query, their scores `(q, k)`, and the number of
-        rows searched. None if the graph has fewer than k rows or cannot reach k.
+        """Return the numbers of the k nearest rows to each query, their scores, and the number of rows searched.
 
         Args:
             queries: reduced queries `(q, d)`, as floats, of norm 1 for cosine.
@@ -58,7 +57,8 @@ class Graph(Protocol):
             ef: effort of the search: how many candidates are examined, at least.
 
         Returns:
-            Rows with scores as of exact search: inner products, or negated Euclidean distances for l2.
+            Row numbers `(q, k)`, scores `(q, k)` as of exact search (inner products, or negated Euclidean distances for
+                l2), and the number of rows in the graph. None if the graph has fewer than k rows or cannot reach k.
         """
 
     def save(self, file: IO[bytes]) -> None:
@@ -123,7 +123,7 @@ class GraphLock:
     def _hold(self, ef: int | None) -> Iterator[None]:
         """Hold the lock during the block, after waiting for it in order of arrival.
 
-        A search calls `on_change` first if its `ef` is not that of the last holder.
+        A search calls `on_change` first if the last holder had another `ef`.
 
         Args:
             ef: `ef` of a search; None for a writer.
@@ -195,7 +195,6 @@ class HnswGraph:
         self.bytes = 0
 
     def _create_index(self) -> Any:
-        """Return an empty hnswlib index for the metric and dimensions of the settings."""
         import hnswlib
 
         return hnswlib.Index("l2" if self.spec.metric == "l2" else "ip", self.spec.dimensions)
@@ -226,8 +225,9 @@ class HnswGraph:
             self.bytes = self.estimate_bytes(self.index.get_max_elements())
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return row numbers `(q, k)` of the k nearest rows to each query, their scores `(q, k)`, and the number of
-        rows in the graph. None if the graph has, or reaches, fewer than k rows.
+        """Return the numbers of the k nearest rows to each query, their scores, and the number of rows searched.
+
+        The result is None if the graph has, or reaches, fewer than k rows.
         """
         with self.lock.acquire_shared(ef):
             covered = self.covered
@@ -249,8 +249,10 @@ class HnswGraph:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Replace this graph by one read from a file that `save` wrote. Raise `ValueError` if that has not `covered`
-        rows.
+        """Replace this graph by one read from a file that `save` wrote.
+
+        Raises:
+            ValueError: if the graph in the file does not have `covered` rows.
         """
         file.seek(0)  # where /dev/fd duplicates the descriptor, reading begins at its position
         index = self._create_index()

@@ -102,8 +102,7 @@ class NodeRows:
     def _list_copies(
         self, starts: Numbers, stops: Numbers, scores: NDArray[np.float32], allowed: Mask | None, upto: int, count: int
     ) -> SearchResult:
-        """Return the row numbers and scores, each `(1, c)`, of those copies of one query's nodes that can be among its
-        `count` best rows.
+        """Return those copies of one query's nodes that can be among its `count` best rows.
 
         Args:
             starts: position in `rows` where the copies of each node begin, for nodes in the order of their scores.
@@ -112,6 +111,9 @@ class NodeRows:
             allowed: see `rank`.
             upto: see `rank`.
             count: see `rank`.
+
+        Returns:
+            Row numbers and scores, each `(1, c)`.
         """
         listed: list[Numbers] = []
         sizes = np.zeros(len(scores), np.int64)
@@ -135,7 +137,7 @@ class GraphNodes:
 
     Attributes:
         current: rows of each node.
-        hashes: hashes of the nodes' bytes, ascending, but for those of recent nodes.
+        hashes: hashes of the nodes' bytes, ascending, without the hashes of recent nodes.
         hashed: node of each of these hashes.
         recent: node of each hash that is not among `hashes` yet.
     """
@@ -153,9 +155,7 @@ class GraphNodes:
         return self.hashes.nbytes + self.hashed.nbytes + RECENT_BYTES * len(self.recent) + 3 * self.current.rows.nbytes
 
     def assign(self, compact: NDArray[Any], upto: int) -> None:
-        """Assign a node to each of the first `upto` compact vectors `(n, width)` that has none, and update
-        `current`.
-        """
+        """Assign a node to each of the first `upto` compact vectors `(n, b)` that has none, and update `current`."""
         for start in range(self.current.assigned, upto, BLOCK_ROWS):
             self._assign_block(compact, start, min(start + BLOCK_ROWS, upto))
 
@@ -193,7 +193,6 @@ class GraphNodes:
         return nodes
 
     def _merge_recent(self) -> None:
-        """Move the recent hashes to the sorted ones."""
         hashes, nodes = np.array(sorted(self.recent.items())).T
         places = np.searchsorted(self.hashes, hashes)
         self.hashes, self.hashed = np.insert(self.hashes, places, hashes), np.insert(self.hashed, places, nodes)

@@ -15,16 +15,16 @@ from lathe.transforms.codes import Int8, TransformCoding
 from lathe.transforms.errors import InputError
 
 MULTIPLE = 32
-"""The width of a row is a multiple of this number, for which FAISS compares bytes fastest."""
+"""The number of bytes of a row is a multiple of this number, for which FAISS compares bytes fastest."""
 MIDDLE = 128.5
 """Byte of 0 plus a half: FAISS rounds down."""
 
 
 class LinkBytes:
-    """Byte storage of FAISS for vectors that are rounded to whole numbers, by which new rows of a graph find their
-    neighbours.
+    """Byte storage of FAISS, in whole numbers, by which new rows of a graph find their neighbours.
 
-    A comparison takes a fifth of the time that the tables of a product quantizer take, and finds the same links.
+    Vectors are scaled and rounded to bytes. A comparison takes a fifth of the time that the tables of a product
+    quantizer take, and finds the same links.
 
     Args:
         positions: positions of the coordinates that vary, `(k,)`; the others are left out.
@@ -40,9 +40,7 @@ class LinkBytes:
         self.storage = faiss.IndexScalarQuantizer(self.width, kind, faiss.METRIC_L2)
 
     def convert(self, vectors: Vectors) -> Vectors:
-        """Return vectors `(n, d)` scaled and rounded to whole numbers from 1 to 255, as floats `(n, width)` padded by
-        0.
-        """
+        """Scale and round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)` padded by 0."""
         # ⌊x · 127 / extreme + 128.5⌋ is between 1 and 255. One scale for all coordinates keeps the order of distances.
         rounded = np.zeros((len(vectors), self.width), np.float32)
         rounded[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
@@ -81,33 +79,29 @@ class RowScoring(ABC):
         """Return two factors for each row, `(n, 2)`: of the inner product, and of the query's shift."""
 
     def create_links(self) -> LinkBytes | None:
-        """Return an empty byte storage by which many new rows are linked, or None if their byte codes are compared as
-        fast.
-        """
+        """Return an empty byte storage to link many new rows by, or None if byte codes are compared as fast."""
         return None
 
     def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
         """Prepare a graph's storage to compare its byte codes with each other. By default nothing needs to be done."""
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the bytes of the tables by which a storage's byte codes are compared with each other. By default there
-        are none.
-        """
+        """Return the bytes of the tables that compare a storage's byte codes with each other, by default 0."""
         return 0
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
-        """Return reduced queries `(q, d)` in FAISS's coordinates, `(q, k)`, and the shift of each query's scores,
-        `(q,)`. By default the coordinates are the same, and shifts are 0.
+        """Return reduced queries `(q, d)` in FAISS's coordinates `(q, k)`, and the shift `(q,)` of each query's scores.
+
+        By default the coordinates are the same, and shifts are 0.
         """
         return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
 
 
 class _ProductScoring(RowScoring):
-    """Byte codes of the transforms `codes` and `product_codes`, as a product quantizer with 256 centroids for each
-    byte.
+    """Byte codes of the transforms `codes` and `product_codes`, as a product quantizer with 256 centroids a byte.
 
-    Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
-    they stand for, as far as the axes are orthogonal.
+    Coordinates are scaled by the lengths of their axes, so that distances between codes equal the distances between the
+    decoded vectors, as far as the axes are orthogonal.
     """
 
     def __init__(self, vector_format: CodeFormat, step: TransformCoding) -> None:
@@ -128,7 +122,6 @@ class _ProductScoring(RowScoring):
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
 
     def create_graph(self, m: int) -> Any:
-        """Return an empty FAISS HNSW graph with `m` links over a product quantizer with the step's centroids."""
         faiss: Any = import_module("faiss")
         graph = faiss.IndexHNSWPQ(BYTE * self.code_bytes, self.code_bytes, m)
         quantizer = faiss.downcast_index(graph.storage).pq
@@ -137,9 +130,6 @@ class _ProductScoring(RowScoring):
         return graph
 
     def create_links(self) -> LinkBytes:
-        """Return an empty byte storage of the vectors that the byte codes stand for, by which many new rows are
-        linked.
-        """
         return LinkBytes(self.positions, float(np.abs(self.centroids).max()))
 
     def prepare_comparisons(self, storage: Any) -> None:
@@ -183,7 +173,6 @@ class _ByteScoring(RowScoring):
         self.code_bytes = vector_format.width
 
     def create_graph(self, m: int) -> Any:
-        """Return an empty FAISS HNSW graph with `m` links over an 8-bit scalar quantizer with the step's ranges."""
         faiss: Any = import_module("faiss")
         graph = faiss.IndexHNSWSQ(self.code_bytes, faiss.ScalarQuantizer.QT_8bit, m)
         fitted = build_code_index(faiss, self.step)  # named, or it would be freed before its ranges are copied
@@ -192,13 +181,13 @@ class _ByteScoring(RowScoring):
         return graph
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the float vectors `(n, k)` that rows of `int8` byte codes stand for."""
         decoded: Vectors = self.step.inverse_transform(self.vector_format.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return two factors for each row, `(n, 2)`: 1 for the inner product and 0 for the query's shift. For cosine
-        the 1 is divided by the norm of the decoded vector.
+        """Return two factors for each row, `(n, 2)`: 1 for the inner product and 0 for the query's shift.
+
+        For cosine the 1 is divided by the norm of the decoded vector.
         """
         factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
         return _divide_by_norms(factors, self.vector_format, rows)
@@ -232,9 +221,7 @@ class FloatScoring(RowScoring):
 def _divide_by_norms(
     factors: NDArray[np.float32], vector_format: CodeFormat, rows: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """Return the factors `(n, 2)` divided by the norms of the vectors that the byte codes stand for. Unless the metric
-    is cosine, return them unchanged.
-    """
+    """Return the factors `(n, 2)`, for cosine divided by the norms of the decoded vectors."""
     if vector_format.metric != "cosine":
         return factors
     norms = vector_format.quantizer.decoded_norms(vector_format.reducer.view_codes(rows))
