@@ -51,10 +51,10 @@ COPIED_BYTES = 1 << 20
 
 
 def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
-    """Copy the record of the index in `folder` to a new backup folder `to`, and return the backup's manifest: counts,
-    settings and SHA-256.
+    """Copy an index's record to a new backup folder `to`, and return the manifest: counts, settings and SHA-256.
 
-    The index may be written meanwhile. The copy is of one moment. The manifest is written to the folder, too.
+    `folder` is the folder of the index, which may be written meanwhile. The copy is of one moment. The manifest is
+    written to the folder, too.
 
     Raises:
         UnknownNameError: if the index does not exist.
@@ -80,11 +80,10 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
 
 
 def open_copy(folder: Path) -> BinaryIO:
-    """Copy the record of the index in `folder`, which may be written meanwhile, and return the copy as a file that is
-    open for reading.
+    """Copy the record of the index in `folder`, and return the copy as a file that is open for reading.
 
-    The copy is the index's record (its SQLite file) at one moment. Its file has no name any more, so that its space is
-    free once it is closed, or the process killed.
+    The copy is the index's record (its SQLite file) at one moment, and the index may be written meanwhile. The copy's
+    file has no name any more, so that its space is free once it is closed, or the process killed.
 
     Raises:
         UnknownNameError: if the index does not exist.
@@ -101,9 +100,7 @@ def open_copy(folder: Path) -> BinaryIO:
 
 
 def _copy_record(folder: Path, copy: Path) -> dict[str, Any]:
-    """Copy an index's record to the new file `copy`, compacted and synced to disk. Return the manifest of a backup with
-    it.
-    """
+    """Copy an index's record, compacted, to the new file `copy`, sync it to disk, and return a backup's manifest."""
     create_file(copy).close()  # SQLite fills an empty file
     source = IndexRecord(folder / "record.db", read_only=True)
     try:
@@ -128,8 +125,7 @@ def _copy_record(folder: Path, copy: Path) -> dict[str, Any]:
 
 
 def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str, Any]:
-    """Check a backup, create an index from it, and return the backup's manifest with the index's name and number of
-    items.
+    """Check a backup, create an index from it, and return the manifest with the index's name and number of items.
 
     The SHA-256, the tables and all rows are checked. A running server opens the index on demand.
 
@@ -206,7 +202,6 @@ class Restoration:
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def _require_free(self) -> None:
-        """Raise `ConflictError` if an index of the new name exists."""
         if (self.root / self.name).exists():
             raise ConflictError(f"an index {self.name} exists: restore under another name, or delete it first")
 
@@ -218,7 +213,6 @@ def require_index(folder: Path) -> None:
 
 
 def _read_backup_manifest(source: Path) -> dict[str, Any]:
-    """Return the manifest of a backup folder. Raise `UnavailableError` if it is missing or damaged."""
     try:
         manifest = parse_json_object(read_beneath(source, MANIFEST, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
@@ -261,11 +255,10 @@ BURIED_ITEMS = "SELECT 1 FROM tombstones JOIN items USING (label) LIMIT 1"
 
 
 def _require_sound_record(record: IndexRecord) -> None:
-    """Check every value of an index's record, and raise an error that names the first problem.
+    """Check every value of an index's record except entries for filters, and raise an error for the first problem.
 
-    The tables were compared when the record was opened. Checked here are the lengths of all values, before any is read,
-    the file, by SQLite, the settings and the chain, counters, tombstones, and each item's id, metadata and vector.
-    Entries for filters are not.
+    The tables were compared when the record was opened. Checked here are the lengths of all values before any is read,
+    the file (by SQLite), the settings and the chain, counters, tombstones, and each item's id, metadata and vector.
 
     Raises:
         UnavailableError: if the record is damaged.
@@ -334,8 +327,7 @@ def _find_problem(record: IndexRecord) -> str | None:
 
 
 def _measure_vector_bytes(record: IndexRecord, spec: IndexSpec) -> int:
-    """Return the number of bytes that each stored vector or byte code must have, after loading the record's chain of
-    transforms.
+    """Load the record's chain of transforms, and return the bytes that each stored vector or byte code must have.
 
     Raises:
         UnavailableError: if the chain is missing, or there are neither originals nor codes.
@@ -350,7 +342,6 @@ def _measure_vector_bytes(record: IndexRecord, spec: IndexSpec) -> int:
 
 
 def _find_item_problem(item: object, metadata: object) -> str | None:
-    """Return a phrase on what is wrong with an item's stored id or metadata, or None if nothing is."""
     try:
         if not isinstance(item, str):
             return "has an id that is no text"
@@ -368,7 +359,6 @@ def _find_item_problem(item: object, metadata: object) -> str | None:
 
 
 def _find_vector_problem(vector: object, spec: IndexSpec, vector_bytes: int) -> str | None:
-    """Return a phrase on what is wrong with an item's stored vector or byte code, or None if nothing is."""
     if not isinstance(vector, bytes) or len(vector) != vector_bytes:
         return f"has no vector of {vector_bytes} bytes"
     if spec.has_originals and not np.isfinite(np.frombuffer(vector, spec.stored_dtype)).all():

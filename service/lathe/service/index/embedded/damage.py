@@ -16,14 +16,13 @@ STOP_SECONDS = 5.0
 NOT_DAMAGE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
 """Names of errors during a check that do not mean that the file is damaged."""
 DAMAGED_METADATA = "SELECT id FROM items WHERE metadata IS NOT NULL AND NOT json_valid(CAST(metadata AS TEXT)) LIMIT 1"
-"""SQL that finds an item whose metadata is no JSON."""
+"""SQL that finds an item whose metadata is not JSON."""
 
 log = logging.getLogger(__name__)
 
 
 def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
-    """Check an index's SQLite file and its items' metadata. Return a description of the first problem, or None if none
-    is found.
+    """Check an index's SQLite file and its items' metadata, and describe the first problem.
 
     SQLite's `quick_check` reads the whole file. The record can be used meanwhile.
 

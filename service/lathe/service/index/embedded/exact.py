@@ -40,8 +40,7 @@ def search_exactly(
     score: Scorer,
     block_entries: int = BLOCK_ENTRIES,
 ) -> SearchResult:
-    """Compare queries with all given rows, and return the row numbers and scores, each `(q, k)`, of the k best for each
-    query.
+    """Return the numbers and scores, each `(q, k)`, of the k best rows for each query, after comparing all given rows.
 
     Args:
         queries: reduced queries `(q, d)`.
@@ -93,17 +92,14 @@ def _find_best(scores: Tensor, k: int) -> Tensor:
 
 
 def merge_results(first: SearchResult, second: SearchResult, k: int) -> SearchResult:
-    """Merge two search results of the same queries. Return the row numbers and scores, each `(q, k)`, of the k best of
-    both.
-    """
+    """Merge two search results of the same queries into the k best, row numbers and scores `(q, k)`."""
     rows = np.concatenate([first[0], second[0]], axis=1)
     scores = np.concatenate([first[1], second[1]], axis=1)
     return rank_rows(rows, scores, k)
 
 
 def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
-    """Sort each query's rows `(q, c)` by score, best first. Return the row numbers and scores, each `(q, k)`, of the
-    first k.
+    """Sort each query's rows `(q, c)` by score, and return the numbers and scores, each `(q, k)`, of the k best.
 
     Rows with equal scores are sorted by their numbers.
     """
@@ -123,8 +119,7 @@ def empty_results(queries: int, k: int) -> SearchResult:
 def rescore(
     queries: NDArray[np.float32], originals: OriginalVectors, candidates: NDArray[np.int64], k: int, metric: Metric
 ) -> SearchResult:
-    """Rank each query's candidate rows by their original vectors. Return the row numbers and scores, each `(q, k)`, of
-    the k best.
+    """Rank each query's candidate rows by their original vectors, and return the k best, numbers and scores `(q, k)`.
 
     Args:
         queries: original query vectors `(q, d)`, normalized for cosine.

@@ -125,11 +125,10 @@ class FilterMasks:
 
 
 def find_matching_labels(record: IndexRecord, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
-    """Return the labels (integer ids in the record) of items whose metadata satisfy one condition of a filter, from
-    `after` + 1 to `upto`.
+    """Return the labels, from `after` + 1 to `upto`, of items whose metadata satisfy one condition of a filter.
 
-    SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each, and
-    the interpreter's lock, which every other request waits for.
+    Labels are the record's integer ids. SQLite returns the labels as one text: rows that become Python objects take
+    three times as long, 0.1 kB each, and the interpreter's lock, which every other request waits for.
 
     Raises:
         TooLargeError: if the filter that the condition belongs to has used up its work.
@@ -142,7 +141,7 @@ def find_matching_labels(record: IndexRecord, condition: Condition, after: int, 
 
 
 def _build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
-    """Translate a condition to the SQL of a WHERE clause on the table `fields`. Return the clause and its parameters.
+    """Translate a condition to a WHERE clause on the table `fields`, and return the SQL and its parameters.
 
     A range compares a text with texts only, and a number with numbers only.
     """

@@ -1,7 +1,7 @@
 """Generation of an index: rows, graph and chain that belong together.
 
-A search uses one generation throughout. Reindexing builds the next one beside it; see
-`lathe.service.jobs.reindexing` and `maintenance`.
+A search uses one generation throughout. Reindexing builds the next one alongside; see `lathe.service.jobs.reindexing`
+and `maintenance`.
 """
 
 import math
@@ -94,7 +94,10 @@ class Generation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the graph has all rows, nobody searches or changes it, and a search does not read many rows instead.
+        """Whether a search can start at once: the graph has all rows, its lock is free, and few rows are read exactly.
+
+        It is False for a graph of codes, whose searches set the threads of FAISS.
+
         It is False for a graph of codes, whose searches set the threads of FAISS.
         """
         graph, count = self.graph, self.rows.count
@@ -107,12 +110,11 @@ class Generation:
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
     def convert(self, originals: Vectors) -> tuple[NDArray[Any], NDArray[np.float16] | None, NDArray[Any]]:
-        """Return original vectors `(n, d)` in three forms: what the record stores, float16 for rescoring or None, and
-        the compact vectors to search.
+        """Return original vectors `(n, d)` as the record stores them, as float16 for rescoring, and as compact vectors.
 
         Returns:
-            What the record stores: the original vectors, or without originals codes `(n, b)`; the original vectors in
-            float16 for rescoring, None without originals; and the compact vectors `(n, width)` of the rows.
+            What the record stores (the original vectors, or without originals codes `(n, b)`), the original vectors in
+                float16 for rescoring (None without originals), and the compact vectors of the rows, one per vector.
 
         Raises:
             BadValueError: if they cannot be stored.
@@ -123,8 +125,7 @@ class Generation:
         return originals, self.reducer.convert_to_half(originals), compact
 
     def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
-        """Append a row for each of these items, which are in the record already. `recorded` are their vectors or byte
-        codes there.
+        """Append a row for each of these items, which are in the record already.
 
         Args:
             labels: labels of the items `(n,)`, above those of all rows.
@@ -147,9 +148,7 @@ class Generation:
         self.rows.append(labels, None, recorded)
 
     def replay(self) -> None:
-        """Append a row for each item of the record that has none yet, and mark the rows of deleted and replaced items
-        as dead.
-        """
+        """Append a row for each recorded item that has none, and mark rows of deleted or replaced items as dead."""
         while True:
             labels, recorded = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
@@ -158,9 +157,7 @@ class Generation:
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:
-        """Add up to `max_rows` rows to the graph, and return how many rows are not in it then. Without a graph, return
-        0.
-        """
+        """Add up to `max_rows` rows to the graph, and return how many it still lacks, or 0 without a graph."""
         if self.graph is None:
             return 0
         view, covered = self.rows.take_view(), self.covered
@@ -184,15 +181,14 @@ class Generation:
         self.graph.load(file, self.nodes.current.count)
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
-        """Return the labels (integer ids in the record) and scores, each `(q, k)`, of the k nearest items to each query
-        vector, best first.
+        """Return the labels and scores of the k nearest items to each query vector, best first.
 
         Items are ranked by their compact vectors (reduced floats or codes). If the query asks for rescoring, the best
         of these are ranked again by the original vectors.
 
         Returns:
-            Labels `(q, k)`, −1 where there are fewer items, and scores `(q, k)`: similarities, the highest first; for
-                l2 Euclidean distances, the smallest first.
+            Labels `(q, k)` (the record's integer ids), −1 where there are fewer items, and scores `(q, k)`:
+                similarities, the highest first; for l2 Euclidean distances, the smallest first.
 
         Raises:
             TooLargeError: if the filter takes too much work.
@@ -289,8 +285,9 @@ class Generation:
         return *nodes.rank(found, scores, allowed, upto, count), upto
 
     def find_matching_labels(self, item_filter: Filter) -> Labels:
-        """Return the labels (integer ids in the record) of the items whose metadata satisfy a filter, without deleted
-        and replaced ones.
+        """Return the labels (the record's integer ids) of the items whose metadata satisfy a filter.
+
+        Deleted and replaced items are left out.
 
         Raises:
             TooLargeError: if the filter takes too much work.
@@ -299,7 +296,6 @@ class Generation:
         return view.labels[self.filters.compute_mask(item_filter, view) & view.alive]
 
     def _compute_allowed(self, view: RowsView, item_filter: Filter | None) -> Mask | None:
-        """Return the mask `(n,)` of rows that are alive and satisfy the filter, or None if all rows may be returned."""
         alive = None if not self.rows.dead else view.alive
         if item_filter is None:
             return alive
@@ -318,8 +314,7 @@ def measure_bytes(generation: Generation, record_bytes: int) -> dict[str, int]:
 
 
 def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict[str, int]]:
-    """Return the bytes that each part of an open index takes, under `anonymous` for process memory and `page_cache` for
-    mapped files.
+    """Return the bytes that each part of an open index takes, as `{"anonymous": {…}, "page_cache": {…}}`.
 
     Returns:
         `anonymous`: memory of the process, for graph, mask of dead rows, and caches of filters and payloads.
@@ -339,10 +334,7 @@ def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict
 
 
 def list_hints(generation: Generation) -> list[str]:
-    """Return sentences of advice for the user: to install a graph library, and to compact an index of which over 30 %
-    of rows are dead.
-
-    A dead row is of an item that was deleted or replaced.
+    """Return advice for the user: to install a graph library, and to compact an index with many dead rows.
 
     An index is worth compacting if over 30 % of its rows are dead (of deleted or replaced items).
     """

@@ -101,8 +101,9 @@ class EmbeddedIndex:
         self.maintenance_problem = ThreadProblem(f"maintenance of the index {name}")
 
     def start(self, maintain: Callable[[], None]) -> None:
-        """Start the maintenance thread, which calls `maintain`. That function must return soon after `stopping` is
-        set.
+        """Start the maintenance thread, which calls `maintain`.
+
+        That function must return soon after `stopping` is set.
         """
         self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
         self.maintenance.start()
@@ -140,9 +141,7 @@ class EmbeddedIndex:
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
-        """Restore rows and graph from their snapshot on disk, or rebuild them from the record. Return them as the
-        index's generation.
-        """
+        """Return the index's generation, restored from its snapshot on disk or rebuilt from the record."""
         folder = self.folder / f"graph-{spec.generation}"
         # Built before `open_generation`, which takes an OSError for damage of the generation's files.
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
@@ -153,9 +152,7 @@ class EmbeddedIndex:
         return generation
 
     def create_generation(self, folder: Path, spec: IndexSpec, reducer: Reducer) -> Generation:
-        """Return a generation (rows, graph and chain of transforms) of this index that has no rows yet. Its files are
-        in `folder`.
-        """
+        """Return a generation (rows, graph and chain of transforms) without rows, whose files are in `folder`."""
         return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
 
     # ── writes, all by the one writer thread ─────────────────────────────────────────────────
@@ -168,11 +165,10 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items, which replace those with the same ids. Return a future of the write's number
-        and the number of items that it replaced.
+        """Queue the insertion of items, which replace items with the same ids, and return a future.
 
-        All items are written or none. Writes run one after another in the writer thread, so that callers need not hold
-        a thread while they wait.
+        Its result is the write's number and the number of items replaced. All items are written or none. Writes run one
+        after another in the writer thread, so that callers need not hold a thread while they wait.
 
         Args:
             ids: valid, distinct ids; see `require_ids`.
@@ -196,11 +192,13 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None,
     ) -> RecordWrite:
-        """Write items to the record and append their rows. Mark the rows of replaced items as dead. Return the write's
-        number, the new labels and those of replaced items.
+        """Write items to the record, append their rows, and mark the rows of replaced items as dead.
 
         Runs in the writer thread, with the arguments and errors of `upsert`. The items are checked first, and rows that
         a failed write left out are added before them. Wakes the maintenance thread.
+
+        Returns:
+            Number of the write, new labels, and labels of the replaced items.
         """
         generation = self.recover_generation()
         spec = generation.spec
@@ -225,20 +223,21 @@ class EmbeddedIndex:
         return written
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, ignoring unknown ones. Return a future of the write's number
-        and the number of items that it deleted.
+        """Queue the deletion of the items with these ids, and return a future. Unknown ids are ignored.
+
+        Its result is the write's number and the number of items deleted.
         """
         return self.run_in_writer(self._delete_items, lambda _: self.record.find_labels(ids))
 
     def delete_matching(self, item_filter: Filter) -> "Future[Change]":
-        """Queue the deletion of all items that satisfy a filter when its turn comes. Return a future of the write's
-        number and the number of items that it deleted.
+        """Queue the deletion of all items that satisfy a filter when its turn comes, and return a future.
+
+        Its result is the write's number and the number of items deleted.
         """
         return self.run_in_writer(self._delete_items, lambda generation: generation.find_matching_labels(item_filter))
 
     def _delete_items(self, find_labels: Callable[[Generation], Labels]) -> RecordWrite:
-        """Delete the items whose labels `find_labels` returns, and mark their rows as dead. Return the write's number
-        and these labels.
+        """Delete the items whose labels `find_labels` returns, and mark their rows as dead.
 
         Runs in the writer thread.
         """
@@ -252,9 +251,7 @@ class EmbeddedIndex:
         return written
 
     def recover_generation(self) -> Generation:
-        """Return the generation that serves. If a failed write may have left recorded rows out of it, append these rows
-        first.
-        """
+        """Return the serving generation, after appending recorded rows that a failed write may have left out."""
         if self.lacks_rows:  # the write may have been recorded, and its rows not added
             self.generation.replay()
             self.lacks_rows = False
@@ -273,18 +270,13 @@ class EmbeddedIndex:
             raise self._build_closing_error() from None
 
     def _build_closing_error(self) -> ServiceError:
-        """Return an `UnknownNameError` if the index was deleted, else an `UnavailableError` that says that it is being
-        closed.
-        """
         if self.deleted:
             return UnknownNameError(f"the index {self.name} was deleted", param="name")
         return UnavailableError(f"the index {self.name} is being closed", code="closing")
 
     @contextmanager
     def translate_closing_errors(self) -> Iterator[None]:
-        """Run a block. Once the index is being closed, raise an error that says so in place of the block's SQLite and
-        file errors.
-        """
+        """Run a block, and once the index is being closed, replace SQLite and file errors by one that says so."""
         try:
             yield
         except (sqlite3.Error, OSError):
@@ -319,10 +311,9 @@ class EmbeddedIndex:
         self.move = Move(folder, text_field)
 
     def set_move_bridge(self, bridge: Bridge | None) -> None:
-        """Set the fitted map by which queries of the new encoder search the vectors of the old one during a move to
-        another encoder.
+        """Set the fitted map by which queries of the new encoder search the old vectors, or remove it with None.
 
-        None leaves the move without a map.
+        The index must be moving to another encoder.
         """
         assert self.move is not None
         self.move = replace(self.move, bridge=bridge)
@@ -332,12 +323,11 @@ class EmbeddedIndex:
         self.move = None
 
     def switch_to(self, generation: Generation, artifact: Artifact, snapshot: Mapping[str, Any] | None) -> Generation:
-        """Let a new generation serve searches, end a move to another encoder if there is one, and return the old
-        generation.
+        """Let a new generation serve searches, end a move to another encoder, if any, and return the old generation.
 
         The record's settings and chain are replaced with it. Call it in the writer thread, so that no write comes
-        between the change of the record and that of the generation. A search uses the old or the new generation as a
-        whole. The caller deletes the old generation's files.
+        between the change of the record and the change of the generation. A search uses the old or the new generation
+        as a whole. The caller deletes the old generation's files.
 
         Args:
             generation: new generation, with a row for every item of the record.
@@ -372,14 +362,14 @@ class EmbeddedIndex:
         return self.record.read_artifact(self.spec.chain)
 
     def get_serving(self) -> GenerationServing:
-        """Return the current generation for a search. It stays the same object if the index cuts over to another
-        generation.
+        """Return the current generation for a search.
+
+        It stays the same object if the index cuts over to another generation.
         """
         return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return `{id, metadata}` for each id in order, or None for an unknown one. With `vectors`, each has its
-        original vector under `vector`.
+        """Return `{id, metadata}` for each id in order, with `vectors` also its `vector`, or None for an unknown id.
 
         Raises:
             ConflictError: if original vectors are requested, and the index stores none.
@@ -400,8 +390,9 @@ class EmbeddedIndex:
         return items
 
     def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
-        """Return up to `max_items` items (id, metadata) after a cursor, in the order of writing, and the next page's
-        cursor or None.
+        """Return up to `max_items` items (id, metadata) after a cursor, and the cursor of the next page or None.
+
+        The items are in the order of writing.
 
         Raises:
             BadValueError: if this index gave no such cursor.
@@ -440,9 +431,7 @@ class EmbeddedIndex:
             time.sleep(POLL_SECONDS)
 
     def describe(self) -> dict[str, Any]:
-        """Return a dict of the index's settings, number of items, sizes in bytes, state, hints and current move, for
-        responses.
-        """
+        """Return the settings, number of items, sizes in bytes, state, hints and current move of the index."""
         generation = self.generation
         spec, rows = generation.spec, generation.rows
         with self.translate_closing_errors():

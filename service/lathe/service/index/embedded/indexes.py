@@ -58,9 +58,7 @@ class EmbeddedIndexes:
 
     @classmethod
     def open(cls, settings: Settings, home: Home, encode: EncodeTexts) -> "EmbeddedIndexes":
-        """Return the indexes of the state folder, to be used with the numbers of threads in the settings. None is
-        opened yet.
-        """
+        """Return the indexes of the state folder with the settings' numbers of threads. None is opened yet."""
         return cls(home.indexes, settings.threads, settings.graph_threads, encode)
 
     def start(self) -> None:
@@ -141,8 +139,7 @@ class EmbeddedIndexes:
                 raise
 
     def _open(self, name: str, folder: Path, lock: FileLock) -> EmbeddedIndex:
-        """Open an index whose lock this process holds, start its maintenance thread, queue its damage check, and return
-        the index.
+        """Open an index whose lock this process holds, start its maintenance, queue its damage check, and return it.
 
         Raises the errors of `get`.
         """
@@ -165,8 +162,9 @@ class EmbeddedIndexes:
         raise UnavailableError("the server is stopping", code="closing")
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> EmbeddedIndex:
-        """Create an index with these settings and chain of transforms, and return it. If one of that name exists,
-        return that unchanged.
+        """Create an index with these settings and chain of transforms, and return it.
+
+        If an index of that name exists, it is returned unchanged.
 
         Raises:
             BadValueError: if no index can have that name.
@@ -188,9 +186,7 @@ class EmbeddedIndexes:
         return self.get(name)
 
     def create_folder(self, name: str, spec: IndexSpec, artifact: Artifact) -> None:
-        """Create a new index's folder and record atomically. If another request created the folder first, keep that
-        one.
-        """
+        """Create a new index's folder and record atomically. If another request created it first, keep that one."""
         staging = self.root / f".{name}.{secrets.token_hex(6)}"
         try:
             make_root(self.root)
@@ -255,8 +251,9 @@ class EmbeddedIndexes:
                 acquire_index(self.root / name, name).release()
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a dict for each index: its settings, counts and state, or name, state and error if it cannot be
-        opened.
+        """Return a dict for each index: its settings, counts and state.
+
+        An index that cannot be opened has its name, state and error instead.
         """
         described: list[dict[str, Any]] = []
         for name in self.names():
@@ -271,13 +268,11 @@ class EmbeddedIndexes:
 
 
 def _require_not_deleted(folder: Path) -> None:
-    """Raise `UnknownNameError` if the index was deleted while this process waited for its lock."""
     if not (folder / "record.db").exists():
         raise UnknownNameError(f"the index {folder.name} was deleted", param="name")
 
 
 def _list_folders_without_record(root: Path) -> list[str]:
-    """Return the names of folders that look like indexes but have no record file."""
     folders = [folder for folder in root.iterdir() if folder.is_dir()] if root.is_dir() else []
     return [folder.name for folder in folders if is_name(folder.name) and not (folder / "record.db").exists()]
 
@@ -293,7 +288,7 @@ def acquire_index(folder: Path, name: str) -> FileLock:
     """Take the lock by which one process owns an index, and return it. Raise if another process holds it.
 
     The lock is not waited for. One process owns an index, because the graph is in its memory, and the record has one
-    writer. The lock file lies beside the folder of the index, so that it stays when the folder is created or deleted.
+    writer. The lock file lies next to the folder of the index, so that it stays when the folder is created or deleted.
     The process id is written to `owner.json` in the folder, if that is possible.
 
     Raises:

@@ -1,6 +1,6 @@
 """Maintenance of an index, in a thread that works while others search and write.
 
-The thread adds rows to the graph, writes snapshots, and cuts over to generations that jobs build beside the one that
+The thread adds rows to the graph, writes snapshots, and cuts over to generations that jobs build next to the one that
 serves:
 
   job's process                              the index's owner
@@ -62,9 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class Maintainer:
-    """Background work on an index: adds rows to the graph, writes snapshots, and cuts over to a reindexed
-    generation.
-    """
+    """Background work on an index: adds rows to the graph, writes snapshots, cuts over to reindexed generations."""
 
     def __init__(self, index: EmbeddedIndex) -> None:
         self.index = index
@@ -83,10 +81,9 @@ class Maintainer:
                 self.index.wait_for_rows(IDLE_SECONDS)
 
     def run_step(self) -> int:
-        """Cut over to a finished generation, add up to 128 rows to the graph, and return how many rows are not in it
-        then.
+        """Cut over to a finished generation, add up to 128 rows to the graph, and return how many rows it still lacks.
 
-        If none are missing, a snapshot is written when one is due. An error in the cutover is logged, and the step goes
+        If it lacks none, a snapshot is written when one is due. An error in the cutover is logged, and the step goes
         on.
         """
         try:
@@ -107,8 +104,7 @@ class Maintainer:
 
 
 class Cutover:
-    """Replacement of an index's serving generation (rows, graph and chain of transforms) by one that a reindexing job
-    built.
+    """Replacement of an index's serving generation by one that a reindexing job built.
 
     The index's maintenance thread alone calls it.
     """
@@ -119,8 +115,7 @@ class Cutover:
         self.record = index.record
 
     def check_generations(self) -> None:
-        """Look at the folders of generations that jobs build. Cut over to a finished one, and delete those without a
-        running job.
+        """Cut over to a finished generation, and delete generations that have no running job.
 
         A re-embedding in progress begins a move of the index, and its alignment is added once that is fitted.
         """
@@ -138,9 +133,7 @@ class Cutover:
                 self.index.set_move_bridge(load_bridge(folder))
 
     def _delete_abandoned(self, folder: Path) -> None:
-        """Delete the folder of a generation whose job died, its lock file, and its vectors in the record. End the move
-        that it was for.
-        """
+        """Delete the folder, lock file and vectors of a generation whose job died, and end the move it was for."""
         move = self.index.move
         if move is not None and move.folder == folder:
             self.index.end_move()
@@ -163,8 +156,7 @@ class Cutover:
             replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
 
     def _cut_over(self, folder: Path, ready: dict[str, Any]) -> None:
-        """Open a finished generation, add the items that were written meanwhile, and let it serve in place of the old
-        one.
+        """Open a finished generation, add the items written meanwhile, and let it serve in place of the old one.
 
         For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
         closed, and the error raised.
@@ -186,8 +178,7 @@ class Cutover:
     def _switch_generation(
         self, generation: Generation, artifact: Artifact, ready: dict[str, Any], snapshot: dict[str, Any] | None
     ) -> None:
-        """Add the last items to the new generation, let it serve, and delete the old generation's folder and the job's
-        files.
+        """Add the last items to the new generation, let it serve, and delete the old folder and the job's files.
 
         Runs in the writer thread, where no write happens meanwhile.
         """
@@ -243,7 +234,6 @@ def build_lock_path(folder: Path) -> Path:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether the job that built the generation in `folder` is gone: its lock file is free then."""
     try:
         with lock_file(build_lock_path(folder)).acquire(blocking=False):
             return True

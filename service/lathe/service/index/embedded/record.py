@@ -88,8 +88,7 @@ class IndexRecord(RecordFile):
             return read_spec(db)
 
     def read_artifact(self, chain: str) -> Artifact:
-        """Return the manifest and tensors, as bytes, of a chain of transforms, or None if `chain` is `none`, which
-        means raw vectors.
+        """Return the manifest and tensors, as bytes, of a chain of transforms, or None for `none` (raw vectors).
 
         Raises:
             UnavailableError: if the record does not have the chain.
@@ -128,11 +127,10 @@ class IndexRecord(RecordFile):
         spec: IndexSpec,
         note: Mapping[str, Any] | None = None,
     ) -> RecordWrite:
-        """Insert items, or replace those with the same ids, in one transaction. Return the write's number, the new
-        labels (integer ids), and those of replaced items.
+        """Insert items, or replace items with the same ids, in one transaction.
 
-        All items are written or none. Each gets a new label, and entries for filters. The labels of replaced versions
-        become tombstones.
+        All items are written or none. Each gets a new label (the record's integer id), and entries for filters. The
+        labels of replaced versions become tombstones.
 
         Args:
             ids: ids without duplicates.
@@ -166,13 +164,15 @@ class IndexRecord(RecordFile):
         return RecordWrite(sequence, len(dead), labels, dead)
 
     def delete(self, labels: Labels) -> RecordWrite:
-        """Delete the items with these labels in one transaction, and keep the labels as tombstones. Return the write's
-        number and the labels.
+        """Delete the items with these labels in one transaction, and store the labels as tombstones.
 
-        The write gets a number even if there are no labels.
+        The write gets a number even without labels.
 
         Args:
             labels: distinct labels of items that exist.
+
+        Returns:
+            Number of the write, and the labels.
         """
         with self.transaction() as db:
             sequence = read_counter(db, "sequence") + 1
@@ -205,8 +205,7 @@ class IndexRecord(RecordFile):
             )
 
     def switch_generation(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-        """Replace the index's settings and chain of transforms. If its original vectors are in another table now, drop
-        the old table.
+        """Replace the index's settings and chain, and drop the old table of original vectors if another is in use now.
 
         Vectors of items that were deleted meanwhile are then removed from the new table.
         """
@@ -237,7 +236,7 @@ class IndexRecord(RecordFile):
 
         Raises:
             BadValueError: if an item has metadata that no item can have.
-            UnavailableError: if metadata are no JSON object.
+            UnavailableError: if metadata are not a JSON object.
         """
         with self.transaction() as db:
             db.execute("DELETE FROM fields")
@@ -254,8 +253,7 @@ class IndexRecord(RecordFile):
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def read_rows_after(self, label: int, max_items: int, spec: IndexSpec) -> tuple[Labels, NDArray[Any]]:
-        """Return the labels `(n,)` and stored vectors of up to `max_items` items whose labels are above `label`, in
-        label order.
+        """Return the labels `(n,)` and stored vectors of up to `max_items` items with labels above `label`, ascending.
 
         These are original vectors `(n, d)` in float32, or without originals codes `(n, b)`.
         """
@@ -266,9 +264,7 @@ class IndexRecord(RecordFile):
         return labels, self._build_matrix([vector for _, vector in rows], spec)
 
     def read_payloads_after(self, label: int, max_items: int) -> tuple[Labels, list[Payload]]:
-        """Return the labels `(n,)` and (id, metadata) pairs of up to `max_items` items whose labels are above `label`,
-        in label order.
-        """
+        """Return the labels `(n,)` and (id, metadata) pairs of up to `max_items` items after `label`, ascending."""
         query = "SELECT label, id, metadata FROM items WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
             rows = db.execute(query, (label, max_items)).fetchall()
@@ -293,9 +289,7 @@ class IndexRecord(RecordFile):
                     db.execute("ROLLBACK")
 
     def read_payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
-        """Return `{label: (id, metadata as JSON bytes)}` for labels, the record's integer ids. Those of deleted or
-        replaced items are left out.
-        """
+        """Return `{label: (id, metadata as JSON bytes)}` for labels, without deleted and replaced items."""
         payloads: dict[int, Payload] = {}
         with self.reading() as db:
             for part in slice_parameters(list(labels)):
@@ -314,8 +308,9 @@ class IndexRecord(RecordFile):
             return [label for (label,) in rows]
 
     def find_labels(self, ids: Sequence[str]) -> Labels:
-        """Return the labels, the record's integer ids, of the items with these distinct ids, in no order. Unknown ids
-        are ignored.
+        """Return the labels (the record's integer ids) of the items with these distinct ids, in no order.
+
+        Unknown ids are ignored.
         """
         with self.reading() as db:
             return _find_labels(db, ids)
@@ -328,8 +323,7 @@ class IndexRecord(RecordFile):
     def read_items(
         self, ids: Sequence[str]
     ) -> tuple[dict[str, tuple[int, bytes | None]], dict[int, NDArray[np.float32]]]:
-        """Return the items with these ids as `{id: (label, metadata)}`, and their original vectors as `{label:
-        vector}`.
+        """Return the items with these ids, `{id: (label, metadata)}`, and their vectors, `{label: vector}`.
 
         Both are of one state of the record: an item that is replaced meanwhile has its old metadata and its old vector.
         """
@@ -345,7 +339,6 @@ class IndexRecord(RecordFile):
     def _read_originals(
         self, db: sqlite3.Connection, labels: Sequence[int], spec: IndexSpec
     ) -> dict[int, NDArray[np.float32]]:
-        """Return `{label: original vector (d,) float32}` for the labels that exist, over an open connection."""
         originals: dict[int, NDArray[np.float32]] = {}
         for part in slice_parameters(list(labels)):
             rows = db.execute(
@@ -355,14 +348,12 @@ class IndexRecord(RecordFile):
         return originals
 
     def read_tombstones(self) -> Labels:
-        """Return the labels, the record's integer ids, of items that were deleted or replaced, as far as their
-        tombstones are kept.
-        """
+        """Return the labels of deleted and replaced items whose tombstones are still stored."""
         with self.reading() as db:
             return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
 
     def measure_bytes(self) -> int:
-        """Return the size in bytes of the file and of SQLite's write-ahead log beside it."""
+        """Return the size in bytes of the file and of SQLite's write-ahead log."""
         sides = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(side.stat().st_size for side in sides if side.exists())
 
@@ -370,7 +361,7 @@ class IndexRecord(RecordFile):
         """Return stored vectors as a float32 array `(n, d)`, or stored byte codes as a uint8 array `(n, b)`.
 
         Raises:
-            UnavailableError: if they are not of one size, or not that of the settings.
+            UnavailableError: if their sizes differ, or are not the size in the settings.
         """
         dtype = np.dtype(spec.stored_dtype)
         if not all(isinstance(blob, bytes) for blob in blobs):
@@ -396,7 +387,6 @@ def _delete_items(db: sqlite3.Connection, labels: Labels, sequence: int) -> None
 
 
 def _find_labels(db: sqlite3.Connection, ids: Sequence[str]) -> Labels:
-    """Return the labels of the items with these distinct ids, in no order. Unknown ids are ignored."""
     labels: list[int] = []
     for part in slice_parameters(list(ids)):
         rows = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part)
@@ -405,7 +395,6 @@ def _find_labels(db: sqlite3.Connection, ids: Sequence[str]) -> Labels:
 
 
 def _find_items(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-    """Return `{id: (label, metadata as JSON bytes)}` for the ids that exist."""
     items: dict[str, tuple[int, bytes | None]] = {}
     for part in slice_parameters(list(ids)):
         rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({placeholders(part)})", part)

@@ -31,7 +31,7 @@ MAX_PARAMETERS = 8192
 MAX_COUNTER = 2**53
 """Maximum number of writes, and of labels: integers that SQLite and every reader of JSON hold exactly."""
 MAX_CHAIN_BYTES = 2**29
-"""Maximum size of the tensors of an index's chain, in bytes: those of 11,000 dimensions reduced to as many."""
+"""Maximum size of the tensors of an index's chain, in bytes, for 11,000 dimensions reduced to as many."""
 MAX_ENTRIES = 100
 """Maximum number of tables and indexes that are read of a file's schema. A record has less than 20."""
 
@@ -76,9 +76,7 @@ class RecordFile:
             self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
 
     def connect(self) -> sqlite3.Connection:
-        """Open a new SQLite connection to the record and return it. It may be used from any thread, and syncs each
-        commit to disk.
-        """
+        """Open a new SQLite connection to the record that any thread may use and that syncs each commit to disk."""
         mode = "ro" if self.read_only else "rw"
         # `isolation_level=None`, or Python's module would begin transactions itself. A pooled connection is used by
         # several threads, one after another.
@@ -133,8 +131,9 @@ class RecordFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield the writing connection in a transaction, alone among threads. Commit to disk after the block, or roll
-        back if it raises.
+        """Yield the writing connection in a transaction, alone among threads, and commit to disk after the block.
+
+        A block that raises is rolled back.
 
         Raises:
             UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
@@ -173,7 +172,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 def _require_readable(path: Path) -> None:
     """Raise `UnavailableError` unless the file is an index record that this version of Lathe can read safely.
 
-    Newer schemas are rejected, and files whose tables are not those of `TABLES`: SQLite would run a trigger, a view, a
+    Newer schemas are rejected, and files that have other tables than `TABLES`: SQLite would run a trigger, a view, a
     check or a generated column of somebody else on a read or write. Symbolic links are too, because SQLite opens its
     files by path and follows links. The folder belongs to the server, so no other user can put a link there afterwards.
     """
@@ -210,7 +209,7 @@ def _require_readable(path: Path) -> None:
 
 
 def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
-    """Return how the tables in `sqlite_schema` differ from those of a record, in words, or None if they do not.
+    """Return how the tables in `sqlite_schema` differ from a record's tables, in words, or None if they do not.
 
     A record has one table of vectors with any number, or two while an index moves to another encoder.
     """
@@ -232,10 +231,7 @@ def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str 
 
 @cache
 def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
-    """Return the rows (type, name, table, SQL) of `sqlite_schema` that every record has.
-
-    The entries of its tables of vectors are left out.
-    """
+    """Return the rows (type, name, table, SQL) of `sqlite_schema` that every record has, without tables of vectors."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(TABLES)
         entries = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
@@ -261,7 +257,7 @@ def read_counter(db: sqlite3.Connection, key: str) -> int:
     It must be from 0 to `MAX_COUNTER`.
 
     Raises:
-        UnavailableError: if the value is no such number.
+        UnavailableError: if the value is not such a number.
     """
     counter = read_meta(db, key)
     if type(counter) is not int or not 0 <= counter <= MAX_COUNTER:
@@ -272,7 +268,7 @@ def read_counter(db: sqlite3.Connection, key: str) -> int:
 
 
 def write_meta_values(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """Write values to the meta table as JSON, replacing those of the same keys. A null reads like a missing key."""
+    """Write values to the meta table as JSON, replacing values of the same keys. A null reads like a missing key."""
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
 
 
@@ -289,8 +285,7 @@ def read_spec(db: sqlite3.Connection) -> IndexSpec:
 
 
 def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-    """Write an index's settings, and replace the stored chain of transforms by `artifact`, its manifest and tensors.
-    None stores no chain.
+    """Write an index's settings, and replace the stored chain of transforms.
 
     Args:
         db: connection in a transaction.

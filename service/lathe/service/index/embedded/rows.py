@@ -193,8 +193,7 @@ class RowsView:
 
 
 class GenerationRows:
-    """All rows of a generation: labels, original vectors in float16, and compact vectors, in one memory-mapped file
-    each.
+    """All rows of a generation: labels, float16 original vectors, and compact vectors, each in a memory-mapped file.
 
     The files are created if missing. Rows that they hold already do not count until `restore` is called.
 
@@ -295,10 +294,9 @@ class GenerationRows:
             self.alive, self.dead = alive, self.dead + died
 
     def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
-        """Return the mask `(capacity,)` of alive rows without the rows of these labels, and how many of these were
-        alive before.
+        """Return the mask `(capacity,)` of alive rows without the rows of these labels, and how many it takes out.
 
-        If none was, `alive` itself is returned. Labels without a row are ignored.
+        If it takes none, `alive` itself is returned. Labels without a row are ignored.
         """
         rows = self.take_view().find_rows(labels) if labels is not None else np.empty(0, np.int64)
         rows = rows[self.alive[rows]]

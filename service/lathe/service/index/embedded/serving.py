@@ -44,10 +44,9 @@ class PayloadCache:
         self.guard = threading.Lock()
 
     def get(self, labels: Collection[int]) -> dict[int, ResponsePayload]:
-        """Return `{label: (id, metadata)}` for labels (integer ids in the record), from the cache or else from the
-        record. The metadata is ready for a response.
+        """Return `{label: (id, metadata for a response)}` for labels, from the cache or else from the record.
 
-        Labels of deleted versions are left out, unless they are still cached.
+        Labels are the record's integer ids. Labels of deleted versions are left out, unless they are still cached.
 
         Raises:
             UnavailableError: if the metadata of an item is damaged.
@@ -65,8 +64,7 @@ class PayloadCache:
         return payloads
 
     def _store(self, payloads: dict[int, ResponsePayload], size: int) -> None:
-        """Add payloads that take `size` bytes to the cache. If they do not fit beside the others, empty the cache
-        first.
+        """Add payloads that take `size` bytes to the cache, and empty it first if they do not fit.
 
         Payloads of more than 64 MB are not stored.
         """
@@ -116,8 +114,10 @@ class GenerationServing:
         return self.generation.spec
 
     def is_quick(self, query: Query) -> bool:
-        """Return whether a search takes less than a change of threads and waits for nobody: of one vector, without a
-        filter or rescoring, at a moderate effort, and in a graph with all rows that nobody holds.
+        """Return whether a search takes less time than a change of threads, and waits for nobody.
+
+        It is quick if it is for one vector, without a filter or rescoring, at a moderate effort, and in a graph that
+        has all rows and that nobody holds.
         """
         effort = max(query.k, query.ef or DEFAULT_EF)
         return (

@@ -28,7 +28,7 @@ SNAPSHOT = "snapshot.json"
 SCHEMA_VERSION = 2
 """Version of the description; newer ones are ignored. In version 1, codes were stored as the floats they stand for."""
 ROW_FILES = ("originals.f16", "reduced.f32", "codes.u8")
-"""Names of files that the rows of some generations have and those of others lack."""
+"""Names of files that the rows of only some generations have."""
 
 REBUILT = "rows and graph were rebuilt from the record"
 """End of a note about a generation that cannot be used as it is."""
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether a value is an integer of at least 0."""
     return type(value) is int and value >= 0
 
 
@@ -83,10 +82,10 @@ class Snapshots:
 
 
 def save_snapshot(generation: Generation) -> dict[str, Any]:
-    """Write a generation's rows and graph to disk. Return the content of `snapshot.json`: numbers of rows, and
-    checksums.
+    """Write a generation's rows and graph to disk, and return the content of `snapshot.json`.
 
-    Files of older snapshots are deleted. The caller must make sure that the graph is not extended meanwhile.
+    The content has the numbers of rows, and checksums. Files of older snapshots are deleted. The caller must make sure
+    that the graph is not extended meanwhile.
     """
     folder, rows, graph = generation.folder, generation.rows.count, generation.graph
     generation.rows.sync()
@@ -124,11 +123,13 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
 
 
 def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
-    """Load a generation's rows and graph from its last snapshot, if their checksums match. Return the content of
-    `snapshot.json`, or None if the rows are not loaded.
+    """Load a generation's rows and graph from its last snapshot, as far as their checksums match.
 
-    Whatever does not match is left empty, and a message is added to `generation.notes`. In the returned content,
-    `covered` is the number of rows in the loaded graph.
+    Whatever does not match is left empty, and a message is added to `generation.notes`.
+
+    Returns:
+        Content of `snapshot.json`, in which `covered` is the number of rows in the loaded graph. None if the rows are
+            not loaded.
     """
     try:
         content = read_snapshot(generation.folder)
@@ -160,7 +161,6 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
-    """Return a phrase on why the row files are not those of a snapshot, or None if they are."""
     rows, digests = generation.rows, content["digests"]
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"
@@ -174,8 +174,7 @@ def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str |
 
 
 def read_snapshot(folder: Path) -> dict[str, Any]:
-    """Read `snapshot.json` in a generation's folder, verify its checksum and fields, and return its content without the
-    checksum.
+    """Read `snapshot.json` of a generation, verify its checksum and fields, and return it without the checksum.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -202,8 +201,9 @@ def compute_content_digest(content: dict[str, Any]) -> str:
 
 
 def _load_graph(generation: Generation, content: dict[str, Any], digest: str) -> str | None:
-    """Load the graph file that a snapshot names, if its SHA-256 is `digest`. Return None, or a phrase that says why it
-    was not loaded.
+    """Load the graph file of a snapshot and return None, or return a phrase that says why it was not loaded.
+
+    It is not loaded unless its SHA-256 is `digest`.
     """
     assert generation.graph is not None
     if not str(content["graph"]).endswith(f".{generation.graph.engine}"):
@@ -221,12 +221,10 @@ def _load_graph(generation: Generation, content: dict[str, Any], digest: str) ->
 def open_generation(
     index: str, folder: Path, create: Callable[[], Generation]
 ) -> tuple[Generation, dict[str, Any] | None]:
-    """Open a generation from its snapshot, append rows for later items, and return it with the snapshot's description,
-    or None.
+    """Open a generation from its snapshot, and append rows for items that the record has after it.
 
-    Items that the record has after the snapshot are added. If the result disagrees with the record, or the files cannot
-    be used, the folder is deleted and the generation is rebuilt from the record. Its notes, which say what was rebuilt,
-    are logged.
+    If the result disagrees with the record, or the files cannot be used, the folder is deleted and the generation is
+    rebuilt from the record. Its notes, which say what was rebuilt, are logged.
 
     Args:
         index: name of the index, for the log.

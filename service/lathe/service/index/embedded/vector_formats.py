@@ -17,8 +17,7 @@ DECODED_ROWS = 4096
 
 
 class VectorFormat(Protocol):
-    """Protocol of a format of compact vectors, the rows that are searched: how they are made, stored and compared with
-    queries.
+    """Protocol of a format of compact vectors, the rows that are searched: making, storing and comparing them.
 
     Attributes:
         exact_rows: number of rows up to which exact search is as fast as a graph.
@@ -31,16 +30,14 @@ class VectorFormat(Protocol):
     metric: Metric
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
-        """Convert original vectors `(n, d)` to compact rows `(n, width)`, and return these.
+        """Convert original vectors `(n, d)` to compact rows of `width` numbers.
 
         Raises:
             BadValueError: if a result is not finite.
         """
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Convert rows to the float vectors `(n, k)` that they stand for, and return these. For cosine they have length
-        1.
-        """
+        """Return the float vectors `(n, k)` that rows stand for. For cosine they have length 1."""
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
         """Return the scores `(q, n)` of reduced queries `(q, k)` with rows: inner products, or negated distances."""
@@ -59,17 +56,12 @@ class _FloatFormat:
         self.reducer = reducer
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
-        """Return original vectors `(n, d)` reduced by the chain of transforms, `(n, k)` float32."""
         return self.reducer.reduce_documents(originals)
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the rows unchanged, as they are floats."""
         return rows
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
-        """Return the scores `(q, n)` of reduced queries with rows: inner products, or negated Euclidean distances for
-        l2.
-        """
         return score_floats(queries, torch.from_numpy(rows), self.metric)
 
 
@@ -115,16 +107,14 @@ class CodeFormat:
 
 
 def choose_format(spec: IndexSpec, reducer: Reducer) -> VectorFormat:
-    """Return the format of a generation's rows: byte codes if the chain of transforms ends in a quantizer, else
-    floats.
-    """
+    """Return the format of a generation's rows: byte codes for a chain that ends in a quantizer, else floats."""
     return _FloatFormat(spec, reducer) if reducer.quantizer is None else CodeFormat(spec, reducer)
 
 
 def score_floats(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:
-    """Return the scores `(q, n)` of float queries with float vectors: inner products, or negated distances for l2.
+    """Return the scores `(q, n)` of float queries with float vectors. Higher is nearer.
 
-    Higher is nearer. The distances are Euclidean.
+    They are inner products, or negated Euclidean distances for l2.
     """
     if metric == "l2":  # the faster formula, by products, loses all digits far from the origin
         return -torch.cdist(queries, vectors, compute_mode="donot_use_mm_for_euclid_dist")
