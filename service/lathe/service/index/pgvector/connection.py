@@ -37,10 +37,11 @@ Result = TypeVar("Result")
 
 @contextmanager
 def open_database(url: str | None) -> Iterator[Connection]:
-    """Yield a connection to a PostgreSQL database with pgvector. In the block, errors of PostgreSQL become a
-    `ServiceError`.
+    """Yield a connection to a PostgreSQL database with pgvector, and convert errors of PostgreSQL in the block.
 
-    The error quotes no password.
+    They become a `ServiceError`, which quotes no password.
+
+    Errors of PostgreSQL are converted. The message quotes no password.
 
     Args:
         url: connection string of libpq, as URL or as `key=value` pairs; None for the environment (`PGHOST`,
@@ -72,8 +73,9 @@ def open_database(url: str | None) -> Iterator[Connection]:
 
 
 def retry_conflicts(action: Callable[[], Result], on_wait: Callable[[str], object]) -> Result:
-    """Call `action`, again after a pause if another session is in its way, and return its result. It must leave nothing
-    behind if it fails.
+    """Call `action`, again after a pause if another session is in its way, and return its result.
+
+    `action` must leave nothing behind if it fails.
 
     Args:
         action: statement or transaction.
@@ -89,7 +91,11 @@ def retry_conflicts(action: Callable[[], Result], on_wait: Callable[[str], objec
 
 
 def disable_triggers(connection: Connection) -> None:
-    """Let no trigger of an application fire in this session. Raise `ForbiddenError` if the role may not do so."""
+    """Prevent the triggers of applications from firing in this session.
+
+    Raises:
+        ForbiddenError: if the role may not do so.
+    """
     try:
         connection.execute("SET session_replication_role = replica")
     except errors.InsufficientPrivilege:
@@ -100,9 +106,7 @@ def disable_triggers(connection: Connection) -> None:
 
 
 def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
-    """Return the error of this service that corresponds to an error of PostgreSQL. Its message may quote the
-    password.
-    """
+    """Return the service's error for an error of PostgreSQL. Its message may quote the password."""
     where = f" ({error.diag.context})" if error.diag.context else ""
     message = error.diag.message_primary or str(error).partition("\n")[0]
     match error:
@@ -131,8 +135,7 @@ def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
 
 
 def _use_extension(connection: Connection) -> None:
-    """Check pgvector's version, and add the extension's schema to the session's search path, so that its types are
-    found.
+    """Check pgvector's version, and add the extension's schema to the session's search path, for its types.
 
     Raises:
         NotSupportedError: if the extension is missing or too old.

@@ -43,13 +43,13 @@ NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 _ExportedColumn = tuple[VectorColumn, Callable[[Vectors], Vectors]]
-"""Column of vectors of an export, and the function that maps original vectors `(n, d)` to those of the column."""
+"""Column of vectors of an export, and the function that maps original vectors `(n, d)` to the column's vectors."""
 
 
 def plan_columns(
     spec: IndexSpec, artifact: Artifact, column_type: VectorType, originals: Originals
 ) -> list[_ExportedColumn]:
-    """Return the vector columns of an export, each with the function that maps original vectors to those of the column.
+    """Return an export's columns of vectors, each with the function that makes them from original vectors.
 
     The columns are `embedding` of original vectors, `reduced` by the chain, or both. Without a chain, `reduced` is left
     out if it is of type vector, because it would repeat the originals.
@@ -89,11 +89,10 @@ def export_items(
     delete_others: bool = False,
     skip_nul: bool = False,
 ) -> tuple[int, int, list[str], int]:
-    """Write an index's items to a table. Return the number of items in it now, the number of rows that were new or
-    differed, the ids of items left out, and the number of rows deleted.
+    """Write an index's items to a table, and return how many are in it, were changed, left out and deleted.
 
-    The columns are `id`, `metadata` and those of vectors. The table is created if it is missing. Rows with an id of the
-    index are replaced if they differ. Each batch is a transaction.
+    The columns are `id`, `metadata` and the columns of vectors. The table is created if it is missing. Rows with an id
+    of the index are replaced if they differ. Each batch is a transaction.
 
     Args:
         connection: open connection.
@@ -104,6 +103,10 @@ def export_items(
         on_progress: called with progress in [0, 1] and a message.
         delete_others: whether rows with other ids are deleted, after all items are written; else they are left alone.
         skip_nul: whether items with a NUL in their metadata are left out, and their rows left alone.
+
+    Returns:
+        Number of items in the table now, number of rows that were new or differed, ids of items left out, and number of
+            rows deleted.
 
     Raises:
         ConflictError: if the table exists with another key, or with vectors of another type or space.
@@ -164,7 +167,6 @@ def _ensure_table(connection: Connection, name: TableName) -> PgvectorTable:
 
 
 def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> None:
-    """Create the temporary table that takes a batch of rows before they are written to the user's table."""
     declared = [
         sql.SQL("{} {}").format(sql.Identifier(column.name), format_type(column.kind, column.dimensions))
         for column in columns
@@ -188,15 +190,12 @@ def _copy_batch(connection: Connection, rows: Iterable[tuple[Payload, *tuple[byt
 
 
 def _delete_others(connection: Connection, name: TableName) -> int:
-    """Delete the rows of the user's table whose ids were not exported, and return their number."""
     delete = sql.SQL("DELETE FROM {} AS old WHERE NOT EXISTS (SELECT FROM {} AS kept WHERE kept.id = old.id)")
     return connection.execute(delete.format(name.identifier, KEPT)).rowcount
 
 
 def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:
-    """Return the SQL that writes the temporary table's rows to the user's table: new ids are inserted, changed rows
-    replaced.
-    """
+    """Return the SQL that inserts or replaces rows of the user's table from the temporary table where they differ."""
     # Rows that are equal are left alone: PostgreSQL would write a new version of each.
     names = [sql.Identifier(column) for column in columns]
     return sql.SQL(

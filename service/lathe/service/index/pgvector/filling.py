@@ -93,7 +93,7 @@ class _FullVectors:
 def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> _FullVectors:
     """Return a table's column of full vectors, with its type and number of dimensions.
 
-    The dimensions are those of the first vector if the column's type declares none.
+    If the column's type declares no dimensions, they are the first vector's.
 
     Raises:
         UnknownNameError: if the table has no such column.
@@ -113,9 +113,7 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
 
 
 def read_sample(connection: Connection, full: _FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield the vectors of up to `rows` random rows of a table, in batches `(n, d)`. Rows without a vector are left
-    out.
-    """
+    """Yield the vectors of up to `rows` random rows of a table, in batches `(n, d)`, without rows that have none."""
     # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
     # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(
@@ -137,11 +135,11 @@ def reduce_column(
     on_ready: Callable[[], object],
     on_progress: Progress,
 ) -> FillCounts:
-    """Reduce the vectors in one column of a table into another, for rows that lack them there or whose full vector has
-    changed. Return the numbers of rows written and left out.
+    """Reduce a column's vectors into another column, and return the numbers of rows written and left out.
 
-    Zero vectors have no direction and are left out. So are vectors that have another number of dimensions than the
-    others or give no finite result, which the counts name.
+    Rows are reduced if they have no reduced vector, or if their full vector has changed since. Zero vectors have no
+    direction and are left out. So are vectors that have another number of dimensions than the others or give no finite
+    result, which the counts name.
 
     Args:
         connection: open connection.
@@ -175,7 +173,7 @@ def reduce_column(
 class ColumnFilling:
     """Filling of a column of vectors from another column of the same table.
 
-    It fills rows that lack a vector, and those whose vector is of another value: a digest beside each vector says what
+    It fills rows that lack a vector, and those whose vector is of another value: a digest next to each vector says what
     value it was made of, whatever has changed the value since.
 
     Rows are read in order of the primary key, converted, and written in a transaction a batch. No row is locked while
@@ -305,8 +303,9 @@ class ColumnFilling:
         return FillCounts(written, empty, zero, changed > 0, refused)
 
     def read_filled(self, rows: int) -> tuple[list[Any], Vectors]:
-        """Return the values of up to `rows` random rows that have a vector, and these vectors `(n, d)`. Values that are
-        small enough for a batch are preferred.
+        """Return the values of up to `rows` random rows that have a vector, and these vectors `(n, d)`.
+
+        Values that are small enough for a batch are preferred.
         """
         found = self._execute(
             "SELECT * FROM (SELECT {value} AS value, {into} FROM {table} AS t WHERE {given} AND {into} IS NOT NULL) "
@@ -317,8 +316,9 @@ class ColumnFilling:
         return [row[0] for row in found], vectors
 
     def _convert(self, rows: Sequence[_Row], convert: Convert) -> list[bytes | None]:
-        """Convert the values of rows, and return a field for each: an encoded vector, or None for a row that gets none.
-        Rows that are refused are found by halving, as an error need not say which row it is of.
+        """Return a field for each row: the encoded vector of its value, or None for a row that gets none.
+
+        A row whose value is refused is found by halving, because the error may not name it, and is added to `refused`.
         """
         try:
             directed, vectors = convert([row.value for row in rows])
@@ -332,7 +332,6 @@ class ColumnFilling:
         return [next(encoded) if has_direction else None for has_direction in directed]
 
     def _forget_empty(self) -> None:
-        """Remove vectors of values that are gone from rows that have no value now."""
         self._execute(
             "UPDATE {table} AS t SET {into} = NULL, {digest} = NULL WHERE ({given}) IS NOT TRUE AND {into} IS NOT NULL "
             "AND {digest} IS NOT NULL"
@@ -362,8 +361,9 @@ class ColumnFilling:
         return [_Row(fields[:-3], *fields[-3:]) for fields in found]
 
     def _write_batch(self, staged: Sequence[tuple[_Row, bytes | None]], again: bool) -> int:
-        """Write encoded vectors of rows in one transaction, with the digest of the value that each is of. Return the
-        number of rows that got one: rows that were changed meanwhile are left alone.
+        """Write encoded vectors with the digests of their values in one transaction, and return how many rows got one.
+
+        Rows that were changed meanwhile are left alone.
 
         Args:
             staged: rows with their fields.

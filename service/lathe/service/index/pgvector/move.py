@@ -1,7 +1,7 @@
 """Move of a table to vectors by another encoder, in a second column, while the first one is searched.
 
 A column holds vectors of one space, and a search names its column. So no search compares vectors of two encoders, and
-the old column is the way back for as long as it is there.
+you can go back to the old column for as long as it is there.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ LOCK_SECONDS = 4
 CHECK_SECONDS = 2
 """Seconds after which PostgreSQL notices that the command was killed, and ends its statement."""
 COMPARED_ROWS = 32
-"""Number of rows whose vectors must agree with those of the encoder, for a column that names no space."""
+"""Number of rows whose vectors must agree with the encoder's vectors, for a column that names no space."""
 MIN_COSINE = 0.99
 """Cosine from which on two vectors of one text are of the same encoder, whatever its dtype and the column's."""
 MIN_AGREEING = 0.75
@@ -79,7 +79,7 @@ class OldColumn:
 def find_columns(connection: Connection, name: str, text: str, old: str) -> tuple[PgvectorTable, Column, OldColumn]:
     """Return a table with its column of texts and its column of present vectors.
 
-    Metric and parameters of the present vectors are those of their index. Without an index, they are cosine and the
+    Metric and parameters of the present vectors come from their index. Without an index, they are cosine and the
     defaults.
 
     Raises:
@@ -113,12 +113,11 @@ def move_table(
     on_ready: Callable[[], object],
     on_progress: Progress,
 ) -> FillCounts:
-    """Encode the texts of all rows into a second column, and build its index, while others search and write. Return the
-    numbers of rows.
+    """Encode the texts of all rows into a second column, build its index, and return the numbers of rows.
 
-    A second run continues. Rows that are added are found again, and those whose text differs from that which was
-    encoded. A trigger empties their new vector at once. The index is built without a lock. Texts that the encoder
-    refuses are left out, and named by the counts.
+    Others search and write meanwhile. A second run continues: it finds rows that were added, and rows whose text
+    differs from the encoded one. A trigger empties the new vector of such a row at once. The index is built without a
+    lock. Texts that the encoder refuses are left out, and named by the counts.
 
     Args:
         connection: open connection.
@@ -141,7 +140,7 @@ def move_table(
     _limit_waiting(connection, table, into)
 
     def agrees() -> bool:
-        """Return whether vectors that are there, such as those of an old column on the way back, are the encoder's."""
+        """Return whether the vectors that the column already has, such as an old column's, are the encoder's."""
         texts, stored = filling.read_filled(COMPARED_ROWS)
         if not texts:
             return False
@@ -173,8 +172,9 @@ def move_table(
 def write_statements(
     connection: Connection, table: PgvectorTable, text: Column, old: OldColumn, into: VectorColumn, by: str
 ) -> list[str]:
-    """Return the lines that say how to switch, how to go back, and what to drop in the end, each an SQL statement. `by`
-    says what makes the vectors of a query.
+    """Return SQL statements that switch to the new column, go back, and clean up, each after a comment on its use.
+
+    `by` says what makes the vectors of a query.
     """
 
     def write(statement: str, column: str) -> str:
@@ -206,9 +206,7 @@ def write_statements(
 
 
 def _limit_waiting(connection: Connection, table: PgvectorTable, into: VectorColumn) -> None:
-    """Let this session wait no longer than `LOCK_SECONDS` for others, end with its command, and be the only one that
-    fills the column.
-    """
+    """Let the session wait for others at most `LOCK_SECONDS`, end with its command, and fill the column alone."""
     connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
     try:  # PostgreSQL 13 does not have it
         connection.execute(f"SET client_connection_check_interval = '{CHECK_SECONDS}s'")
@@ -218,9 +216,7 @@ def _limit_waiting(connection: Connection, table: PgvectorTable, into: VectorCol
 
 
 def _watch_texts(connection: Connection, table: PgvectorTable, text: Column, into: VectorColumn) -> None:
-    """Add the trigger that empties the new vector of a row whose text changes, unless the change brings a new vector
-    with it.
-    """
+    """Add the trigger that empties a row's new vector if its text changes and no new vector comes with it."""
     name = _name_function(table, text, into.name)
     function = sql.Identifier(table.schema, name)
     known = "SELECT 1 FROM pg_trigger WHERE tgrelid = %s AND tgfoid = to_regproc(%s)"
@@ -251,7 +247,7 @@ def _watch_texts(connection: Connection, table: PgvectorTable, text: Column, int
 
 
 def _name_function(table: PgvectorTable, text: Column, column: str) -> str:
-    """Return the name of the function of the trigger that watches a table's texts, which no other columns share."""
+    """Return the name of the trigger function that watches a table's texts. No other columns share it."""
     named = "\0".join((table.name.table, text.name, column))
     return f"lathe_{sha256(named.encode()).hexdigest()[:24]}"
 
@@ -270,8 +266,10 @@ def _list_parts(connection: Connection, table: PgvectorTable) -> list[PgvectorTa
 
 
 def _build_index(connection: Connection, table: PgvectorTable, old: OldColumn, into: VectorColumn, locks: bool) -> None:
-    """Build the index over the new vectors, with the metric and parameters of the old one, unless it is there. An index
-    whose building was interrupted is dropped first. If the table has partitions with such indexes, `locks` is true.
+    """Build the index over the new vectors, with the old one's metric and parameters, unless it exists.
+
+    An index whose building was interrupted is dropped first. If the table has partitions with such indexes, `locks` is
+    true.
     """
     for index in find_indexes(connection, table, into.name):
         if not index.valid and not locks:

@@ -22,8 +22,10 @@ OPERATOR_CLASSES: dict[Metric, str] = {"cosine": "cosine_ops", "ip": "ip_ops", "
 """End of the operator class of an index over `vector` or `halfvec`, by metric."""
 
 TRIGGER = "~lathe_"
-"""Begin of the names of this package's triggers: PostgreSQL fires those of a row in the order of their names, and these
-must see what an application's have written.
+"""Begin of the names of this package's triggers.
+
+PostgreSQL fires the triggers of a row in the order of their names, and these must see what an application's triggers
+have written.
 """
 MAX_NAME_BYTES = 63
 """Maximum bytes of a name in PostgreSQL, which cuts longer ones off."""
@@ -41,7 +43,6 @@ class TableName:
     table: str
 
     def __str__(self) -> str:
-        """Return the name for messages."""
         return self.table if self.schema is None else f"{self.schema}.{self.table}"
 
     @property
@@ -86,7 +87,6 @@ class VectorColumn:
     comment: str
 
     def __post_init__(self) -> None:
-        """Raise `BadValueError` if the column has more dimensions than pgvector can store."""
         if self.kind != "bit" and self.dimensions > MAX_STORED:
             raise BadValueError(
                 f"pgvector stores at most {MAX_STORED:,} dimensions, and {self.name} has {self.dimensions:,}"
@@ -111,8 +111,10 @@ class PgvectorTable:
 
 
 def parse_table_name(written: str) -> TableName:
-    """Parse `TABLE` or `SCHEMA.TABLE`, and return the table name. Raise `BadValueError` if a part is empty or too
-    long.
+    """Parse `TABLE` or `SCHEMA.TABLE`, and return the table name.
+
+    Raises:
+        BadValueError: if a part is empty or too long.
     """
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
@@ -122,7 +124,6 @@ def parse_table_name(written: str) -> TableName:
 
 
 def _require_name_length(name: str) -> None:
-    """Raise `BadValueError` if a name has more bytes than PostgreSQL keeps of it."""
     if len(name.encode()) > MAX_NAME_BYTES:
         raise BadValueError(f"names in PostgreSQL have at most {MAX_NAME_BYTES} bytes: {name!r} has more")
 
@@ -198,9 +199,7 @@ def get_column(table: PgvectorTable, name: str, kinds: Sequence[str], what: str,
 
 
 def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
-    """Return the comment for a column of vectors, which names their space id and the chain of transforms that made
-    them.
-    """
+    """Return the comment for a column of vectors, which names their space id and chain of transforms."""
     what = "signs of vectors" if column_type == "bit" else "vectors"
     return f"{what} in the space {space_id}, chain {chain} (written by lathe)"
 
@@ -259,8 +258,10 @@ def ensure_column(
 
 
 def ensure_digests(connection: Connection, table: PgvectorTable, column: str) -> None:
-    """Add the column with a digest of what each vector of a column was made of, unless the table has it. Raise
-    `BadValueError` if its name is too long for PostgreSQL.
+    """Add the column with a digest of what each vector of a column was made of, unless the table has it.
+
+    Raises:
+        BadValueError: if the column's name is too long for PostgreSQL.
     """
     digests = name_digests(column)
     _require_name_length(digests)
@@ -310,8 +311,9 @@ def format_index_statement(
     parameters: Sequence[str] = (),
     concurrently: bool = False,
 ) -> str:
-    """Return the SQL statement that creates a column's HNSW index, or an SQL comment if it has one or pgvector cannot
-    index it.
+    """Return the SQL that creates a column's HNSW index, or an SQL comment on why there is nothing to create.
+
+    The column has the index already, or more dimensions than pgvector can index.
 
     Args:
         connection: open connection.
@@ -377,7 +379,6 @@ def find_indexes(connection: Connection, table: PgvectorTable, column: str) -> l
 
 
 def _has_values(connection: Connection, table: PgvectorTable, column: str) -> bool:
-    """Return whether any row of a table has a value in a column."""
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )
