@@ -112,8 +112,9 @@ class _Move:
     postgres_url: str | None
 
     def check(self) -> dict[str, Any]:
-        """Raise unless the move can begin. Return the description of the index, with the `steps` of its chain, or an
-        empty dict for a table.
+        """Raise unless the move can begin, and return the description of the index, or an empty dict for a table.
+
+        The description includes the `steps` of the index's chain.
         """
         if self.place == "lathe":
             return require_movable(self.target, self.present, self.new, self.server)
@@ -122,7 +123,6 @@ class _Move:
         return {}
 
     def print_sizes(self, index: dict[str, Any], after: int) -> None:
-        """Print the bytes of a stored vector before and after the move, if they differ."""
         from lathe.training.migration.decision import FLOAT_BYTES
 
         before = _find_code_bytes(index) or FLOAT_BYTES * index.get("dimensions", 0)
@@ -172,7 +172,6 @@ def _require_target(request: MigrateRequest, column: str) -> None:
 
 
 def _find_code_bytes(index: dict[str, Any]) -> int | None:
-    """Return the bytes of a byte code of an index, which has the steps of its chain. Return None for floats."""
     from lathe.transforms.chain import build_steps
     from lathe.transforms.codes import Quantizer
 
@@ -181,13 +180,11 @@ def _find_code_bytes(index: dict[str, Any]) -> int | None:
 
 
 def _format_command(command: str, options: dict[str, Any]) -> str:
-    """Return a command line of Lathe with options by field."""
     words = [word for field, value in options.items() for word in (f"--{field.replace('_', '-')}", str(value))]
     return shlex.join(["lathe", command, *words, *(["--no-train"] if command == "adapt" else [])])
 
 
 def _suggest_options(migration: "Migration", request: MigrateRequest) -> str:
-    """Return a sentence on the options that carry out a decision to encode again."""
     moves = f"with --apply {MOVED[request.place]} it moves the rows" if request.place in MOVED else ""
     publishes = "with --name NAME it publishes the chain that was measured" if migration.chain is not None else ""
     options = ", and ".join(filter(None, (publishes, moves)))

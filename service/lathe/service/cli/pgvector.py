@@ -58,7 +58,8 @@ def require_driver() -> None:
 
 def record_column(connection: "Connection", table: object, column: str, chain: str) -> None:
     """Record in the state folder that a chain fills a table's column, so that the chain is not deleted by mistake.
-    Print a warning if that fails.
+
+    A failure is printed as a warning.
     """
     from lathe.service.chains.usage import record_use
 
@@ -73,7 +74,7 @@ def record_column(connection: "Connection", table: object, column: str, chain: s
 
 
 def announce_triggers(connection: "Connection", table: "PgvectorTable", column: str, disable: bool) -> None:
-    """Print which triggers fire for each row that is written, after they were disabled if that is wanted."""
+    """Print which triggers fire for each row that is written, after disabling them if `disable` is true."""
     from lathe.service.index.pgvector.connection import disable_triggers
     from lathe.service.index.pgvector.table import find_fired_triggers
 
@@ -92,7 +93,7 @@ def describe_left_out(counts: "FillCounts", reasons: dict[str, int]) -> str:
 
 
 def report_refused(counts: "FillCounts", skip: bool) -> None:
-    """Print why rows were refused, by their keys. Exit with 1 if there are any, unless they are to be skipped."""
+    """Print why rows were refused, by their keys. Exit with 1 if any were refused, unless `skip` is true."""
     for key, reason in list(counts.refused.items())[:MAX_REFUSED]:
         what = reason.removeprefix("input 0")
         typer.echo(f"the row {key}{':' if what == reason else ''} {what.strip()}", err=True)
@@ -182,13 +183,12 @@ def move(
     disable_triggers: DisableTriggers = False,
     postgres_url: PostgresUrl = None,
 ) -> None:
-    """Encode a table's texts with another encoder into a second column, and build its index, while the first is
-    searched.
+    """Encode a table's texts with another encoder into a second column while the first column is searched.
 
-    It prints the statements of the switch and of the way back. Rows that have a new vector are left alone: the same
-    command continues after an interruption, and encodes rows that were added or whose text changed since, which a
-    column of digests tells. A column that holds vectors of this encoder already, such as the old one on the way back,
-    is completed.
+    The index of the second column is built, too. The command prints the SQL statements that switch to the new column,
+    and the statements that go back. Rows that have a new vector are left alone: the same command continues after an
+    interruption, and encodes rows that were added or whose text changed since, which a column of digests tells. A
+    column that holds vectors of this encoder already, such as the old one when you go back, is completed.
     """
     require_table(table, text, column, postgres_url)
     encoder = load_encoder(load_state()[0], to)
@@ -196,7 +196,7 @@ def move(
 
 
 def require_table(table: str, text: str, column: str, postgres_url: str | None) -> None:
-    """Raise unless a table has a column of texts and one of present vectors by these names."""
+    """Raise unless a table has the column of texts `text` and the column of present vectors `column`."""
     require_driver()
     from lathe.service.index.pgvector.connection import open_database
     from lathe.service.index.pgvector.move import find_columns
@@ -216,8 +216,9 @@ def move_table_to(
     skip: bool = False,
     disable_triggers: bool = False,
 ) -> None:
-    """Move a table to vectors by another encoder, with a progress bar, and print what was done and the statements that
-    follow. The arguments are those of `move`.
+    """Move a table to vectors by another encoder, and print what was done and the statements that follow.
+
+    A progress bar is shown. The arguments are the arguments of `move`.
     """
     from lathe.service.chains.names import RAW
     from lathe.service.chains.resolve import ChainResolver

@@ -64,8 +64,7 @@ class ServerClient:
         return description
 
     def wait_for_job(self, job_id: str, progress: ProgressBar) -> dict[str, Any]:
-        """Show a job's progress until it has ended, and return its result. A server that restarts meanwhile is waited
-        for.
+        """Show a job's progress until it has ended, and return its result. A server that restarts is waited for.
 
         Raises:
             ServiceError: if the job failed or was cancelled, or no server answers for `AWAY_SECONDS`.
@@ -108,7 +107,10 @@ def reindex(
 
 
 def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
-    """Reindex an index of the running server, with a progress bar, and print the outcome and the way back."""
+    """Reindex an index of the running server, and print the outcome and the command that goes back.
+
+    A progress bar is shown.
+    """
     client = ServerClient(server)
     with ProgressBar() as progress:
         _, before = client.request("GET", f"/indexes/{name}")
@@ -127,8 +129,10 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
 
 
 def require_movable(name: str, present: "TextEncoder", new: "TextEncoder", server: str) -> dict[str, Any]:
-    """Check that an index of the running server can move to another encoder, which the server then loads. Return the
-    description of the index, with the `steps` of its chain.
+    """Check that an index of the running server can move to another encoder, which the server then loads.
+
+    Returns:
+        Description of the index, with the `steps` of its chain.
 
     Raises:
         UnavailableError: if no server answers.
