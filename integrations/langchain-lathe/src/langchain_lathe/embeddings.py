@@ -12,7 +12,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
     """Embeddings of queries and documents by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`, because they do not fit a vector store that
-    holds the first ones. Other errors are those of `lathe_client`.
+    holds the first ones. Other errors come from `lathe_client`.
 
     Attributes:
         base_url: address of the server.
@@ -22,7 +22,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
         dimensions: dimensions of the vectors; None for all.
         query_prompt_name: name of the prompt of queries; None for the one that the encoder has for them.
         document_prompt_name: name of the prompt of documents; None for the one that the encoder has for them.
-        expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
+        expected_space_id: id of the space of stored vectors; None accepts the first answer's space.
         timeout: seconds to wait for a connection, and between two parts of an answer.
         max_retries: number of retries of a call while the server is busy, or after a broken connection.
         batch_size: maximum number of texts in a request.
@@ -68,7 +68,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
 
     @property
     def space_id(self) -> str | None:
-        """Id of the embedding space: `expected_space_id`, or else that of the first answer, or None before that."""
+        """Id of the embedding space: `expected_space_id`, or else the first answer's, or None before it."""
         return self._embedder.space_id
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:

@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 class AsyncClient:
     """Client of a Lathe server for one event loop.
 
-    Its tasks may share one. Errors and retries are those of `Client`.
+    Its tasks may share one. Errors and retries are as for `Client`.
 
     Args:
         url: address of the server.

@@ -72,8 +72,9 @@ def split_ids(ids: Sequence[str]) -> list[slice]:
 
 
 def _iterate_parts(sizes: Sequence[int], max_items: int) -> Iterator[slice]:
-    """Yield consecutive slices of at most `max_items` items. A slice of several items has at most `MAX_BODY_BYTES`
-    bytes.
+    """Yield consecutive slices of at most `max_items` items.
+
+    A slice of several items has at most `MAX_BODY_BYTES` bytes.
     """
     start, total = 0, 0
     for position, size in enumerate(sizes):

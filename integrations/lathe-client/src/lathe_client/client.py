@@ -128,7 +128,7 @@ class Client:
             index: name of the index.
             ids: ids of the items.
             texts: texts that the server encodes, or
-            vectors: original vectors `(n, d)` of the index's encoder; those of `embed` also name their space.
+            vectors: original vectors `(n, d)` of the index's encoder; vectors by `embed` also name their space.
             options: see `UpsertOptions`.
         """
         calls = index_calls.build_upsert_calls(index, ids, texts, vectors, self.batch_size, options)
@@ -146,7 +146,7 @@ class Client:
         Args:
             index: name of the index.
             texts: queries that the server encodes, or
-            vectors: vectors `(q, d)` of queries; those of `embed` also name their space.
+            vectors: vectors `(q, d)` of queries; vectors by `embed` also name their space.
             options: see `SearchOptions`.
         """
         calls = index_calls.build_search_calls(index, texts, vectors, self.batch_size, options)

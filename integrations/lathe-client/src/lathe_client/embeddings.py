@@ -34,13 +34,10 @@ class Embeddings:
     tokens_cut: int | None = None
 
     def __len__(self) -> int:
-        """Return the number of vectors."""
         return len(self.vectors)
 
     def require_space(self, other: "Embeddings | str") -> None:
-        """Raise `SpaceMismatchError` unless other vectors, or a space id, are of the same embedding space as these
-        vectors.
-        """
+        """Raise `SpaceMismatchError` unless other vectors, or a space id, are of these vectors' embedding space."""
         require_same_space([self.space_id, other if isinstance(other, str) else other.space_id])
 
 
@@ -76,6 +73,5 @@ def require_same_space(space_ids: Sequence[str]) -> None:
 
 
 def _sum_counts(counts: Sequence[int | None]) -> int | None:
-    """Return the sum of counts, or None if one of them is None."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -58,7 +58,7 @@ class NoAnswerError(LatheError):
 
 
 class UnexpectedAnswerError(LatheError):
-    """An answer with a success status whose content is not that of a Lathe server."""
+    """An answer with a success status whose content no Lathe server sends."""
 
 
 class InvalidTextError(LatheError):
@@ -84,9 +84,7 @@ def build_server_error(response: httpx2.Response) -> ServerError:
 
 
 def _read_details(response: httpx2.Response) -> dict[str, Any]:
-    """Return the object `error` in the JSON body of an error of Lathe, or an empty dict if the body is something
-    else.
-    """
+    """Return the object `error` in the JSON body of an error of Lathe, or an empty dict if it is missing."""
     try:
         content = response.json()
     except ValueError:

@@ -89,8 +89,9 @@ def build_search_calls(
 def build_delete_items_calls(
     name: str, ids: Sequence[str] | None, item_filter: Mapping[str, Any] | None
 ) -> list[Call[int]]:
-    """Return the calls that delete items by their ids, or the one that deletes those that satisfy a filter. The result
-    of each is the number of items deleted.
+    """Return the calls that delete items by their ids, or the one call that deletes the items of a filter.
+
+    The result of each call is the number of items deleted.
 
     Raises:
         TypeError: for a string in place of a list of ids.
@@ -160,17 +161,14 @@ def _collect_items(
 
 
 def _slice_field(name: str, values: Sequence[Any] | None, part: slice) -> dict[str, Any]:
-    """Return the JSON field `name` with a part of the values, as a dict, or an empty dict if `values` is None."""
     return {} if values is None else {name: list(values[part])}
 
 
 def _index_path(name: str) -> str:
-    """Return the path of an index on the server, with its name quoted."""
     return f"/indexes/{quote(encode_text(name, 'the name of the index'), safe='')}"
 
 
 def _read_results(response: httpx2.Response) -> SearchResults:
-    """Return the hits in the JSON answer to a search, with the index's space id and chain."""
     content = response.json()
     hits = [[Hit(item["id"], item["score"], item["metadata"]) for item in items] for items in content["results"]]
     return SearchResults(hits, content["space_id"], content["chain"])

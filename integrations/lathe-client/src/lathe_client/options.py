@@ -1,6 +1,6 @@
 """Options of the calls.
 
-Names and defaults are those of the server's fields. An option left out is not sent.
+Names and defaults are as in the server's fields. An option left out is not sent.
 """
 
 from collections.abc import Sequence

@@ -101,21 +101,18 @@ class SearchEmbedder:
 
     @property
     def _query_options(self) -> EmbedOptions:
-        """Options of `embed` for queries."""
         return {**self._shared_options, "prompt_name": self.query_prompt_name, "input_type": "query"}
 
     @property
     def _document_options(self) -> EmbedOptions:
-        """Options of `embed` for documents."""
         return {**self._shared_options, "prompt_name": self.document_prompt_name, "input_type": "document"}
 
     @property
     def _shared_options(self) -> EmbedOptions:
-        """Options of `embed` for queries and documents: model, chain and dimensions."""
         return {"model": self.model, "chain": self.chain, "dimensions": self.dimensions}
 
     def _list_vectors(self, embeddings: Embeddings) -> list[Vector]:
-        """Return vectors as lists of floats, and set `space_id` to that of the vectors if it is None.
+        """Return vectors as lists of floats, and set `space_id` to their space if it is None.
 
         Raises:
             SpaceMismatchError: if the vectors are not of the space `space_id`.
@@ -127,16 +124,13 @@ class SearchEmbedder:
         return rows
 
     def _get_async_client(self) -> AsyncClient:
-        """Return the client for the running event loop. Another loop's connections cannot be used in it, so a new
-        client is made.
-        """
+        """Return the client for the running event loop. Another event loop gets a new client."""
         loop = asyncio.get_running_loop()
         if self._async_client is None or self._async_client[0] is not loop:
             self._async_client = loop, AsyncClient(**self._build_client_arguments())
         return self._async_client[1]
 
     def _build_client_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments for `Client` and `AsyncClient`."""
         return {
             "url": self.url,
             "api_key": self.api_key,

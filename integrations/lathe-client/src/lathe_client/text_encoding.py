@@ -15,7 +15,7 @@ def encode_text(text: str, name: str) -> bytes:
         name: what the error calls it, such as `texts[3]`.
 
     Raises:
-        TypeError: if it is no text.
+        TypeError: if it is not text.
         InvalidTextError: if it holds half of a surrogate pair.
     """
     if not isinstance(text, str):

@@ -18,7 +18,7 @@ class LatheEmbedding(BaseEmbedding):
     """Embeddings of queries and of the texts of nodes by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`, because they do not fit an index that holds
-    the first ones. Other errors are those of `lathe_client`. The fields of `BaseEmbedding` hold as well; `model_name`
+    the first ones. Other errors come from `lathe_client`. The fields of `BaseEmbedding` hold as well; `model_name`
     is for reports, and follows from `model` and `chain` if it is left out.
     """
 
@@ -68,7 +68,7 @@ class LatheEmbedding(BaseEmbedding):
 
     @property
     def space_id(self) -> str | None:
-        """Id of the embedding space: `expected_space_id`, or else that of the first answer, or None before that."""
+        """Id of the embedding space: `expected_space_id`, or else the first answer's, or None before it."""
         return self._embedder.space_id
 
     def _get_query_embedding(self, query: str) -> list[float]:

@@ -12,7 +12,7 @@ from haystack_integrations.components.embedders.lathe.connection import DEFAULT_
 class LatheDocumentEmbedder(ServerComponent):
     """Component that embeds documents by a Lathe server.
 
-    Vectors of another space than the first ones raise `SpaceMismatchError`. Other errors are those of `lathe_client`.
+    Vectors of another space than the first ones raise `SpaceMismatchError`. Other errors come from `lathe_client`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LatheDocumentEmbedder(ServerComponent):
             chain: `NAME` or `NAME@VERSION` of a chain.
             dimensions: dimensions of the vectors; None for all.
             prompt_name: name of the prompt of documents; None for the one that the encoder has for them.
-            expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
+            expected_space_id: id of the space of stored vectors; None accepts the first answer's space.
             timeout: seconds to wait for a connection, and between two parts of an answer.
             max_retries: number of retries of a call while the server is busy, or after a broken connection.
             batch_size: maximum number of documents in a request.
