@@ -107,8 +107,9 @@ def measure() -> None:
 
 
 def measure_stages(size: int) -> dict[str, float]:
-    """Return the microseconds a text of each stage of a request of so many texts of 32 tokens, each stage alone on one
-    core.
+    """Return the microseconds per text of each stage of a request of `size` texts of 32 tokens.
+
+    Each stage is measured alone on one core.
     """
     from lathe.service.codec import dump_json, dump_npy, encode_rows
     from lathe.service.http.encoding import list_texts
@@ -156,8 +157,9 @@ def measure_stages(size: int) -> dict[str, float]:
 
 
 def time_call(call: Callable[[], Any], texts: int) -> float:
-    """Return the fewest microseconds of a core a text that a call for so many texts took, as others use the cores
-    too.
+    """Return the fewest microseconds of a core per text that a call for so many texts took.
+
+    The fewest count because other processes use the cores too.
     """
     seconds = []
     for _ in range(300):

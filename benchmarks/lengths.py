@@ -100,8 +100,9 @@ def make_text_sets(model: str, quick: bool) -> dict[str, list[str]]:
 
 
 def measure(texts: Sequence[str], sides: dict[str, EngineProcess], exact: EngineProcess, rounds: int) -> dict[str, Any]:
-    """Return the rates of all sides, measured alternately after one round to warm up, and the least cosine of their
-    vectors to those in float32.
+    """Return the rates of all sides, and the least cosine of their vectors to the float32 vectors.
+
+    The sides are measured alternately after one round to warm up.
     """
     for side in (*sides.values(), exact):
         side.request({"texts": list(texts)})

@@ -112,8 +112,9 @@ class Server:
 
 
 def fill_index(server: Server, vectors: NDArray[np.float32], **settings: Any) -> None:
-    """Create the index `bench` with the settings, upsert vectors whose ids are their numbers, and wait until all rows
-    are linked. Those that are not are searched exactly, which would be timed as well.
+    """Create the index `bench`, upsert vectors whose ids are their numbers, and wait until all rows are linked.
+
+    Rows that are not linked are searched exactly, which would be timed as well.
     """
     server.call("PUT", "/indexes/bench", **settings)
     for start in range(0, len(vectors), UPSERTED):

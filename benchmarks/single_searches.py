@@ -45,8 +45,9 @@ Prepare = Callable[[int], Search]
 
 @contextmanager
 def open_lathe(base: Vectors, queries: Vectors, chain: str, checkout: str | None = None) -> Iterator[Prepare]:
-    """Fill an index of a server, of another checkout if one is given, wait until all rows are linked, and search it
-    over one connection.
+    """Fill an index of a server, wait until all rows are linked, and search it over one connection.
+
+    `checkout` is the folder of another checkout that the server then runs in.
     """
     sent = encode_base64(queries)
     with tempfile.TemporaryDirectory() as folder:

@@ -66,8 +66,9 @@ def search_task(half: Vectors, places: NDArray[np.int64], path: Path, data: Path
 def measure_file(
     path: Path, general: dict[str, Vectors], task: Path | None, data: Path, counts: tuple[int, ...]
 ) -> list[dict[str, Any]]:
-    """Return, for each seed and number of documents, the scores of codes that are fitted on these alone, and how far
-    codes are ahead that are fitted on them joined by general vectors.
+    """Return the scores of codes fitted on few documents, and how far codes fitted with general vectors are ahead.
+
+    There is a result for each seed and number of documents.
     """
     vectors = np.load(path).astype(np.float32)
     figures = []
