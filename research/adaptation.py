@@ -90,8 +90,9 @@ def measure_task(name: str, encoder: NamedEncoder, data: Path, work: Path) -> di
 
 
 def describe(result: AdaptationResult) -> dict[str, Any]:
-    """Return an adaptation as JSON: the choice among floats, the one among codes, and each compared with the best
-    on the set-aside queries.
+    """Return an adaptation as JSON: the choices among floats and codes, each compared with the best trial.
+
+    The best trial is the best one on the set-aside queries.
     """
     baseline = result.baseline.relevance
     searches = result.searches

@@ -23,9 +23,9 @@ MAX_HELDOUT = 2000
 
 def read_corpus_sentences(written: str) -> list[str]:
     """Read the distinct sentences of 64 to 512 characters of a source of texts, in its order.
-    If there are more than `MAX_SENTENCES`, a random sample of that size is returned.
 
-    The sample is always the same, and the order is that of the source.
+    If there are more than `MAX_SENTENCES`, a random sample of that size is returned. The sample is always the same, and
+    the order is the order of the source.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -68,7 +68,8 @@ class Corpus:
 
 
 def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
-    """Split vectors `(n, d)` at random into rows to fit on and held-out rows, and return both.
+    """Split vectors `(n, d)` at random into rows to fit on and held-out rows.
+
     The seed is fixed, and a tenth is held out, but at most 2,000 rows.
 
     Args:

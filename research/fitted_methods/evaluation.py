@@ -43,6 +43,7 @@ class FittedRequest(Request):
 
     def methods(self, dimensions: int) -> list[FittableMethod]:
         """List the methods to evaluate on an encoder with so many dimensions, the raw vectors first.
+
         Chains with their rescored and cut variants, debiasing methods, and reducers at each size follow.
         """
         sizes = list(
@@ -130,6 +131,7 @@ class FittedEvaluation(Evaluation):
 
     def is_finished(self, trial: Trial, member: Member) -> bool:
         """Return whether all tasks have all their scores, and the vectors are there.
+
         Otherwise all tasks are read again, so that the vectors of all are written.
         """
         written = (self.request.out / "vectors" / member.output / KEYS).exists()
@@ -149,10 +151,12 @@ class FittedEvaluation(Evaluation):
 
     def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[FittedResult, list[FittedMethod]]:
         """Fit every method on the vectors of one encoder's corpus, or load it from the cache.
-        Return the encoder's result, still without scores, and references to the fitted methods.
 
-        Methods that do not suit the encoder or cannot be fitted,
-        and sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
+        Methods that do not suit the encoder or cannot be fitted, and sizes that it cannot be reduced to, are left out,
+        with their reason in the result's `problems`.
+
+        Returns:
+            The encoder's result, still without scores, and references to the fitted methods.
         """
         corpus: Corpus | None = None
         if self.sentences:

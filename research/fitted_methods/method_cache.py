@@ -34,7 +34,6 @@ class MethodCache:
         self, method: FittableMethod, output: str, corpus: Corpus | None, on_progress: Callable[[str], None]
     ) -> tuple[FittedMethod, dict[str, float]]:
         """Load a fitted method from the cache folder, or fit its chain on the corpus and save it there.
-        Return a reference to the stored chain, and measures of how a reduction preserves the geometry, by name.
 
         A method with a fitted chain is only stored; raw vectors need neither. The measures are stored too; they are
         empty for methods that do not reduce, and without a corpus.
@@ -44,6 +43,9 @@ class MethodCache:
             output: hash of the encoder's output.
             corpus: vectors of the sentences, or None.
             on_progress: called with a message before a fit.
+
+        Returns:
+            Reference to the stored chain, and measures of how a reduction preserves the geometry, by name.
 
         Raises:
             EvaluationError: if the method needs a corpus and there is none, or too few sentences.
@@ -82,9 +84,9 @@ class MethodCache:
 
 def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
     """Measure how a reduction to `size` dimensions preserves the geometry of held-out rows.
-    Return local Spearman correlation, positional and angular stress, and recall@10, by name.
 
-    These are the measures of the GeoPres paper (its Table 1), and recall@10.
+    The measures, by name, are local Spearman correlation, positional and angular stress (the GeoPres paper, Table 1),
+    and recall@10.
     """
     before = normalize_rows(heldout)
     after = np.asarray(chain.floats(heldout, size if chain.nested else None), np.float32)

@@ -70,9 +70,7 @@ class FittableMethod(Method):
         return None, 0
 
     def cuts_to(self, size: int) -> bool:
-        """Return whether the method is a nested chain whose output can be cut to `size` dimensions.
-        The result is False for the dimensions that it has already.
-        """
+        """Return whether the method is a nested chain whose output can be cut to fewer dimensions, `size`."""
         if self.chain is None or self.group != "chain":
             return False
         return self.chain.nested and self.chain.serves(size) and size != self.size
@@ -136,6 +134,7 @@ def list_reducer_methods(sizes: Iterable[int]) -> list[FittableMethod]:
 
 def label_reducer(reducer: str) -> str:
     """Return the label that the results of a reducer share at all sizes.
+
     It is the text up to the first colon, with "uncentred" for uncentred PCA.
     """
     kinds, _, options = reducer.partition(":")
@@ -143,8 +142,9 @@ def label_reducer(reducer: str) -> str:
 
 
 def resolve_size(size: Fraction, dimensions: int) -> int | None:
-    """Convert a parsed size, a number of dimensions or a share below 1, to a number of dimensions.
-    Return None unless it is at least 1 and below `dimensions`.
+    """Convert a parsed size (a number of dimensions, or a share below 1) to a number of dimensions.
+
+    The result is None unless it is at least 1 and below `dimensions`.
     """
     resolved = int(size * dimensions) if size < 1 else int(size)
     return resolved if 1 <= resolved < dimensions else None

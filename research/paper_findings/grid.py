@@ -31,15 +31,14 @@ class Grid(comparison.Grid):
 
     def methods(self, encoder: str, label: str) -> list[FittableMethod]:
         """List the methods with this label that have a score on an encoder.
+
         They are one method with different seeds or samples. Methods of the group `sweep` are left out.
         """
         methods = self.encoders[encoder].methods.values()
         return [m for m in methods if m.label == label and m.group != "sweep" and self.has_scores(encoder, m)]
 
     def has_scores(self, encoder: str, method: FittableMethod) -> bool:
-        """Return whether a method has a score on this encoder for at least one task.
-        A method that always failed has none.
-        """
+        """Return whether a method has a score on this encoder for at least one task, and so did not always fail."""
         return any((encoder, method.name, task) in self.values for task in self.tasks)
 
     def labels(self, *groups: str) -> list[str]:
@@ -48,14 +47,13 @@ class Grid(comparison.Grid):
         return list(dict.fromkeys(distinct))
 
     def complete_tasks(self, encoder: str, methods: Iterable[FittableMethod]) -> list[str]:
-        """List the tasks for which the raw vectors and all these methods have a score on the encoder.
-        They are in the order of `tasks`.
-        """
+        """List, in order, the tasks for which the raw vectors and all these methods have a score on the encoder."""
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
     def common_tasks(self, methods: Mapping[str, Iterable[FittableMethod]]) -> list[str]:
         """List the tasks that are complete on every encoder in `methods`.
+
         On such a task, the raw vectors and all the encoder's methods have a score. Without encoders, all tasks are
         listed.
         """

@@ -62,8 +62,8 @@ def plot_geometry_and_scores(results: FittedResults, findings: Findings) -> Any:
 
 def plot_retention(retentions: Sequence[Retention]) -> Any:
     """Plot the share of the score that reductions retain against their share of the dimensions.
-    Return the matplotlib figure, with a panel for all tasks and one for each type, or None if no reduction was
-    measured.
+
+    The matplotlib figure has a panel for all tasks and one for each type. It is None if no reduction was measured.
     """
     if not retentions:
         return None

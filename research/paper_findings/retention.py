@@ -46,6 +46,7 @@ class Retention:
 
     def types_apart(self, sign: int) -> list[str]:
         """List the types of tasks on which the reducer differs significantly from centred PCA in retained score.
+
         With sign 1 it retains more on them, with sign −1 less.
         """
         return [kind for kind, interval in self.ahead.items() if kind != ALL and interval.sign == sign]
@@ -53,12 +54,11 @@ class Retention:
 
 def compute_retentions(grid: Grid) -> list[Retention]:
     """Compute the share of the raw vectors' score that each reducer and nested chain retains at each size.
-    The result has the share over all tasks and by type, and the difference to centred PCA. Only tasks that all of them
-    completed are used.
 
-    The largest share of the dimensions comes first. Groups of tasks whose raw score is below `MIN_CONTROL_SCORE` for an
-    encoder are left out; if all tasks together are below, the reducer has no entry at this size. The list is empty
-    without a common task.
+    The result has the share over all tasks and by type, and the difference to centred PCA. Only tasks that all of them
+    completed are used. The largest share of the dimensions comes first. Groups of tasks whose raw score is below
+    `MIN_CONTROL_SCORE` for an encoder are left out; if all tasks together are below, the reducer has no entry at this
+    size. The list is empty without a common task.
     """
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}

@@ -101,11 +101,10 @@ def bootstrap(values: Array, seed: int = 0) -> Interval:
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
     """Return the ratio of a method's mean score to the raw vectors', averaged over encoders, with its interval.
-    The 95 % interval is from bootstrapping tasks. With a rival method, the difference of the two methods' ratios is
-    returned instead.
 
-    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. The difference is method minus rival.
-    With fewer than two tasks there are no bounds.
+    The 95 % interval is from bootstrapping tasks. With a rival method, the difference of the two methods' ratios is
+    returned instead. This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. The difference is
+    method minus rival. With fewer than two tasks there are no bounds.
 
     Args:
         scores: `(n, m)`, tasks by encoders.

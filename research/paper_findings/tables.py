@@ -144,6 +144,7 @@ def _build_language_table(findings: Findings) -> Table:
 
 def build_retention_table(retentions: Sequence[Retention]) -> Table:
     """Build the table of the share of the score that reductions retain.
+
     Each reducer has a row, each share of the dimensions a column.
     """
     rows: dict[str, dict[str, Any]] = {}
@@ -159,6 +160,7 @@ def build_retention_table(retentions: Sequence[Retention]) -> Table:
 
 def build_type_table(retentions: Sequence[Retention]) -> Table:
     """Build the table of the retained share of the score by type of task, and of its difference to PCA in points.
+
     Each reducer and share of the dimensions has a row, each type of task a column.
     """
     kinds = dict.fromkeys(kind for retention in retentions for kind in retention.types)

@@ -57,6 +57,7 @@ def compare_geometry(
     relations: NDArray[np.float32], targets: NDArray[np.float32], before: Sequence[Moments], mixture: Mixture
 ) -> Geometry:
     """Compare the pairs' relations before shrinkage with the shrunk targets.
+
     The result has the variance between sources, the total variance, and the cosines of relations and targets.
 
     Args:
@@ -80,9 +81,7 @@ def row_cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.fl
 
 
 def to_json(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
-    """Return a JSON-serializable summary of the shrinkage.
-    It has numbers of dimensions, variances before and after, and the mean cosine.
-    """
+    """Return the shrinkage's dimensions, variances before and after, and mean cosine as a JSON-serializable dict."""
     return {
         "dimensions": len(shrinkage.eigenvalues),
         "active": shrinkage.active,
