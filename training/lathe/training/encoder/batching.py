@@ -44,8 +44,9 @@ class Batch:
 
 
 def estimate_tokens(text: str, max_length: int) -> int:
-    """Estimate how many tokens a model will read of a text. The estimate is a quarter of its UTF-8 bytes plus 2, and at
-    most `max_length`.
+    """Estimate how many tokens a model will read of a text.
+
+    The estimate is a quarter of the text's UTF-8 bytes plus 2, and at most `max_length`.
     """
     if len(text) >= BYTES_PER_TOKEN * max_length:  # its bytes, of which there are as many at least, need no counting
         return max_length
@@ -53,15 +54,14 @@ def estimate_tokens(text: str, max_length: int) -> int:
 
 
 def sort_longest_first(lengths: Sequence[int]) -> list[int]:
-    """Return the positions of texts in order of descending length. Texts of similar length, which need little padding,
-    are then next to each other.
-    """
+    """Return the positions of texts in order of descending length, so that texts of similar length are neighbours."""
     return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
 
 def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
-    """Divide texts that are sorted by length, longest first, into batches, and yield each batch as a slice of the
-    sorted texts. A batch ends before its tokens, padding included, exceed `budget` or its padding exceeds `slack`.
+    """Divide texts that are sorted by length into batches, and yield each batch as a slice of the sorted texts.
+
+    A batch ends before its tokens, padding included, exceed `budget` or its padding exceeds `slack`.
 
     Args:
         lengths: tokens of each text, longest first.
@@ -81,8 +81,9 @@ def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Ite
 
 
 def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slice]:
-    """Divide texts, in their order, into batches of at most `budget` tokens, and yield each batch as a slice of the
-    texts. Tokens are counted without padding. A text longer than the budget is a batch of its own.
+    """Divide texts, in their order, into batches of at most `budget` tokens without padding, and yield them as slices.
+
+    A text longer than the budget is a batch of its own.
     """
     start = tokens = 0
     for position, length in enumerate(lengths):
@@ -96,10 +97,10 @@ def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slic
 
 
 def split_features(features: Features, budget: int, slack: int, padding_side: str) -> Iterator[Batch]:
-    """Divide texts that were tokenized and padded together into batches of similar length, and yield the batches. A
-    batch's tensors are padded to its own longest text, and its `rows` are the positions of its texts.
+    """Divide texts that were tokenized and padded together into batches of similar length, and yield the batches.
 
-    Features without an attention mask are flattened already (for flash attention) and become one batch.
+    A batch's tensors are padded to its own longest text, and its `rows` are the positions of its texts. Features
+    without an attention mask are flattened already (for flash attention) and become one batch.
 
     Args:
         features: padded input of all texts.
@@ -132,10 +133,10 @@ def split_features(features: Features, budget: int, slack: int, padding_side: st
 
 
 def move_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor on a device, or itself if it is there. From the memory of a CPU, a GPU copies it while this
-    thread goes on.
+    """Move a tensor from the CPU to a device, and return it.
 
-    A GPU copies what is not pinned only once all work that was given to it is done.
+    A GPU copies pinned memory while this thread goes on. Other memory is copied only once all work given to the GPU is
+    done.
     """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
@@ -154,7 +155,7 @@ class HostCopy:
 
     @classmethod
     def begin(cls, tensor: torch.Tensor) -> "HostCopy":
-        """Begin to copy a tensor, and return the copy. A tensor of the CPU is its own copy."""
+        """Begin to copy a tensor to the CPU's memory, and return the copy. A tensor of the CPU is not copied."""
         if not tensor.is_cuda:
             return cls(tensor.cpu())
         copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -164,7 +165,7 @@ class HostCopy:
         return cls(copied, written)
 
     def split(self, lengths: list[int]) -> "list[HostCopy]":
-        """Return copies of so many rows each, one after the other."""
+        """Split the copy into copies of consecutive rows with the given lengths."""
         parts: Sequence[torch.Tensor] = self.copied.split(lengths)  # type: ignore[no-untyped-call]
         return [HostCopy(part, self.written) for part in parts]
 
@@ -180,10 +181,9 @@ R = TypeVar("R")
 
 
 def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
-    """Yield the items of an iterable in order, computing the next one in a thread while the caller works on the current
-    one.
+    """Yield the items of an iterable in order, while a thread computes the next item.
 
-    An error of the items' own is raised when its item is due.
+    An error of the iterable is raised when its item is due.
     """
     following = ((item,) for item in items)
     with ThreadPoolExecutor(1, "prefetch") as pool:

@@ -101,7 +101,7 @@ class TextCutter:
 
     If a tokenizer merges unknown letters or white space beyond the longest token of any vocabulary, the search for a
     cut goes as far as the merged characters do. Two kinds of text may give other vectors than the whole text: those
-    with more than `MAX_EXAMINED` characters that give too few tokens and are no plain repetition, and words of that
+    with more than `MAX_EXAMINED` characters that give too few tokens and do not merely repeat, and words of that
     length cut from the left.
     """
 
@@ -121,13 +121,15 @@ class TextCutter:
         self.only_whole_words = type(model).__name__ == "WordPiece"
 
     def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all the tokens that the model reads of it behind a prompt. Returns the
-        part and whether it is the whole text, as it always is for short texts.
+        """Cut a long text to a part that holds all the tokens that the model reads of it behind a prompt.
 
         Args:
             text: any text; one shorter than about twice what the model reads is not tokenized.
             prompt: text that is put before `text`; it is not part of the result.
             side: the end of the text that is cut off.
+
+        Returns:
+            The part, and whether it is the whole text, as it always is for short texts.
         """
         if len(text) <= 2 * self.part:
             return Cut(text, whole=True)
@@ -157,9 +159,6 @@ class TextCutter:
             kept = self._remove_long_stretches(kept, before, tokens, unread)
 
     def _tokenize(self, text: str) -> _Tokens:
-        """Return the token ids of a text, without truncation and special tokens, with their offsets and words where the
-        tokenizer reports them.
-        """
         encoded = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
         if not encoded.encodings:  # a tokenizer written in Python
             return _Tokens(encoded["input_ids"][0], None, [])
@@ -167,11 +166,10 @@ class TextCutter:
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
     def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
-        """Return whether a part of a text has more tokens than the model reads. Only words that end well before the cut
-        are counted, since the cut may change the others.
+        """Return whether a part of a text surely has more tokens than the model reads.
 
-        The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
-        is WordPiece.
+        Only words that end well before the cut are counted, since the cut may change the others. The result is False if
+        the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer is WordPiece.
 
         Args:
             tokens: tokens of the part.
@@ -194,12 +192,11 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether the tokens that the model reads of a part would be the same if the text was cut a few
-        characters earlier. If so, the part is long enough. For WordPiece the result is always False.
+        """Return whether an earlier cut would give the same tokens, as far as the model reads; never for WordPiece.
 
-        They are compared with those of a part half as long, and with those of the part cut a few characters earlier. If
-        the best segmentations up to each of the last positions begin alike, so does the best one up to any later
-        position.
+        The tokens of the part are compared with the tokens of a part half as long, and of the part cut a few characters
+        earlier. If the best segmentations up to each of the last positions begin alike, so does the best one up to any
+        later position.
 
         Args:
             tokens: tokens of the part.
@@ -221,6 +218,7 @@ class TextCutter:
 
     def _remove_long_stretches(self, kept: str, before: str, tokens: _Tokens, unread: "_UnreadText") -> str:
         """Remove the middles of long stretches of characters that gave at most one token, and return the shorter part.
+
         If that changes the tokens, the part is returned unchanged. If a stretch reaches the cut, its further characters
         are also skipped in `unread`, in place.
 
@@ -264,21 +262,19 @@ class _UnreadText:
         self.left = len(text)
 
     def _peek(self, count: int) -> str:
-        """Return up to `count` of the next characters without consuming them."""
         start = len(self.text) - self.left if self.side == "right" else max(0, self.left - count)
         return self.text[start : start + min(count, self.left)]
 
     def join(self, kept: str, count: int) -> str:
-        """Consume up to `count` of the next unread characters, and return the part `kept` with them attached on the
-        side of the cut.
-        """
+        """Consume up to `count` of the next unread characters, and return `kept` with them attached at the cut."""
         characters = self._peek(count)
         self.left -= len(characters)
         return kept + characters if self.side == "right" else characters + kept
 
     def skip(self, characters: set[str]) -> None:
-        """Consume the next unread characters as long as they are in the given set. Nothing is consumed if the set has
-        more than `STRETCH_ALPHABET` characters.
+        """Consume the next unread characters as long as they are in the given set.
+
+        Nothing is consumed if the set has more than `STRETCH_ALPHABET` characters.
         """
         if len(characters) > STRETCH_ALPHABET:
             return
@@ -309,10 +305,10 @@ def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int
 
 
 def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
-    """Cut a long text by counting words, without a tokenizer, to a part that surely holds all that a model reads.
-    Returns None if the text is short or the part has too few words.
+    """Cut a long text by counting words to a part that surely holds all that a model reads.
 
-    No tokenizer is needed, so most of a long text need not be sent to the process that has one.
+    No tokenizer is needed, so most of a long text need not be sent to the process that has one. The result is None if
+    the text is short or the part has too few words.
     """
     size = DENSE_CHARACTERS * (max_length + 1)
     if len(text) <= size:
@@ -322,9 +318,9 @@ def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None
 
 
 def split_at_spaces(text: str) -> Iterator[str]:
-    """Split a long text before spaces into pieces that have the same tokens alone as in the text, and yield them in
-    order. A piece has at least `PIECE` characters, except the last, and at most `LONGEST_PIECE` where no space comes
-    before.
+    """Split a long text before spaces, and yield pieces that have the same tokens alone as in the text.
+
+    A piece has at least `PIECE` characters, except the last, and at most `LONGEST_PIECE` where no space comes before.
     """
     start = 0
     while len(text) - start > PIECE:
@@ -338,14 +334,7 @@ def split_at_spaces(text: str) -> Iterator[str]:
 
 
 def build_too_long_error(position: int, text: str, encoder: str, max_length: int) -> TooLongError:
-    """Return the error for a text that is too long to be tokenized whole. Its message says how long the text is.
-
-    Args:
-        position: position of the text in the input.
-        text: the text.
-        encoder: name of the encoder.
-        max_length: tokens that the encoder reads.
-    """
+    """Return the error for a text that is too long to be tokenized whole. The message says how long the text is."""
     return TooLongError(
         f"input {position} is {len(text)} characters long, of which {encoder} reads {max_length} tokens; "
         "shorten it or allow truncation"

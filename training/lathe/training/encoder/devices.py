@@ -27,11 +27,9 @@ def best_device() -> str:
 
 
 def check_device(device: str | None) -> None:
-    """Raise `ValueError` if torch does not find the named CUDA or MPS device on this machine. The CPU, other kinds of
-    devices and None always pass.
+    """Raise `ValueError` if torch does not find the named CUDA or MPS device on this machine.
 
-    Raises:
-        ValueError: if the device is not available.
+    The CPU, other kinds of devices and None always pass.
     """
     if device is None or device == "cpu":
         return
@@ -78,8 +76,9 @@ class Agreement:
 
 
 def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
-    """Return the dtype that a model runs in on a device. `auto` becomes bfloat16 if the device supports it, else
-    float32. Other dtypes are returned unchanged.
+    """Return the dtype that a model runs in on a device.
+
+    `auto` becomes bfloat16 if the device supports it, else float32. Other dtypes are returned unchanged.
     """
     if dtype != "auto":
         return dtype
@@ -87,8 +86,9 @@ def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
 
 
 def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Return whether a device computes in bfloat16 without emulation. CUDA devices and CPUs are examined, and the
-    result is False for all others.
+    """Return whether a device computes in bfloat16 without emulation.
+
+    CUDA devices and CPUs are examined, and the result is False for all others.
     """
     if device.startswith("cuda"):
         import torch  # only here: settings take the names of formats from this module
@@ -98,17 +98,15 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
 
 
 def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """Return the processor's feature flags, such as `avx512_bf16`, which Linux lists in /proc/cpuinfo. The set is empty
-    on other systems.
-    """
+    """Return the processor's feature flags, such as `avx512_bf16`, from Linux's /proc/cpuinfo; none elsewhere."""
     return set((read_cpu_field("flags", cpuinfo) or read_cpu_field("Features", cpuinfo)).split())
 
 
 def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
-    """Convert a model to a dtype, in place, except for the frequencies of rotary position embeddings, which become
-    float32.
+    """Convert a model to a dtype, in place, except for the frequencies of rotary position embeddings.
 
-    `Module.to` rounds them too. In bfloat16 a position of 500 then turns a vector by up to a radian too much.
+    The frequencies become float32. `Module.to` rounds them too: in bfloat16, a position of 500 then turns a vector by
+    up to a radian too much.
     """
     frequencies = {name: buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
     model.to(dtype)
@@ -132,11 +130,10 @@ MAX_FREE_BYTES = 512 * 2**20
 
 
 def keep_freed_blocks() -> None:
-    """Set glibc's malloc, for the whole process, to keep large freed blocks for reuse instead of returning them to the
-    system. On a system without glibc, nothing happens.
+    """Set glibc's malloc, for the whole process, to keep large freed blocks for reuse.
 
-    A new block costs a page fault every 4 kB: a body of 6 MB took twice as long, long batches of an encoder a tenth to
-    a quarter longer.
+    On a system without glibc, nothing happens. A new block costs a page fault every 4 kB: a body of 6 MB took twice as
+    long, long batches of an encoder a tenth to a quarter longer.
     """
     with suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)

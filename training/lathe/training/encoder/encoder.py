@@ -108,8 +108,7 @@ log = logging.getLogger(__name__)
 
 
 class Encoder(PromptedEncoder):
-    """Encoder of texts by a loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a
-    time.
+    """Encoder of texts by a loaded sentence-transformers model. It is not thread-safe, because its tokenizer is not.
 
     Attributes:
         model: the `SentenceTransformer`.
@@ -123,7 +122,7 @@ class Encoder(PromptedEncoder):
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
         fingerprint: see `lathe.training.encoder.loading`.
-        queries: encoder of the queries, if they have modules of their own; this one is then that of documents.
+        queries: encoder of the queries, if they have modules of their own; this one then encodes documents.
         batch_tokens: tokens of one forward pass, padding included.
         template_tokens: tokens that the model's chat template adds to each text; 0 without one.
         vocabulary: number of tokens that the model has vectors for, if its tokenizer has more; else None.
@@ -139,8 +138,9 @@ class Encoder(PromptedEncoder):
         batch_tokens: int | None = None,
         model: Any = None,
     ) -> None:
-        """Load the spec's model onto a device and run it on a few test texts, which takes seconds. A Hub id that is not
-        cached is downloaded. The C allocator of the process is set to keep freed blocks.
+        """Load the spec's model onto a device and run it on a few test texts, which takes seconds.
+
+        A Hub id that is not cached is downloaded. The C allocator of the process is set to keep freed blocks.
 
         Args:
             spec: model and settings.
@@ -178,9 +178,7 @@ class Encoder(PromptedEncoder):
                 )
 
     def _describe_model(self) -> None:
-        """Set the attributes that are known without running the model: dimensions, maximum length, prompts, fingerprint
-        and a warning about the quality of its vectors. The warning is also logged.
-        """
+        """Set the attributes that are known without running the model, and log a warning if its vectors may be poor."""
         wrapped = uses_chat_template(self.model)
         if self.spec.chat_template == "off":
             remove_chat_template(self.model, self.name)
@@ -207,8 +205,9 @@ class Encoder(PromptedEncoder):
         )
 
     def _prepare_model(self) -> None:
-        """Convert the model to the spec's dtype, run it on test texts, choose how batches are padded, and compile it if
-        the spec says so. All of it happens in place.
+        """Convert the model to the spec's dtype, run it on test texts, choose how batches are padded, and compile it.
+
+        All of it happens in place. The model is compiled only if the spec says so.
         """
         self.transformer, *self.heads = self.model
         for module in self.heads:
@@ -246,8 +245,9 @@ class Encoder(PromptedEncoder):
         return own + (0 if self.queries is None else self.queries.model_bytes)
 
     def route(self, prompt_name: str | None) -> "Encoder":
-        """Return the encoder whose modules encode texts with a prompt: that of the queries if they have their own and
-        the prompt is theirs, else this one.
+        """Return the encoder whose modules encode texts with a prompt: `queries` for a prompt of queries, else self.
+
+        If queries have no modules of their own, it is self for any prompt.
         """
         return self if self.queries is None or self.find_side(prompt_name) == "document" else self.queries
 
@@ -257,9 +257,7 @@ class Encoder(PromptedEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the `TextCutter` that shortens long texts to the model's maximum length before they are tokenized. The
-        result is None for a static model without a limit.
-        """
+        """Build the `TextCutter` of texts longer than the model reads; None for a static model without a limit."""
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
 
@@ -273,11 +271,14 @@ class Encoder(PromptedEncoder):
         return TextCutter(wrapped, limit["max_length"])
 
     def _convert_and_compare(self) -> Agreement | None:
-        """Convert the transformer to the spec's dtype, in place, and return the cosine of its vectors of the test texts
-        with those in float32. Returns None for large models and flash attention, which are only converted.
+        """Convert the transformer to the spec's dtype, in place, and compare its vectors of test texts with float32.
 
         If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
         `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
+
+        Returns:
+            The agreement of the vectors with float32; None for large models and flash attention, which are only
+            converted.
         """
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
         if large or self.flash:  # neither can run in float32
@@ -312,8 +313,12 @@ class Encoder(PromptedEncoder):
         return try_packing(self.transformer, compare) or compare()
 
     def _unpad_on_gpu(self, compare: Callable[[], Agreement]) -> Agreement:
-        """Switch the transformer to flattened input on a GPU, in place, if its vectors then agree with float32 about as
-        well as those of padded batches. Returns the agreement with float32 of the input that was chosen.
+        """Switch the transformer to flattened input on a GPU, in place, unless its vectors agree less with float32.
+
+        The loss of cosine may be `MAX_LOSS_RATIO` times the loss with padding.
+
+        Returns:
+            The agreement with float32 of the input that was chosen.
         """
         padded, model = compare(), self.transformer.auto_model
         attention = str(model.config._attn_implementation)
@@ -334,8 +339,8 @@ class Encoder(PromptedEncoder):
     def window_tokens(self) -> int:
         """Number of tokens of the texts that are tokenized together.
 
-        They are those of one batch if a GPU needs no padding. Else they are those of `WINDOW_BATCHES` batches, so that
-        texts of similar length share a batch.
+        The window is one batch if a GPU needs no padding, else `WINDOW_BATCHES` batches, so that texts of similar
+        length share a batch.
         """
         in_row = self.flash or (self.unpadded and self.device != "cpu")
         return self.batch_tokens * (1 if in_row else WINDOW_BATCHES)
@@ -359,9 +364,7 @@ class Encoder(PromptedEncoder):
         return model
 
     def restore_model(self) -> None:
-        """Undo the packed linear layers and the unpadded attention, in place. The model then has its own layers and
-        attention, and can be exported.
-        """
+        """Undo the packed linear layers and the unpadded attention, in place, so that the model can be exported."""
         unpack_linear_layers(self.transformer)
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
@@ -370,10 +373,10 @@ class Encoder(PromptedEncoder):
             self.queries.restore_model()
 
     def describe(self) -> dict[str, Any]:
-        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms. Keys are those of
-        the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts` of the loaded model.
+        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
 
-        Where the model completes the spec, `given` holds what the spec says.
+        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts` of the loaded model. Where the
+        model completes the spec, `given` holds what the spec says.
         """
         return self.spec.to_json() | {
             "fingerprint": self.fingerprint,
@@ -392,10 +395,10 @@ class Encoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts, and return their vectors `(n, d)` float32 in the order given. The result also holds the number
-        of tokens of each text and how many of them were cut off.
+        """Encode texts, and return their vectors `(n, d)` float32 in the order given.
 
-        Texts of similar length share a batch.
+        The result also holds the number of tokens of each text and how many of them were cut off. Texts of similar
+        length share a batch.
 
         Args:
             texts: any number of strings.
@@ -449,8 +452,9 @@ class Encoder(PromptedEncoder):
         positions: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Pieces:
-        """Divide texts into the pieces that the model reads, and return the pieces with the position of the text that
-        each belongs to. With `long_text` "mean", a long text becomes several chunks. Otherwise each text is one piece.
+        """Divide texts into the pieces that the model reads, and return them with the position of each one's text.
+
+        With `long_text` "mean", a long text becomes several chunks. Otherwise each text is one piece.
 
         Args:
             texts: the texts.
@@ -478,18 +482,18 @@ class Encoder(PromptedEncoder):
         return split_texts(texts, tokenizer, max_length - prompt_tokens, self.name, positions, limit)
 
     def _count_prompt_tokens(self, prompt: str | None) -> int:
-        """Return how many tokens the model reads besides those of a text: special tokens, prompt and chat template. Not
-        for static models.
+        """Return how many tokens the model reads besides a text's own: special tokens, prompt and chat template.
+
+        Static models have no such count.
         """
         return int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1
 
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
     ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-        """Tokenize texts, and yield batches of texts of similar length, the longest first. Each comes as a pair of the
-        positions `(b,)` of its texts in the input and the batch.
+        """Tokenize texts, and yield batches of texts of similar length, each with the positions `(b,)` of its texts.
 
-        Texts of `window_tokens` tokens are tokenized at a time.
+        The longest come first. Texts of `window_tokens` tokens are tokenized at a time.
 
         Args:
             texts: the texts.
@@ -507,12 +511,11 @@ class Encoder(PromptedEncoder):
     def _run_batches(
         self, batches: Iterable[tuple[NDArray[np.int64], Batch]], normalize: bool
     ) -> Generator[tuple[NDArray[np.int64], Batch, HostCopy], None, None]:
-        """Run batches through the model, in order, and yield for each the positions `(b,)` of its texts, the batch, and
-        its vectors `(b, d)`.
+        """Run batches through the model, and yield the positions `(b,)` of the texts, the batch, and its vectors.
 
         On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
-        may not bear several threads. On another device, the next batch is tokenized and the last one's vectors are
-        copied meanwhile.
+        may not be thread-safe. On another device, the next batch is tokenized and the last one's vectors are copied
+        meanwhile.
         """
         if self.device != "cpu":
             last: tuple[NDArray[np.int64], Batch, HostCopy] | None = None
@@ -531,10 +534,10 @@ class Encoder(PromptedEncoder):
             yield from ((rows, batch, HostCopy(vectors)) for (rows, batch), vectors in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Tokenize texts behind a prompt, truncated to what the model reads, and return them in batches. Each batch
-        also holds how many tokens of its texts were cut off.
+        """Tokenize texts behind a prompt, truncated to what the model reads, and return them in batches.
 
-        For a static model all texts are one batch. For others the tokenizer's truncation side stays changed.
+        Each batch also holds how many tokens of its texts were cut off. For a static model all texts are one batch. For
+        others the tokenizer's truncation side stays changed.
         """
         cuts = [self.cut(text, prompt, truncation_side) for text in texts]
         sizes = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
@@ -543,8 +546,9 @@ class Encoder(PromptedEncoder):
         return [self._count_cut(batch, texts, sizes, prompt) for batch in batches]
 
     def _count_cut(self, batch: Batch, texts: list[str], sizes: list[float], prompt: str | None) -> Batch:
-        """Return a copy of a batch with the number of tokens of each text that the model does not read. A batch whose
-        texts are all read in full is returned unchanged.
+        """Return a copy of a batch with the number of tokens of each text that the model does not read.
+
+        A batch whose texts are all read in full is returned unchanged.
 
         Args:
             batch: tokenized texts.
@@ -570,9 +574,7 @@ class Encoder(PromptedEncoder):
         return replace(batch, cut=cut)
 
     def _count_tokens(self, texts: list[str]) -> list[int]:
-        """Return the number of tokens of each text without truncation, special tokens and those of a chat template
-        included.
-        """
+        """Return the number of tokens of each text without truncation, with special tokens and the chat template's."""
         if self.fast_tokenizer is not None:
             return self.fast_tokenizer.count_tokens(texts)
 
@@ -580,9 +582,7 @@ class Encoder(PromptedEncoder):
         return [len(tokens) + self.template_tokens for tokens in ids]
 
     def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
-        """Tokenize texts that are already cut to about what the model reads, and return them in batches. The
-        tokenizer's truncation side stays changed.
-        """
+        """Tokenize texts that are cut to about what the model reads. The tokenizer's truncation side stays changed."""
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
             self._require_known_tokens(features)
@@ -609,8 +609,10 @@ class Encoder(PromptedEncoder):
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def _cut_behind_prompt(self, texts: list[str], prompt: str) -> list[str]:
-        """Cut the beginnings off texts that do not fit behind the prompt, and return the texts. Truncation from the
-        left by the tokenizer would remove the prompt first. Texts stay whole if the tokenizer reports no offsets.
+        """Cut the beginnings off texts that do not fit behind the prompt, and return the texts.
+
+        Truncation from the left by the tokenizer would remove the prompt first. Texts stay whole if the tokenizer
+        reports no offsets.
         """
         assert self.cutter is not None
         # The cutter wants one token more than the model reads.
@@ -634,11 +636,10 @@ class Encoder(PromptedEncoder):
             raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all tokens that the model reads of it behind a prompt. The result is the
-        part, and whether it is the whole text, as it is for short texts.
+        """Cut a long text to a part that holds all tokens that the model reads of it behind a prompt.
 
-        A static model with a limit of its own is cut at the end that its tokenizer names, whatever `truncation_side`;
-        one without a limit reads `STATIC_CHARACTERS` characters.
+        The part of a short text is the whole text. A static model with a limit of its own is cut at the end that its
+        tokenizer names, whatever `truncation_side`; one without a limit reads `STATIC_CHARACTERS` characters.
 
         Args:
             text: any text.
@@ -656,10 +657,10 @@ class Encoder(PromptedEncoder):
         return Cut(part, whole=False)
 
     def _tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
-        """Tokenize texts for a static model, long ones in pieces to limit memory. Returns the model's input: the token
-        ids of all texts in a row, and the offset at which each text begins.
+        """Tokenize texts for a static model, long ones in pieces: tokenizing a text of a megabyte at once takes 300 MB.
 
-        Tokenizing a text of a megabyte at once takes 300 MB.
+        Returns:
+            The model's input: the token ids of all texts in a row, and the offset at which each text begins.
         """
         if self.cutter is not None or all(len(text) <= PIECE for text in texts):
             if self.words is None:
@@ -679,8 +680,9 @@ class Encoder(PromptedEncoder):
 
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
-        """Run one batch through the whole model, without gradients, and return its vectors `(b, d)` as float32 on the
-        model's device.
+        """Run one batch through the whole model, without gradients, and return its vectors `(b, d)` as float32.
+
+        The vectors are on the model's device.
         """
         features = self.run_transformer(batch)
         for module in self.heads:
@@ -691,8 +693,9 @@ class Encoder(PromptedEncoder):
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def run_transformer(self, batch: Batch) -> dict[str, Any]:
-        """Run one batch through the transformer alone, and return its output tensors by name, before pooling. Token and
-        sentence embeddings in the output are float32.
+        """Run one batch through the transformer alone, and return its output tensors by name, before pooling.
+
+        Token and sentence embeddings in the output are float32.
         """
         device, inputs = self.model.device, batch.features.items()
         on_device = {k: move_to_device(v, device) if isinstance(v, torch.Tensor) else v for k, v in inputs}
@@ -703,8 +706,9 @@ class Encoder(PromptedEncoder):
         return features
 
     def _refuse_long_texts(self, texts: Sequence[str], prompt: str, positions: Sequence[int] | None = None) -> None:
-        """Raise `TooLongError` for the first text that, with the prompt before it, has more tokens than the encoder
-        reads. Static models with a limit of their own are not checked.
+        """Raise `TooLongError` for the first text that, with the prompt before it, exceeds what the encoder reads.
+
+        Static models with a limit of their own are not checked.
 
         Args:
             texts: the texts.

@@ -37,7 +37,7 @@ PER_TOKEN = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
 class WordTokenizer:
-    """Tokenizer that asks a Rust tokenizer for the tokens of each word once, and looks them up when it comes again.
+    """Tokenizer that asks a Rust tokenizer for the tokens of each word once, and stores them for later texts.
 
     On texts of 32 tokens it takes an eighth of the Rust tokenizer's time. It is right for tokenizers whose `of_words`
     is true.
@@ -46,8 +46,8 @@ class WordTokenizer:
         rust: the Rust tokenizer; its truncation and padding are switched off.
 
     Attributes:
-        before: special tokens that come before those of a text.
-        after: special tokens that come after them.
+        before: special tokens before the tokens of a text.
+        after: special tokens after the tokens of a text.
     """
 
     def __init__(self, rust: Any) -> None:
@@ -93,8 +93,7 @@ class WordTokenizer:
 
 
 class _FastTokenizer:
-    """Tokenizer of a `SentenceTransformer` that calls the Rust tokenizer directly, and gives the same input as
-    `preprocess`.
+    """Tokenizer of a `SentenceTransformer` that gives the input of `preprocess`, by calls to the Rust tokenizer.
 
     Args:
         model: the `SentenceTransformer`, with a tokenizer that wraps one of the library tokenizers.
@@ -112,12 +111,14 @@ class _FastTokenizer:
         self.words = WordTokenizer(self.rust) if WordTokenizer.of_words(self.rust) else None
 
     def tokenize_in_row(self, texts: Sequence[str], prompt: str | None) -> tuple[Features, NDArray[np.int64]]:
-        """Tokenize texts, and return the model's input with the tokens of all texts in one row `(t,)`, without mask or
-        padding, and the number of tokens of each text `(n,)`.
+        """Tokenize texts, and return the model's input with the tokens of all texts in one row.
 
         Args:
             texts: at least one text.
             prompt: text put before each, or None.
+
+        Returns:
+            The input, with tensors `(t,)` without mask or padding, and the number of tokens of each text `(n,)`.
         """
         settings = self._read_settings(prompt)
         rows = self._tokenize([prompt + text for text in texts] if prompt else texts, truncate=True)
@@ -128,7 +129,6 @@ class _FastTokenizer:
         return row, lengths
 
     def _tokenize(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
-        """Return the token ids of each text, special tokens included, in full or truncated to what the model reads."""
         limit, side = self.tokenizer.model_max_length, self.tokenizer.truncation_side
         if (words := self.words) is not None:
             room = limit - len(words.before) - len(words.after) if truncate else sys.maxsize
@@ -144,8 +144,7 @@ class _FastTokenizer:
         return [encoding.ids for encoding in self.rust.encode_batch_fast(list(texts))]
 
     def tokenize(self, texts: Sequence[str], prompt: str | None) -> Features:
-        """Tokenize texts with a prompt before each, and return the model's padded input, as
-        `SentenceTransformer.preprocess` does.
+        """Tokenize texts with a prompt before each, and return the padded input that `preprocess` would give.
 
         Args:
             texts: at least one text.
@@ -173,17 +172,13 @@ class _FastTokenizer:
         return [len(ids) for ids in self._tokenize(texts, truncate=False)]
 
     def _read_settings(self, prompt: str | None) -> Features:
-        """Return the input that `preprocess` gives for a short text with this prompt. It has the same keys as the input
-        of any other text.
-        """
+        """Return the input that `preprocess` gives for a short text with this prompt, whose keys hold for any text."""
         if prompt not in self.settings:
             self.settings[prompt] = self.model.preprocess(["."], prompt=prompt)
         return self.settings[prompt]
 
     def agrees(self, prompt: str | None) -> bool:
-        """Return whether this tokenizer gives the same input as `model.preprocess` on the probe texts, in one batch and
-        alone.
-        """
+        """Return whether this tokenizer gives the same input as `model.preprocess` on the probe texts."""
         return all(
             _equal_features(self.tokenize(texts, prompt), self.model.preprocess(texts, prompt=prompt))
             for texts in (PROBES, *([probe] for probe in PROBES))
@@ -191,8 +186,10 @@ class _FastTokenizer:
 
 
 def open_fast_tokenizer(model: Any) -> _FastTokenizer | None:
-    """Return a tokenizer that calls the Rust tokenizer of a model directly. Returns None if the model has no Rust
-    tokenizer, or the result would differ from `preprocess`.
+    """Return a tokenizer that calls the Rust tokenizer of a model directly.
+
+    The result is None if the model has no Rust tokenizer, or the input would differ from the input that `preprocess`
+    gives.
 
     Args:
         model: the `SentenceTransformer`, with the padding side that it will be used with.
@@ -210,7 +207,6 @@ def open_fast_tokenizer(model: Any) -> _FastTokenizer | None:
 
 
 def _equal_features(features: Features, expected: Features) -> bool:
-    """Return whether two inputs of a model have the same keys in the same order, equal tensors and equal settings."""
     if list(features) != list(expected):
         return False
     for name, value in expected.items():

@@ -45,8 +45,7 @@ UNEXPLAINED = (LookupError, AttributeError, TypeError, AssertionError)
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
-    """Load and return a spec's `SentenceTransformer`. If the spec switches the chat template off, it is removed from
-    the model.
+    """Load and return a spec's `SentenceTransformer`, without its chat template if the spec switches that off.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, encodes queries and documents by different
@@ -61,16 +60,18 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 
 
 def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
-    """Load and return a spec's `SentenceTransformer`, with the number of layers, pooling and maximum length that the
-    spec sets. Its chat template is kept, even if the spec switches it off.
+    """Load a spec's `SentenceTransformer`, with its chat template even if the spec switches that off.
 
-    If it encodes documents and queries by different modules, the result is a model of each, in this order. Models are
-    in evaluation mode and in the dtype of their files. Log messages and progress bars of transformers and
-    sentence-transformers are switched off in the whole process.
+    The number of layers, pooling and maximum length are the spec's, if it sets them. Models are in evaluation mode and
+    in the dtype of their files. Log messages and progress bars of transformers and sentence-transformers are switched
+    off in the whole process.
 
     Args:
         spec: model and settings.
         device: torch device; None chooses the default.
+
+    Returns:
+        The model, or one of documents and one of queries if the model encodes them by different modules.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
@@ -101,7 +102,6 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
 
 
 def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | None, attention: str | None) -> Any:
-    """Load a folder or Hub id, and return it as a `SentenceTransformer` with the number of layers of the spec."""
     from sentence_transformers import SentenceTransformer
 
     # A shallower model is asked for by its config: transformers then never builds the other layers.
@@ -118,8 +118,9 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
 
 
 def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
-    """Return two models, of documents and of queries, if a `SentenceTransformer` has a `Router` with different routes
-    for them, else one. The side of the router's default route becomes that of the default prompt, if there is none.
+    """Return a model of documents and one of queries if a `Router` has different routes for them, else the model alone.
+
+    If there is no default prompt, it becomes `query` or `document`, the side of the router's default route.
 
     Raises:
         EncoderError: if the router has no route for one of the sides.
@@ -154,7 +155,6 @@ def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
 
 
 def _replace_pooling(spec: EncoderSpec, model: Any) -> None:
-    """Replace a model's pooling, in place, by that of the spec, if the spec has one."""
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
     for index, module in enumerate(model):
@@ -166,9 +166,7 @@ def _replace_pooling(spec: EncoderSpec, model: Any) -> None:
 
 @contextmanager
 def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
-    """Convert any exception within the block to an `EncoderError` that names the model and says why it cannot be
-    loaded.
-    """
+    """Convert any exception within the block to an `EncoderError` that says why the model cannot be loaded."""
     try:
         yield
     except EncoderError:
@@ -178,8 +176,7 @@ def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
 
 
 def _limit_length(spec: EncoderSpec, model: Any) -> None:
-    """Set the maximum length of a model, in place, to the spec's, or else to the model's own, reduced to the number of
-    positions that it has vectors for.
+    """Set a model's maximum length, in place, to the spec's, else reduce it to the number of its position vectors.
 
     Raises:
         EncoderError: if the model cannot read as many tokens as the spec says.
@@ -212,14 +209,14 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 
 
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
-    """Append a module to the model, in place, that truncates its vectors to the `truncate_dim` of its settings. Nothing
-    is appended without that setting, or if the vectors are not longer.
+    """Append a module to the model, in place, that truncates its vectors to the `truncate_dim` of its settings.
 
-    sentence-transformers cuts them after the modules, in `encode` alone. As a module, a matrix with ones on its
-    diagonal, the cut is also in exports and in what is trained.
+    Nothing is appended without that setting, or if the vectors are not longer. sentence-transformers cuts them after
+    the modules, in `encode` alone. As a module, a matrix with ones on its diagonal, the cut is also in exports and in
+    what is trained.
 
     Raises:
-        EncoderError: if the settings name no number of dimensions.
+        EncoderError: if `truncate_dim` is not a number of dimensions.
     """
     dimensions, model.truncate_dim = model.truncate_dim, None
     if dimensions is None:
@@ -239,9 +236,7 @@ def _append_truncation(spec: EncoderSpec, model: Any) -> None:
 
 
 def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
-    """Return a message that says why a model cannot be loaded. For the default model, it also says how to install its
-    files if they are not installed.
-    """
+    """Return why a model cannot be loaded, and for the default model how to install its files if they are missing."""
     reason = " ".join(str(error).split())
     if isinstance(error, UNEXPLAINED):
         reason = f"{type(error).__name__}: {reason}"
@@ -251,11 +246,10 @@ def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
-    """Return the attention implementation to load a model with, or None to leave the choice to the library. It is the
-    spec's, unless that is `auto`.
+    """Return the attention implementation to load a model with, or None to leave the choice to the library.
 
-    For `auto` the result is flash attention if it is installed and the model runs in half precision on a GPU, else
-    None.
+    A spec's `attention` is returned unchanged, unless it is `auto`. For `auto` the result is flash attention if it is
+    installed and the model runs in half precision on a GPU, else None.
     """
     if spec.attention != "auto":
         return spec.attention
@@ -265,8 +259,9 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
 
 
 def locate_model(model: str) -> str:
-    """Return the folder of the default model's files if their PyPI package is installed. For any other model, or
-    without the package, the folder or Hub id is returned unchanged.
+    """Return the folder of the default model's files if their PyPI package is installed.
+
+    For any other model, or without the package, the folder or Hub id is returned unchanged.
     """
     package = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
     if package is None or not package.submodule_search_locations:
@@ -279,10 +274,9 @@ def compute_fingerprint(
 ) -> str:
     """Hash a model's weights, modules, tokenizer, maximum length and prompts, and return 32 hexadecimal digits.
 
-    `without_chat_template` says that the model's chat template was switched off, which gives other vectors.
-
     The weights are hashed as loaded, so a model has the same fingerprint from a package, a folder or the Hub. Its name
-    and the dtype it runs in later do not matter.
+    and the dtype it runs in later do not matter. `without_chat_template` says that the model's chat template was
+    switched off, which gives other vectors.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
@@ -307,7 +301,8 @@ def compute_fingerprint(
 def _digest_tokenizer(tokenizer: Any) -> str:
     """Hash a tokenizer's vocabulary, chat template, and tokens of some texts, and return 32 hexadecimal digits.
 
-    Its files are not hashed: the same tokenizer comes in several formats, and its libraries write them differently.
+    The tokenizer's files are not hashed: the same tokenizer comes in several formats, and libraries write them
+    differently.
     """
     content = (
         sorted(tokenizer.get_vocab().items()),
@@ -318,9 +313,7 @@ def _digest_tokenizer(tokenizer: Any) -> str:
 
 
 def _describe_module(module: Any) -> str:
-    """Return a text for the hash with a module's settings that its weights do not show: class, pooling mode,
-    activation, and whether prompts are pooled, texts lower-cased, and inputs added to outputs.
-    """
+    """Return the settings of a module that its weights do not show, as a text for the hash."""
     description = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
     description += "" if getattr(module, "include_prompt", True) else " without prompt"
     description += " in lower case" if getattr(module, "do_lower_case", False) else ""

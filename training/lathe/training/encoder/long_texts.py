@@ -63,13 +63,16 @@ class Pieces:
     def join(
         self, vectors: torch.Tensor, tokens: NDArray[np.int64], normalize: bool
     ) -> tuple[torch.Tensor, NDArray[np.int64]]:
-        """Combine the vectors and token counts of chunks into those of the texts. Returns the vectors `(n, d)`, each
-        the mean of the text's chunk vectors weighted by their tokens, and the token counts `(n,)`.
+        """Combine the vectors and token counts of chunks into vectors and token counts of the texts.
 
         Args:
             vectors: vectors of the chunks `(c, d)`.
             tokens: tokens of the chunks `(c,)`.
             normalize: whether means are L2-normalized; vectors of single chunks stay as they are.
+
+        Returns:
+            The vectors `(n, d)`, each the mean of the text's chunk vectors weighted by their tokens, and the token
+            counts `(n,)`.
         """
         if len(self.texts) == self.count:
             return vectors, tokens
@@ -88,8 +91,9 @@ class Pieces:
         return means, sums
 
     def join_cut(self, cut: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of tokens of each text that were not read `(n,)`. If any text is divided, all are 0,
-        because chunks are read in full.
+        """Return the number of tokens of each text that were not read `(n,)`.
+
+        If any text is divided, all are 0, because chunks are read in full.
 
         Args:
             cut: tokens of each chunk that were not read `(c,)`.
@@ -105,8 +109,9 @@ def split_texts(
     positions: Sequence[int] | None,
     limit: int | None,
 ) -> Pieces:
-    """Divide texts into overlapping chunks of at most `max_tokens` tokens, and return the chunks, with the position of
-    the text that each belongs to. A text with fewer tokens is one chunk, unchanged.
+    """Divide texts into overlapping chunks of at most `max_tokens` tokens.
+
+    A text with fewer tokens is one chunk, unchanged.
 
     Args:
         texts: the texts.
@@ -115,6 +120,9 @@ def split_texts(
         encoder: name of the encoder, for messages.
         positions: positions of the texts in the user's input, for messages; None counts them from 0.
         limit: maximum tokens of a text; None allows any number.
+
+    Returns:
+        The chunks, with the position of the text that each belongs to.
 
     Raises:
         TooLongError: if a text has more tokens than the limit.
@@ -144,8 +152,9 @@ def split_texts(
 
 
 def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Iterator[tuple[str, int]]:
-    """Yield pairs of an overlapping chunk of a text and the number of its tokens that were in no earlier chunk. For a
-    text so short that it is not tokenized, the number is 0.
+    """Yield the overlapping chunks of a text, each with the number of its tokens that were in no earlier chunk.
+
+    For a text so short that it is not tokenized, the number is 0.
     """
     if len(text.encode("utf-8", "surrogatepass")) <= max_tokens:  # a token has a byte at least
         yield text, 0
@@ -179,9 +188,7 @@ def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Ite
 
 
 def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int:
-    """Return the index of the first token of the word that the token at index `token` belongs to. Returns `token`
-    itself if the word begins more than `reach` tokens before.
-    """
+    """Return the index of the first token of a token's word; `token` if the word begins over `reach` tokens before."""
     start = token
     while start > token - reach and start > 1 and words[start] is not None and words[start] == words[start - 1]:
         start -= 1
@@ -189,7 +196,7 @@ def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int
 
 
 def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, int]], list[int | None]]:
-    """Tokenize a text, and return two lists: each token's start and end in characters, and each token's word index."""
+    """Return the start and end of each token of a text, in characters, and the word index of each token."""
     encoded = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
     if not encoded.encodings:  # a tokenizer written in Python
         raise EncoderError(f"long_text mean needs a tokenizer that reports offsets, which that of {encoder} does not")

@@ -54,8 +54,9 @@ PACKAGED_FILES = {
 
 @cache  # a process that loads the model again reads its 91 MB once
 def check_packaged_files(folder: Path) -> None:
-    """Raise `EncoderError` if one of the default model's files in a folder is not that of `PACKAGED_FILES`. Hashing
-    them takes a tenth of a second.
+    """Raise `EncoderError` if a file of the default model in a folder differs from `PACKAGED_FILES`.
+
+    Hashing the files takes a tenth of a second.
     """
     for name, expected in PACKAGED_FILES.items():
         path = folder / name
@@ -68,11 +69,11 @@ def check_packaged_files(folder: Path) -> None:
 
 
 def check_model_files(spec: EncoderSpec, model: str) -> None:
-    """Raise `EncoderError` if a model's files show, before it is loaded, that its vectors would be wrong: rerankers,
-    sparse encoders, missing files, and layers that it does not have. The files may be read from the Hub.
+    """Raise `EncoderError` if a model's files show, before it is loaded, that its vectors would be wrong.
 
+    This is so for rerankers, sparse encoders, missing files, and layers that the model does not have.
     sentence-transformers fills layers that a model lacks with random weights, and takes the means of token vectors of a
-    reranker or a sparse encoder.
+    reranker or a sparse encoder. The files may be read from the Hub.
 
     Args:
         spec: spec of the encoder.
@@ -109,7 +110,6 @@ def check_model_files(spec: EncoderSpec, model: str) -> None:
 
 
 def _refuse_lfs_pointers(spec: EncoderSpec, model: str) -> None:
-    """Raise `EncoderError` if weights in a model's folder are pointers of Git LFS, whose content was not fetched."""
     for path in Path(model).rglob("*.safetensors") if Path(model).is_dir() else ():
         with path.open("rb") as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
@@ -139,9 +139,7 @@ def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str
 
 
 def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
-    """Read one of a model's JSON files and return its object as a dict. The result is empty if there is no such file,
-    or its content is no object.
-    """
+    """Return the object in one of a model's JSON files, or an empty dict if there is no such file or object."""
     path = _find_file(model, file, spec)
     if path is None:
         return {}
@@ -150,7 +148,6 @@ def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
 
 
 def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
-    """Return the path of a file of a local model folder or of a model on the Hub, or None if there is no such file."""
     if Path(model).is_dir():  # without sentence-transformers, which takes a second to import
         path = Path(model, file)
         return str(path) if path.exists() else None
@@ -162,8 +159,9 @@ def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
 
 
 def check_loaded_model(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if a loaded model does not read texts, or has prompts that are no texts. Null prompts become
-    empty, in place.
+    """Raise `EncoderError` if a loaded model does not read texts, or has prompts that are not texts.
+
+    Null prompts become empty, in place.
 
     Args:
         spec: spec of the encoder.
@@ -184,8 +182,7 @@ def tokenize(tokenizer: Any, text: str) -> list[int]:
 
 
 def require_words(spec: EncoderSpec, tokenizer: Any) -> None:
-    """Raise `EncoderError` if a tokenizer gives the same tokens for all common words, and for the words of its own
-    vocabulary.
+    """Raise `EncoderError` if a tokenizer gives the same tokens for all common words, and for its vocabulary's words.
 
     Without the files of a tokenizer, transformers makes one that knows special tokens alone.
     """
@@ -201,7 +198,7 @@ def require_words(spec: EncoderSpec, tokenizer: Any) -> None:
 
 
 def _require_first_module(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if a model's first module is no transformer or static embedding, or does not read texts."""
+    """Raise `EncoderError` if a model's first module is not a Transformer or StaticEmbedding, or reads no texts."""
     first = next(iter(model))
     if not hasattr(first, "auto_model") and not _is_static_embedding(first):
         raise EncoderError(
@@ -215,19 +212,15 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
 
 
 def _is_static_embedding(module: Any) -> bool:
-    """Return whether a module is sentence-transformers' `StaticEmbedding`, imported here because that takes a
-    second.
-    """
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     return isinstance(module, StaticEmbedding)
 
 
 def check_weights(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if weights of a model were not in its files, so that transformers has set them to random
-    values.
+    """Raise `EncoderError` if weights of a model were not in its files: transformers has set them to random values.
 
-    transformers marks the weights that it has read, from version 5 on. Those of adapters, which PEFT adds, and of
+    transformers marks the weights that it has read, from version 5 on. Weights of adapters, which PEFT adds, and of
     quantized models have no mark.
     """
     import transformers
@@ -278,9 +271,7 @@ OTHER_INPUTS = ("vision", "visual", "image", "audio")
 
 
 def find_first_position(model: torch.nn.Module) -> int:
-    """Return the position id that a model gives to a text's first token: 0, or `padding_idx` + 1 for models like
-    RoBERTa.
-    """
+    """Return the position id of a text's first token in a model: 0, or `padding_idx` + 1 for models like RoBERTa."""
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), torch.nn.Embedding):
@@ -289,11 +280,10 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 
 def count_positions(model: Any) -> int | None:
-    """Return the maximum number of tokens of a text that a transformer has position vectors for. Returns None if the
-    model has no such vectors, as with rotary or relative positions.
+    """Return the maximum number of tokens of a text that a transformer has position vectors for.
 
-    RoBERTa, MPNet and XLM-R have vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT
-    for two.
+    The result is None if the model has no such vectors, as with rotary or relative positions. RoBERTa, MPNet and XLM-R
+    have vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT for two.
 
     Args:
         model: model of transformers, with its `config`.

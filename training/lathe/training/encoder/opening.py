@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 
 
 def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorStores | None = None) -> TextEncoder:
-    """Return the encoder of a spec: a model that is loaded now, or a client of the spec's embeddings API. Connections
-    and stores are closed when this process exits.
+    """Return the encoder of a spec: a model that is loaded now, or a client of the spec's embeddings API.
+
+    Connections and stores are closed when this process exits.
 
     Args:
         spec: spec of the encoder.
@@ -47,8 +48,9 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorSto
 
 
 def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | None) -> TextEncoder:
-    """Load a model, and return it as an encoder that stores its vectors in a database. If nothing is to be stored or
-    the database cannot be opened, the plain encoder is returned.
+    """Load a model, and return it as an encoder that stores its vectors in a database.
+
+    If nothing is to be stored or the database cannot be opened, the plain encoder is returned.
     """
     encoder = Encoder(spec, device)
     if stores is None or not stores.encoded.max_bytes:
@@ -109,10 +111,10 @@ class StoredEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Return the vectors `(n, d)` of texts in the order given. Vectors that are stored are read, and all others are
-        computed once for each distinct text and stored.
+        """Return the vectors `(n, d)` of texts in the order given, from the database if they are stored there.
 
-        In the result, `padded` counts padded tokens of the texts that were encoded now, and `cut` is not known.
+        Other vectors are computed, once for each distinct text, and stored. In the result, `padded` counts padded
+        tokens of the texts that were encoded now, and `cut` is not known.
 
         Raises:
             EncoderError: as `lathe.training.encoder.encoder.Encoder.encode`.
@@ -155,9 +157,7 @@ class StoredEncoder(PromptedEncoder):
         return Encoding(vectors, tokens, padded)
 
     def _compute_keys(self, texts: Sequence[str], options: Mapping[str, Any]) -> list[bytes]:
-        """Return, for each text, the key under which its vector is stored: a digest of the encoder, the options of the
-        call, the prompt and the text.
-        """
+        """Return a digest of encoder, options, prompt and text for each text, under which its vector is stored."""
         prompt = self.prompt_key(options["prompt_name"])
         rest = {name: value for name, value in options.items() if name != "prompt_name"}
         context = hashlib.blake2b(repr((self.fingerprint, self.spec.dtype, prompt, rest)).encode(), digest_size=16)
@@ -169,9 +169,7 @@ class StoredEncoder(PromptedEncoder):
         return keys
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, StoredVector]:
-        """Return the stored vectors by key, without the keys that are not stored. If the database fails, it is no
-        longer used and the result is empty.
-        """
+        """Return the stored vectors by key. If the database fails, it is no longer used and the result is empty."""
         if self.database is None:
             return {}
         try:
@@ -182,9 +180,7 @@ class StoredEncoder(PromptedEncoder):
         return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
 
     def _write(self, keys: Sequence[bytes], encoding: Encoding) -> dict[bytes, StoredVector]:
-        """Store the vectors of an encoding under their keys, and return the same vectors by key. If the database fails,
-        it is no longer used.
-        """
+        """Store the vectors of an encoding, and return them by key. If the database fails, it is no longer used."""
         if self.database is not None:
             try:
                 self.database.put(keys, encoding.vectors, encoding.tokens.tolist(), self.fingerprint)
@@ -194,15 +190,10 @@ class StoredEncoder(PromptedEncoder):
         return {key: StoredVector(vector, tokens) for key, vector, tokens in rows}
 
     def _give_up(self, error: UpstreamError) -> None:
-        """Stop using the database, and log the error that is the reason. Vectors are neither read nor stored from now
-        on.
-        """
         self.database = None
         log.warning("vectors of %s are computed again and not stored: %s", self.name, error)
 
 
 def without_store(encoder: TextEncoder) -> TextEncoder:
-    """Return the encoder that computes every vector: the inner encoder of a `StoredEncoder`, or any other encoder
-    unchanged.
-    """
+    """Return the inner encoder of a `StoredEncoder`, which computes every vector, or any other encoder unchanged."""
     return encoder.encoder if isinstance(encoder, StoredEncoder) else encoder

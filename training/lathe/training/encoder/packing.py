@@ -37,9 +37,7 @@ class PackedLinear(torch.nn.Module):
         self.gelu = gelu
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Apply the linear layer, and the GELU if `gelu` is set, to inputs `(..., in_features)`. Returns outputs `(...,
-        out_features)`.
-        """
+        """Apply the layer, and the GELU if `gelu` is set, to inputs `(..., in_features)`."""
         activation, algorithm = ("gelu", "none") if self.gelu else ("none", "")
         outputs: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             inputs, self.weight, self.bias, activation, [], algorithm
@@ -47,7 +45,7 @@ class PackedLinear(torch.nn.Module):
         return outputs
 
     def unpack(self) -> torch.nn.Linear:
-        """Build an ordinary linear layer with the same weights, without the GELU, and return it."""
+        """Build an ordinary linear layer with the same weights, without the GELU."""
         linear = torch.nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         linear.weight = torch.nn.Parameter(self.weight.to_dense(), requires_grad=False)
         if self.bias is not None:
@@ -56,13 +54,15 @@ class PackedLinear(torch.nn.Module):
 
 
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
-    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32. Returns their
-    agreement with float32, or None if the model keeps its ordinary layers, because packing is not possible, fails, or
-    changes a vector too much.
+    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32.
 
     Args:
         model: the transformer, in the dtype it will run in.
-        compare: returns the agreement of the model's vectors with those in float32.
+        compare: returns the agreement of the model's vectors with their vectors in float32.
+
+    Returns:
+        The agreement with float32, or None if the model keeps its ordinary layers, because packing is not possible,
+        fails, or changes a vector too much.
     """
     if not can_pack(model):
         return None
@@ -80,11 +80,11 @@ def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agr
 
 
 def can_pack(model: torch.nn.Module) -> bool:
-    """Return whether packing a model's linear layers for oneDNN is possible and makes them faster. This is so on a CPU
-    that supports bfloat16 in oneDNN, for a model in bfloat16, and on a processor of AMD, for one in float32.
+    """Return whether packing a model's linear layers for oneDNN is possible and makes them faster.
 
-    On Intel's processors float32 is as fast without, and worker processes share the memory of weights that are not
-    packed.
+    This is so on a CPU that supports bfloat16 in oneDNN, for a model in bfloat16, and on a processor of AMD, for one in
+    float32. On Intel's processors float32 is as fast without, and worker processes share the memory of weights that are
+    not packed.
     """
     weight = next(model.parameters(), None)
     if weight is None or weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -96,8 +96,7 @@ def can_pack(model: torch.nn.Module) -> bool:
 
 
 def pack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace each linear layer of a model by a `PackedLinear`, in place. A GELU that follows a layer becomes part of
-    it.
+    """Replace each linear layer of a model by a `PackedLinear`, in place, together with a GELU that follows it.
 
     A GELU is known to follow in the classes of transformers whose layer `dense` goes through `intermediate_act_fn`, as
     in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are left as they are. A layer in several places stays
@@ -120,7 +119,6 @@ def pack_linear_layers(model: torch.nn.Module) -> None:
 
 
 def _ends_in_gelu(module: torch.nn.Module) -> bool:
-    """Return whether a module of transformers passes the outputs of its linear layer `dense` through the exact GELU."""
     from transformers.activations import GELUActivation
 
     is_gelu = type(getattr(module, "intermediate_act_fn", None)) is GELUActivation
@@ -128,9 +126,7 @@ def _ends_in_gelu(module: torch.nn.Module) -> bool:
 
 
 def unpack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace the packed layers of a model by ordinary linear layers, in place. A model without packed layers stays as
-    it is.
-    """
+    """Replace the packed layers of a model by ordinary linear layers, in place."""
     from transformers.activations import GELUActivation
 
     unpacked: dict[PackedLinear, torch.nn.Linear] = {}

@@ -3,7 +3,7 @@
 sentence-transformers wraps every text of an instruct model in its chat template unless it is switched off. A model
 that was not trained as an encoder with its template then gives unrelated texts similar vectors: the words of the
 template are most of what it reads. A model that was trained with prompts and gets none finds less; the texts of the
-known prompts are those of the models' cards.
+known prompts come from the models' cards.
 """
 
 import json
@@ -30,8 +30,7 @@ def uses_chat_template(model: Any) -> bool:
 
 
 def remove_chat_template(model: Any, name: str) -> None:
-    """Switch off the chat template of a loaded `SentenceTransformer`, in place. The model then reads plain texts
-    without the template around them.
+    """Switch off the chat template of a loaded `SentenceTransformer`, in place.
 
     Args:
         model: the `SentenceTransformer`.
@@ -47,9 +46,7 @@ def remove_chat_template(model: Any, name: str) -> None:
 
 
 def count_template_tokens(model: Any) -> int:
-    """Return how many tokens a `SentenceTransformer`'s chat template adds to each text. The result is 0 without a
-    template.
-    """
+    """Return how many tokens a `SentenceTransformer`'s chat template adds to each text, 0 without a template."""
     if not uses_chat_template(model):
         return 0
     # The shortest text tells them apart: whatever it has beyond its own tokens comes from the template.
@@ -58,8 +55,7 @@ def count_template_tokens(model: Any) -> int:
 
 
 def describe_chat_template(name: str, tokens: int | None = None) -> str:
-    """Return a warning message that says that an encoder wraps its texts in a chat template, and how to switch that
-    off.
+    """Return a warning that an encoder wraps its texts in a chat template, and how to switch that off.
 
     Args:
         name: name of the encoder.
@@ -75,8 +71,8 @@ def describe_chat_template(name: str, tokens: int | None = None) -> str:
 def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
     """Return whether a model would wrap its texts in a chat template, judged by its files. The model is not loaded.
 
-    A model that sentence-transformers saved lists its modalities, or is of a version before them; others get a template
-    if their tokenizer has one.
+    A model that sentence-transformers saved lists its modalities, or was saved before there were any. Others get a
+    template if their tokenizer has one.
 
     Args:
         read: returns the content of one of the model's files by its relative path; None if there is no such file.
@@ -93,9 +89,7 @@ def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
 
 
 def _parse(content: bytes | None) -> Any:
-    """Parse the content of a JSON file and return its value. The result is None if there is no file or it is no valid
-    JSON, which the loading of the model reports.
-    """
+    """Return the value of a JSON file. Without a file, or for invalid JSON, which loading reports, it is None."""
     try:
         return None if content is None else json.loads(content)
     except (ValueError, RecursionError):
@@ -117,8 +111,9 @@ KNOWN_PROMPTS: tuple[tuple[str, Mapping[str, str]], ...] = (
 
 
 def find_missing_prompts(model: str, prompts: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the prompts, by name, that a model of this name is known to need and does not have. The result is empty if
-    the model has any prompt that is not empty, or is not known.
+    """Return the prompts, by name, that a model of this name is known to need and does not have.
+
+    The result is empty if the model has any prompt that is not empty, or is not known.
 
     Args:
         model: hub id or folder of the model.

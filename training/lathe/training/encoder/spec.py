@@ -114,17 +114,16 @@ class UpstreamSpec:
     @field_validator("api_key_env")
     @classmethod
     def check_variable(cls, variable: str | None) -> str | None:
-        """Return the name of the environment variable unchanged if it is a valid name, or None if none is set.
+        """Return the name of the environment variable unchanged if it is a valid name or None.
 
         Raises:
-            ValueError: if it is no name of a variable; the message does not quote it.
+            ValueError: if it is not the name of a variable; the message does not quote it.
         """
         return None if variable is None else check_variable_name(variable, "api_key_env")
 
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSpec":
-        """Return the spec unchanged if the API's address is valid and no key would be sent over plain HTTP to another
-        machine.
+        """Check that the API's address is valid and sends no key to another machine in plain HTTP; return the spec.
 
         Raises:
             ValueError: for an address of another form, or over which a key would leak.
@@ -149,9 +148,7 @@ class UpstreamSpec:
         return self.provider or f"{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
     def describe(self) -> dict[str, Any]:
-        """Return what users of the encoder may see, as a dict with the keys `provider`, `protocol` and `dimensions`.
-        Address and key are left out.
-        """
+        """Return provider, protocol and dimensions, which users of the encoder may see, without address and key."""
         return {"provider": self.provider_name, "protocol": self.protocol, "dimensions": self.dimensions}
 
 

@@ -33,10 +33,12 @@ AnyEncoder = TypeVar("AnyEncoder", bound="TextEncoder")
 
 @dataclass(frozen=True)
 class Encoding:
-    """Vectors of texts `(n, d)` in float32, number of tokens of each text `(n,)`, and number of tokens computed,
-    padding included.
+    """Vectors of texts, and the numbers of their tokens.
 
     Attributes:
+        vectors: vectors `(n, d)` in float32.
+        tokens: number of tokens of each text `(n,)`.
+        padded: number of tokens computed, padding included.
         cut: number of tokens of each text that were not read `(n,)`, estimated for texts that were not tokenized whole;
             None if unknown.
     """
@@ -75,20 +77,20 @@ class TextEncoder(HasSpace, Protocol):
     def describe(self) -> dict[str, Any]:
         """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
 
-        Keys are those of the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
+        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
         """
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt with this name, or of the default prompt for None. Returns None if there is no
-        default.
+        """Return the text of the prompt with this name, or of the default prompt, if there is one, for None.
 
         Raises:
             EncoderError: if there is no prompt of that name.
         """
 
     def prompt_key(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt as `prompt` does, with the side that is encoded if each side has modules of its
-        own. A text has one vector for each key.
+        """Return the text of a prompt, with the side that is encoded if each side has modules of its own.
+
+        A text has one vector for each key.
         """
 
     def with_default_prompt(self, prompt_name: str) -> Self:
@@ -107,8 +109,7 @@ class TextEncoder(HasSpace, Protocol):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the number of tokens of each
-        text.
+        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the tokens of each text.
 
         Args:
             texts: any number of strings.
@@ -148,8 +149,10 @@ class PromptedEncoder:
 
     @property
     def vectors_key(self) -> str:
-        """Key under which the encoder's vectors are stored offline. It consists of the fingerprint, a mark if long
-        texts are means of chunks, and a hash of the default prompt, if there is one.
+        """Key under which the encoder's vectors are stored offline.
+
+        It consists of the fingerprint, a mark if long texts are means of chunks, and a hash of the default prompt, if
+        there is one.
         """
         # The fingerprint does not cover these two settings, which change the vectors of the same model.
         key = self.fingerprint
@@ -160,8 +163,7 @@ class PromptedEncoder:
         return key
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt with this name, or of the default prompt for None. Returns None if there is no
-        default prompt.
+        """Return the text of the prompt with this name, or of the default prompt, if there is one, for None.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -189,9 +191,7 @@ class PromptedEncoder:
 
     @staticmethod
     def _require_unicode(texts: Sequence[str]) -> None:
-        """Raise `TextError` for the first text that holds a lone surrogate (half of a UTF-16 pair), such as
-        `json.loads` makes of a truncated emoji.
-        """
+        """Raise `TextError` for the first text with a lone surrogate, which `json.loads` makes of a truncated emoji."""
         for position, text in enumerate(texts):
             try:
                 text.encode()
@@ -222,23 +222,18 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def find_prompt_key(prompt: str | None, side: SearchSide | None) -> str | None:
-    """Return what the vectors of one text by one encoder depend on besides the text: the prompt, and the side that is
-    encoded, if it is not None.
-    """
+    """Return what the vector of a text depends on besides the text: the prompt, and the side unless it is None."""
     return prompt if side is None else f"{side}\0{prompt or ''}"
 
 
 def find_prompt_side(prompt_name: str | None, default: str | None) -> SearchSide:
-    """Return the side of a search that a prompt's name stands for, else the side of the default prompt, else
-    documents.
-    """
+    """Return the side of a search that a prompt's name stands for, else the default prompt's side, else documents."""
     sides = {name: side for side, names in SIDE_PROMPTS.items() for name in names}
     return sides.get(prompt_name or "") or sides.get(default or "", "document")
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:
-    """Return the name of the prompt that an encoder has for queries or for documents. Returns None if the encoder's
-    default prompt is to be used.
+    """Return the name of the prompt that an encoder has for queries or for documents, or None for the default prompt.
 
     sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
     own. An empty one is returned only where a default prompt would stand before the texts instead. Without any, a
@@ -263,8 +258,9 @@ def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str 
 
 
 def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:
-    """Return a copy of the encoder whose default prompt is its prompt for documents. An encoder that needs no other
-    default prompt is returned unchanged.
+    """Return a copy of the encoder whose default prompt is its prompt for documents.
+
+    An encoder that needs no other default prompt is returned unchanged.
 
     Args:
         encoder: encoder of documents, such as the rows of a source of texts.
@@ -278,9 +274,7 @@ def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) ->
 
 
 def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode queries with the encoder's prompt for queries, and return their vectors `(n, d)`. An encoder without one
-    uses its default prompt.
-    """
+    """Encode queries with the encoder's prompt for queries or its default prompt, and return vectors `(n, d)`."""
     return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors
 
 

@@ -65,8 +65,7 @@ def attend_within_texts(
     cu_seq_lens_q: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute scaled dot-product attention for texts that are concatenated in one row, each attending to its own tokens
-    only. Returns the outputs `(1, t, h, d)`, and None in place of attention weights.
+    """Compute scaled dot-product attention for texts concatenated in one row, each attending to its own tokens only.
 
     Input without `cu_seq_lens_q` is padded and goes to transformers' own attention.
 
@@ -81,6 +80,9 @@ def attend_within_texts(
         dropout: probability of dropout.
         cu_seq_lens_q: offsets at which the texts begin, and the end `(texts + 1,)`; None for padded input.
         more: further arguments of the model.
+
+    Returns:
+        The outputs `(1, t, h, d)`, and None in place of attention weights.
 
     Raises:
         CannotUnpadError: if the model attends within a sliding window.
@@ -127,9 +129,7 @@ def attend_within_texts(
 
 
 def _prefers_products() -> bool:
-    """Return whether oneDNN multiplies bfloat16 matrices faster than PyTorch's attention does: on AMD's processors with
-    AVX-512.
-    """
+    """Return whether oneDNN's bfloat16 products are faster than PyTorch's attention: on AMD's AVX-512 processors."""
     return prefers_onednn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -166,7 +166,8 @@ def _multiply(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int], scaling: float
 ) -> torch.Tensor | None:
     """Compute the attention of texts `(n, h, w, d)`, which attend to their first `lengths` keys, by two products.
-    Returns None if a weight is too large for that.
+
+    The result is None if a weight is too large for that.
     """
     # Softmax does not change if all scores of a query change by the same, here by that with the mean key. The scores
     # are smaller then and lose less to rounding. Their mean is 0, so the weights need no division by the largest.
@@ -196,8 +197,10 @@ def attend_on_gpu(
     max_length_q: int = 0,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute the attention of `attend_within_texts` on a GPU, by PyTorch's flash attention in half precision. Returns
-    the outputs `(1, t, h, d)`, and None in place of attention weights.
+    """Compute the attention of `attend_within_texts` on a GPU, by PyTorch's flash attention in half precision.
+
+    Returns:
+        The outputs `(1, t, h, d)`, and None in place of attention weights.
 
     Raises:
         CannotUnpadError: for padded input, or if the model attends otherwise than from every token to every other,
@@ -218,10 +221,12 @@ def attend_on_gpu(
 
 @lru_cache(maxsize=64)  # asked by each layer
 def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-    """Round the number of keys of each text of a flattened batch up to a multiple of `ROUND_KEYS`. Returns each text's
-    number of keys, and the positions of all keys in the row.
+    """Round the number of keys of each text of a flattened batch up to a multiple of `ROUND_KEYS`.
 
     A text's last token is repeated as often as needed: tokens of another text could hold NaN.
+
+    Returns:
+        The number of keys of each text, and the positions of all keys in the row.
     """
     widths = [length + -length % ROUND_KEYS for length in lengths]
     starts = np.cumsum([0, *lengths[:-1]])
@@ -233,12 +238,7 @@ def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
 
 
 def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Select the states of the tokens at the given positions of a row, and return them as `(1, h, p, d)`.
-
-    Args:
-        states: states of all tokens `(1, h, t, d)`.
-        positions: positions of the tokens `(p,)`.
-    """
+    """Return the states `(1, h, p, d)` of the tokens at positions `(p,)` of a row, from states `(1, h, t, d)`."""
     _, heads, tokens, size = states.shape
     rows = states.transpose(1, 2).reshape(tokens, heads * size)  # no copy: layers put a token's heads side by side
     return rows.index_select(0, positions).view(1, len(positions), heads, size).transpose(1, 2)
@@ -246,17 +246,16 @@ def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1024)
 def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the mask `(1, 1, 1, width)` that is added to the attention scores of a text's keys: 0 for the first
-    `length` keys, and -inf for the others.
-    """
+    """Return the mask `(1, 1, 1, width)` of a text's keys: 0 for the first `length` keys, -inf for the others."""
     mask = torch.zeros(1, 1, 1, width, dtype=dtype)
     mask[..., length:] = -torch.inf
     return mask
 
 
 def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name: str = NAME) -> None:
-    """Switch a transformer to an attention function for flattened input, in place. The function is also registered with
-    transformers under the name, for the whole process.
+    """Switch a transformer to an attention function for flattened input, in place.
+
+    The function is also registered with transformers under the name, for the whole process.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -267,8 +266,9 @@ def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name
 
 
 def flatten(features: Features, first_position: int) -> Features:
-    """Concatenate the tokens of padded features `(b, t)` into one row `(1, t)` without padding, and return the row with
-    position ids and the bounds of the texts. A dummy text fills the row up to a multiple of `ROUND_TOKENS`.
+    """Concatenate the tokens of padded features `(b, t)` into one row `(1, t)` without padding, and return the row.
+
+    The row has position ids and the bounds of the texts. A dummy text fills it up to a multiple of `ROUND_TOKENS`.
 
     Args:
         features: padded input with an `attention_mask`, which the result lacks.
@@ -278,9 +278,7 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def _select_tokens(features: Features) -> tuple[Features, NDArray[np.int64]]:
-    """Remove the padding from padded features, and return them as a row of tokens `(t,)` without mask, with the number
-    of tokens of each text `(b,)`.
-    """
+    """Return padded features as a row of tokens `(t,)` without mask, and the number of tokens of each text `(b,)`."""
     mask = features["attention_mask"].bool()
     row = {
         name: value[mask] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
@@ -291,8 +289,9 @@ def _select_tokens(features: Features) -> tuple[Features, NDArray[np.int64]]:
 
 
 def _add_bounds(row: Features, lengths: NDArray[np.int64], first_position: int) -> Features:
-    """Return a row of tokens as a model's input `(1, t)`, with position ids and the bounds of the texts. A dummy text
-    fills it up to a multiple of `ROUND_TOKENS`.
+    """Return a row of tokens as a model's input `(1, t)`, with position ids and the bounds of the texts.
+
+    A dummy text fills the row up to a multiple of `ROUND_TOKENS`.
     """
     # A multiple of ROUND_TOKENS, so that few shapes need a kernel of oneDNN.
     tokens = int(lengths.sum())
@@ -317,13 +316,11 @@ def _add_bounds(row: Features, lengths: NDArray[np.int64], first_position: int) 
 
 
 def _is_row(value: Any, tokens: int) -> bool:
-    """Return whether a value is a tensor `(tokens,)`, with one entry for each token."""
     return isinstance(value, torch.Tensor) and value.shape == (tokens,)
 
 
 def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into batches of at most `budget` tokens, and yield each with its tokens in
-    one row.
+    """Divide padded texts, in their order, into batches of at most `budget` tokens, each with its tokens in one row.
 
     Args:
         features: padded input with an `attention_mask`.
@@ -334,10 +331,10 @@ def split_flat_batches(features: Features, budget: int, first_position: int) -> 
 
 
 def split_row(row: Features, lengths: NDArray[np.int64], budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide texts whose tokens are in one row into batches of at most `budget` tokens, in order, and yield the
-    batches. Each again has its tokens in one row. A text with more tokens is a batch of its own.
+    """Divide texts whose tokens are in one row into batches of at most `budget` tokens, and yield the batches in order.
 
-    Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
+    The tokens of a batch are in one row. A text with more tokens is a batch of its own. Tokens that fill a batch up to
+    a multiple of `ROUND_TOKENS` are not counted.
 
     Args:
         row: input of the model without mask, with tensors of all tokens `(t,)`.
@@ -354,8 +351,9 @@ def split_row(row: Features, lengths: NDArray[np.int64], budget: int, first_posi
 
 
 def flatten_together(feature_columns: Sequence[Features], first_position: int) -> Features:
-    """Concatenate the tokens of several padded inputs, such as anchors and positives, into one row without padding, and
-    return it with position ids and the bounds of the texts. The texts of the first input come first.
+    """Concatenate the tokens of several padded inputs, such as anchors and positives, into one row without padding.
+
+    The texts of the first input come first. The result also has position ids and the bounds of the texts.
     """
     widest = max(features["attention_mask"].shape[1] for features in feature_columns)
     columns = {
@@ -372,18 +370,20 @@ def try_unpadding(
     attention: Attention = attend_within_texts,
     alone: NDArray[np.float32] | None = None,
 ) -> tuple[int, str] | None:
-    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same. Returns the
-    position id of a text's first token and the name of the previous attention implementation, or None if the model was
-    not switched.
+    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same.
 
-    The vectors are compared with those of each text alone, which no padding can change. A model that is not switched
-    keeps its attention: some models have attention masks of their own.
+    The vectors are compared with the vectors of each text alone, which no padding can change. A model that is not
+    switched keeps its attention: some models have attention masks of their own.
 
     Args:
         model: the `SentenceTransformer`, in float32.
         probes: texts whose vectors are compared.
         attention: attention function for flattened input.
         alone: unit vectors `(n, d)` of each probe alone; None computes them.
+
+    Returns:
+        The position id of a text's first token and the name of the previous attention implementation, or None if the
+        model was not switched.
     """
     transformer = next(iter(model))
     if model.device.type != "cpu" or not hasattr(transformer, "auto_model"):

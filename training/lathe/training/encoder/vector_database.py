@@ -100,8 +100,9 @@ class VectorDatabase:
             self.connection.close()
 
     def get(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in the order of the keys. The entry is None for a key that is not
-        stored or whose row is damaged.
+        """Return the stored vector of each key, in the order of the keys.
+
+        The entry is None for a key that is not stored or whose row is damaged.
         """
         found: dict[bytes, StoredVector] = {}
         with self.guard, self._translate_errors():
@@ -118,11 +119,10 @@ class VectorDatabase:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int], fingerprint: str) -> None:
-        """Store vectors `(n, d)` and token counts under their keys, replacing rows with equal keys. If the file exceeds
-        its maximum size, the oldest rows are deleted.
+        """Store vectors `(n, d)` and token counts under their keys, replacing rows with equal keys.
 
-        The size is checked once in `BLOCKS` calls. Stored rows survive a kill of the process, but a power cut may lose
-        the last ones.
+        If the file exceeds its maximum size, which is checked once in `BLOCKS` calls, the oldest rows are deleted.
+        Stored rows survive a kill of the process, but a power cut may lose the last ones.
         """
         now = time.time()
         rows = []
@@ -170,8 +170,9 @@ class VectorDatabase:
                 )
 
     def _delete_oldest(self) -> None:
-        """Delete the oldest rows if the pages in use exceed the maximum size, down to `KEPT_SHARE` of it. The file does
-        not shrink, since freed pages are reused.
+        """Delete the oldest rows, down to `KEPT_SHARE` of the maximum size, if the pages in use exceed that size.
+
+        The file does not shrink, since freed pages are reused.
         """
         pages, free, size = (
             self.connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -187,9 +188,7 @@ class VectorDatabase:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Convert errors that SQLite raises within the block to an `UpstreamError` that names the file and says what to
-        do.
-        """
+        """Convert errors of SQLite within the block to an `UpstreamError` that names the file and says what to do."""
         what = f"{self.contents}, {self.path.name} in the state folder's {self.path.parent.name},"
         try:
             yield
@@ -204,8 +203,5 @@ class VectorDatabase:
 
 
 def _digest_row(key: bytes, vector: bytes, tokens: int) -> bytes:
-    """Return a digest of a row's key, token count and vector. A row whose stored digest differs is damaged.
-
-    `tokens` of a damaged row may be of any type.
-    """
+    """Return a digest of a row's key, token count and vector. `tokens` of a damaged row may be of any type."""
     return hashlib.blake2b(repr((key, tokens)).encode() + vector, digest_size=8).digest()

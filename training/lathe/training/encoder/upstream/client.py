@@ -63,7 +63,7 @@ class UpstreamClient:
 
     Attributes:
         endpoint: connections, rate limits and circuit breaker of the calls.
-        base64: whether calls ask for base64, as those of OpenAI's protocol do until a server turns out to know none.
+        base64: whether calls ask for base64, as calls of OpenAI's protocol do until a server turns out to know none.
         answered: whether a call was answered, so that the server is known to understand what is asked for.
         dimensions: maximum dimensions of the vectors in an answer.
     """
@@ -80,8 +80,9 @@ class UpstreamClient:
         self.endpoint = EndpointClient(key, spec.timeout, policy, limiter, spec.concurrency)
 
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> ApiAnswer:
-        """Send one call for texts to the API, and return its answer with a vector for each text. A failed call is sent
-        again while that may succeed and the time for retries lasts.
+        """Send one call for texts to the API, and return its answer with a vector for each text.
+
+        A failed call is sent again while that may succeed and the time for retries lasts.
 
         Args:
             texts: texts of one call.
@@ -179,9 +180,10 @@ class UpstreamClient:
         return replace(answer, reported={name: redact(value) for name, value in answer.reported.items()})
 
     def _describe_status(self, error: CallError) -> CallError:
-        """Return an error of the endpoint with a message about this API and its HTTP status. The API's own message is
-        left out if the key was refused, and the target of a redirect is left out. An error without a status is returned
-        unchanged.
+        """Return an error of the endpoint with a message about this API and its HTTP status.
+
+        The API's own message is left out if the key was refused, and the target of a redirect is left out. An error
+        without a status is returned unchanged.
         """
         if not error.status:
             return error
@@ -196,8 +198,7 @@ class UpstreamClient:
         return CallError(error.kind, message, error.retryable, error.status, error.retry_after)
 
     def _require_plausible(self, payload: bytes, texts: int) -> None:
-        """Raise `CallError` if a JSON answer has far more values than the vectors of so many texts need, before it is
-        parsed.
+        """Raise `CallError`, before an answer is parsed, if it has far more values than the vectors of the texts.
 
         Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
         """

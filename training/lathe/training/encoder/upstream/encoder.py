@@ -70,8 +70,7 @@ class UpstreamEncoder(PromptedEncoder):
         patience: float = PATIENCE_SECONDS,
         on_usage: OnUsage = lambda _usage, _amount: None,
     ) -> None:
-        """Prepare the encoder, and start the thread that calls the API. `identify` must be called before texts are
-        encoded.
+        """Prepare the encoder, and start the thread that calls the API. Call `identify` before texts are encoded.
 
         Args:
             spec: spec with an `upstream`.
@@ -105,11 +104,6 @@ class UpstreamEncoder(PromptedEncoder):
         self._run(self._prepare(key, patience, on_usage))
 
     def _read_key(self) -> str | None:
-        """Return the API's key from the environment variable that the spec names, or None if the spec names none.
-
-        Raises:
-            EncoderError: if it is not there.
-        """
         try:
             variable = self.upstream.api_key_env
             return None if variable is None else read_key(variable, f"api_key_env of {self.name}")
@@ -117,9 +111,7 @@ class UpstreamEncoder(PromptedEncoder):
             raise EncoderError(str(error)) from None
 
     async def _prepare(self, key: str | None, patience: float, on_usage: OnUsage) -> None:
-        """Create the client, the semaphore for concurrent calls, and the `UpstreamSpace`, and set them as attributes.
-        They belong to the event loop, in which this runs.
-        """
+        """Create the client, the semaphore and the `UpstreamSpace` in the event loop, which they belong to."""
 
         def count(usage: Usage, amount: float) -> None:
             self.usage[usage] += amount  # type: ignore[assignment]
@@ -130,9 +122,7 @@ class UpstreamEncoder(PromptedEncoder):
         self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.client, self.store)
 
     def close(self) -> None:
-        """Cancel the calls, close the connections and the store, and end the thread. Further calls of this method do
-        nothing.
-        """
+        """Cancel the calls, close the connections and the store, and end the thread. Further calls do nothing."""
         with self.guard:
             closing, self.closing = self.closing, True
 
@@ -145,7 +135,6 @@ class UpstreamEncoder(PromptedEncoder):
                 self.store.close()
 
     async def _cancel_calls(self) -> None:
-        """Cancel all other tasks of the event loop, wait for their end, and close the connections."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -171,9 +160,7 @@ class UpstreamEncoder(PromptedEncoder):
 
     @property
     def device(self) -> str:
-        """Name of the torch device on which chains of transforms are fitted to the encoder's vectors: the best
-        available one.
-        """
+        """Name of the torch device on which chains of transforms are fitted to the encoder's vectors."""
         from lathe.training.encoder.devices import best_device
 
         return best_device()
@@ -190,10 +177,10 @@ class UpstreamEncoder(PromptedEncoder):
         return self.read_problem or self.write_problem
 
     def describe(self) -> dict[str, Any]:
-        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms. Keys are those of
-        the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
+        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
 
-        `upstream` holds provider, protocol and what the API reports of its model, but no address and key.
+        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts`. `upstream` holds provider,
+        protocol and what the API reports of its model, but not address and key.
         """
         return self.spec.to_json() | {
             "upstream": self.upstream.describe() | {"stated": self.space.known.reported},
@@ -212,10 +199,10 @@ class UpstreamEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with tokens of each text. The API
-        is called only for texts whose vectors are not stored.
+        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the tokens of each text.
 
-        The API truncates long texts. `on_batch` is called once, when all texts are done.
+        The API is called only for texts whose vectors are not stored, and it truncates long texts. `on_batch` is called
+        once, when all texts are done.
 
         Raises:
             TextError: for the first text that is not Unicode or that the API refuses.
@@ -261,8 +248,9 @@ class UpstreamEncoder(PromptedEncoder):
         return CallOptions(prompt, long_text == "truncate", truncation_side)
 
     def encode_each(self, texts: Sequence[str], options: CallOptions) -> list[StoredVector | Exception]:
-        """Return, for each text, its vector as the API gave it, not normalized, or the exception that says why it has
-        none. The exception has the text's position in `texts`.
+        """Return, for each text, its vector as the API gave it, not normalized, or the exception that says why not.
+
+        An exception has the text's position in `texts`.
 
         Raises:
             EncoderError: if the API does not cut texts at the end that `options` names.
@@ -288,11 +276,9 @@ class UpstreamEncoder(PromptedEncoder):
         ]
 
     def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in order, or None for a key that is not stored. If the store fails,
-        `read_problem` is set and the error is raised.
+        """Return the stored vector of each key, in order, or None for a key that is not stored.
 
-        Raises:
-            UpstreamError: if stored vectors cannot be read.
+        If the store fails, `read_problem` is set and the `UpstreamError` is raised.
         """
         if self.store is None:
             return [None] * len(keys)
@@ -307,16 +293,12 @@ class UpstreamEncoder(PromptedEncoder):
         return stored
 
     def _compute_key(self, text: str, options: CallOptions) -> bytes:
-        """Return the key under which a text's vector is stored: a digest of fingerprint, prompt, truncation side and
-        text.
-        """
         context = repr((self.fingerprint, options.prompt, options.truncation_side))
         payload = f"{context}\0{text}".encode("utf-8", "surrogatepass")
         return hashlib.blake2b(payload, digest_size=16).digest()
 
     async def _fetch(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
-        """Request from the API the vectors of texts that are not stored. Returns the vector or the exception of each
-        text, by its key.
+        """Request from the API the vectors of texts that are not stored, and return vectors or exceptions by key.
 
         Texts that another call has sent already are not sent again: their results are awaited.
         """
@@ -347,10 +329,10 @@ class UpstreamEncoder(PromptedEncoder):
         return {key: await future for key, future in waiting.items()}
 
     async def _fetch_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
-        """Call the API for one batch of texts, store the vectors, and set each text's vector or exception as the result
-        of its future in `in_flight`.
+        """Call the API for one batch of texts, store the vectors, and set the result of each text's future.
 
-        If the API refuses the call because of a text, each half is sent as a call, down to the text itself.
+        The result is a vector or an exception. If the API refuses the call because of a text, each half is sent as a
+        call, down to the text itself.
         """
         keys = list(texts)
         try:
@@ -373,15 +355,13 @@ class UpstreamEncoder(PromptedEncoder):
             self.in_flight[key].set_result(outcome)
 
     def _record_unexpected(self, error: Exception) -> UpstreamError:
-        """Record an exception that nothing expects in `unexpected`, and return the error that its texts get."""
         self.unexpected.record(error)
         return UpstreamError(
             f"{self.upstream.provider_name}: an unexpected {locate_error(error)}, from a call or its answer"
         )
 
     def _check_and_store(self, texts: Mapping[bytes, str], answer: ApiAnswer) -> list[StoredVector | Exception]:
-        """Check an answer of the API, store its vectors, and return the vector or exception of each text, in the order
-        of the texts.
+        """Check an answer of the API, store its vectors, and return the vector or exception of each text, in order.
 
         A row with NaN, inf or only zeros has no direction: it is an error, and not stored.
 
@@ -413,8 +393,9 @@ class UpstreamEncoder(PromptedEncoder):
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors under their keys. If that fails, as on a full disk, it is logged and `write_problem` is set
-        instead of raising an error, since the vectors are valid.
+        """Store vectors under their keys. If that fails, as on a full disk, log it and set `write_problem`.
+
+        No error is raised, since the vectors are valid.
         """
         assert self.store is not None
         try:
@@ -426,11 +407,11 @@ class UpstreamEncoder(PromptedEncoder):
             self.write_problem = str(error)
 
     def identify(self) -> None:
-        """Find out which embedding space the API's vectors are of, by the vectors of probe texts, and set fingerprint
-        and dimensions. The API is not asked if this or another process asked it less than `probe_seconds` ago.
+        """Find out by probe texts which embedding space the API's vectors are of; set fingerprint and dimensions.
 
-        If the API cannot be reached, the space is the one that was last confirmed. If its vectors are of another space
-        than before, texts that are not stored are refused; see `problem`.
+        The API is not called if this or another process called it less than `probe_seconds` ago. If it cannot be
+        reached, the space is the one that was last confirmed. If its vectors are of another space than before, texts
+        that are not stored are refused; see `problem`.
 
         Raises:
             UpstreamError: if the API gives no valid answer, and no space of it is stored.
@@ -441,26 +422,20 @@ class UpstreamEncoder(PromptedEncoder):
 
 
 def _strip_frames(error: UpstreamError) -> UpstreamError:
-    """Remove traceback and causes from an error, whose frames would keep a whole answer in memory, and return the
-    error.
-    """
+    """Remove traceback and causes from an error, whose frames would keep a whole answer in memory, and return it."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
 def add_position(error: Exception, position: int) -> Exception:
-    """Return a copy of a text's error with the text's position in the input. Errors that are of no single text are
-    returned unchanged.
-    """
+    """Return a copy of a text's error with the text's position in the input, or any other error unchanged."""
     return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
 
 
 def _share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
     """Divide the tokens of a call among its texts in proportion to the estimates, and return the tokens of each text.
 
-    Args:
-        estimates: estimated tokens of each text; returned as they are without a `total`.
-        total: tokens of the call; None if the API does not count them.
+    Without a `total`, which some APIs do not count, the estimates are returned.
     """
     if total is None:
         return list(estimates)

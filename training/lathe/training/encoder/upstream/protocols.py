@@ -44,8 +44,7 @@ class CallOptions:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """Answer of an API to a call: the vectors of its texts, their number of tokens, and what the API reports of its
-    model.
+    """Answer of an API to a call: vectors, number of tokens, and what the API reports of its model.
 
     Attributes:
         vectors: `(n, d)`, as the API gives them.
@@ -77,8 +76,7 @@ class EmbeddingsProtocol(Protocol):
         """Build the JSON body of a call that asks for the vectors of texts, as a dict."""
 
     def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Read the vectors from a parsed JSON answer, in the order of the `count` texts, with the number of tokens and
-        what the API reports of its model.
+        """Read the vectors of `count` texts, in order, the number of tokens and the reported model from an answer.
 
         Raises:
             MalformedAnswerError: if it does not hold one vector for each text, all of the same dimensions.
@@ -94,16 +92,15 @@ class OpenAIProtocol:
     cuts_left = False
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Build the JSON body of a call, as a dict. It asks for vectors in base64, with 5 to 6 bytes a number, where
-        JSON has about 12.
-        """
+        """Build the JSON body of a call, which asks for vectors in base64: 5 to 6 bytes a number, not about 12."""
         prompted = [f"{options.prompt or ''}{text}" for text in texts]
         body = {"model": spec.model, "input": prompted, "encoding_format": "base64"}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Read a parsed answer in OpenAI's format: its vectors, ordered by their `index`, its number of tokens, and the
-        model and Lathe space id that it reports.
+        """Read the vectors, by their `index`, the number of tokens, and the reported model from OpenAI's format.
+
+        The model may come with the space id of another Lathe.
         """
         items = _require_list(_get_field(content, "data"), "data", count)
         rows: list[Any] = [None] * count
@@ -168,7 +165,7 @@ def _get_field(content: Any, name: str) -> Any:
     """Return the value of a field of a JSON object.
 
     Raises:
-        MalformedAnswerError: if it is no object that has the field.
+        MalformedAnswerError: if the content is not an object with the field.
     """
     if not isinstance(content, dict) or name not in content:
         raise MalformedAnswerError(f"JSON without {name!r}")
@@ -176,15 +173,10 @@ def _get_field(content: Any, name: str) -> Any:
 
 
 def _require_list(items: Any, name: str, count: int) -> list[Any]:
-    """Return the content of a JSON field as a list, after a check that it is a list with `count` items.
-
-    Args:
-        items: content of a JSON field.
-        name: name of the field, for messages.
-        count: number of texts, each of which has one item.
+    """Return the content of the JSON field `name`, which must be a list with one item for each of the `count` texts.
 
     Raises:
-        MalformedAnswerError: if it is no list or has another number of items.
+        MalformedAnswerError: if it is not a list, or has another number of items.
     """
     if not isinstance(items, list):
         raise MalformedAnswerError(f"{name} that are no list")
@@ -194,10 +186,9 @@ def _require_list(items: Any, name: str, count: int) -> list[Any]:
 
 
 def _stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
-    """Convert the vectors of an answer to an array `(n, d)` float32. Each is a list of numbers, or float32 in base64,
-    and there must be `count`.
+    """Convert the vectors of an answer, lists of numbers or float32 in base64, to an array `(n, d)` float32.
 
-    NaN, which JSON cannot write, may come as null; it stays NaN.
+    There must be `count`. NaN, which JSON cannot write, may come as null; it stays NaN.
 
     Raises:
         MalformedAnswerError: if they are anything else, empty, or of different dimensions.
@@ -210,11 +201,6 @@ def _stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
 
 
 def _read_row(row: Any) -> NDArray[np.float32]:
-    """Convert one vector of an answer, a list of numbers or float32 in base64, to an array `(d,)` float32.
-
-    Raises:
-        MalformedAnswerError: if it is neither.
-    """
     try:
         if isinstance(row, str):
             return np.frombuffer(base64.b64decode(row, validate=True), "<f4").astype(np.float32)
@@ -230,5 +216,5 @@ def _read_row(row: Any) -> NDArray[np.float32]:
 
 
 def _read_count(value: Any) -> int | None:
-    """Return a number of tokens unchanged, or None if the value is no whole number of at least 0."""
+    """Return a number of tokens unchanged, or None if the value is not a whole number of at least 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -80,11 +80,11 @@ class UpstreamSpace:
         return self.identified
 
     async def identify(self) -> None:
-        """Find out, by the vectors of probe texts, which embedding space the API's vectors are of, and set
-        `identified`. Nothing is done if an earlier call did, and concurrent calls wait for each other.
+        """Find out by probe texts which embedding space the API's vectors are of, and set `identified`.
 
-        The API is not asked if a process did so less than `probe_seconds` ago. If it cannot be reached, the space is
-        the one that was last confirmed. If its vectors are of another space than before, `problem` says so.
+        Nothing is done if an earlier call did, and concurrent calls wait for each other. The API is not called if a
+        process did so less than `probe_seconds` ago. If it cannot be reached, the space is the one that was last
+        confirmed. If its vectors are of another space than before, `problem` says so.
 
         Raises:
             UpstreamError: if the API gives no valid answer, and no space of it is stored.
@@ -94,8 +94,9 @@ class UpstreamSpace:
                 await self._identify()
 
     async def _identify(self) -> None:
-        """Set `identified` to the stored space if it was checked recently or the API is unavailable, else to the space
-        that the API's answer to the probe texts shows.
+        """Set `identified` to the stored space, or to the space that the API's vectors of the probe texts show.
+
+        The stored space is taken if it was checked recently or the API is unavailable.
         """
         # A process that asked a short while ago answers for this one: no call is made.
         known = self.store.read_space(self.address) if self.store is not None else None
@@ -127,8 +128,7 @@ class UpstreamSpace:
         self._write()
 
     def _refuse_shared_fingerprint(self, space: StoredSpace) -> None:
-        """Raise `UpstreamError` if the store has a space with the same fingerprint, from another address, whose vectors
-        of the probe texts differ.
+        """Raise `UpstreamError` if another address has the same fingerprint, but other vectors of the probe texts.
 
         This happens if `provider` gives two addresses one name, and they answer by different models.
         """
@@ -141,10 +141,10 @@ class UpstreamSpace:
             )
 
     async def check(self) -> None:
-        """Compare the API's vectors of the probe texts with earlier ones if that was not done for `probe_seconds`.
-        Raise `SpaceChangedError` if the API's model has changed.
+        """Compare the API's vectors of the probe texts with earlier ones if `probe_seconds` have passed since.
 
-        Vectors that were stored since the last comparison are deleted if the space has changed: they may be of either.
+        Vectors that were stored since the last comparison are deleted if the space has changed: they may be of either
+        space.
 
         Raises:
             SpaceChangedError: if the space has changed, now or before; it is compared again after `probe_seconds`.
@@ -157,20 +157,21 @@ class UpstreamSpace:
                 raise SpaceChangedError(self.problem)
 
     def check_reported_model(self, reported: Mapping[str, str]) -> None:
-        """Raise `SpaceChangedError` if an answer reports another model than earlier ones. Texts that are not stored are
-        then refused from now on.
+        """Raise `SpaceChangedError` if an answer reports another model than earlier ones.
+
+        Texts that are not stored are then refused from now on.
         """
         if change := self._describe_model_change(reported):
             self._refuse(change)
             raise SpaceChangedError(change)
 
     def _is_check_due(self, space: StoredSpace) -> bool:
-        """Return whether the probe texts were last compared at least `probe_seconds` ago."""
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
     def _confirm_or_refuse(self, answered: StoredSpace) -> None:
-        """Compare the API's answer to the probe texts with the known space. If they agree, the time of the comparison
-        is stored. Otherwise further texts are refused and `problem` is set.
+        """Compare the API's vectors of the probe texts with the known space. If they differ, refuse further texts.
+
+        Otherwise the time of the comparison is stored, and `problem` becomes None.
         """
         if change := self._describe_model_change(answered.reported) or self._describe_vector_change(answered.probes):
             self._refuse(change)
@@ -180,13 +181,14 @@ class UpstreamSpace:
         self._write()
 
     def _write(self) -> None:
-        """Write the known embedding space to the store, if there is one."""
         if self.store is not None:
             self.store.write_space(self.known, self.address)
 
     def _refuse(self, change: str) -> None:
-        """Refuse texts that are not stored from now on, for the reason `change`, until the API's vectors of the probe
-        texts agree with the known embedding space again. Stored vectors that may be of another model are deleted.
+        """Refuse texts that are not stored from now on, and delete stored vectors that may be of another model.
+
+        `change` says why. Texts are accepted again when the API's vectors of the probe texts agree with the known
+        embedding space.
         """
         if self.problem is None:
             log.warning("%s", change)
@@ -196,9 +198,7 @@ class UpstreamSpace:
         self.identified = replace(self.known, checked_at=time.time())
 
     def _describe_model_change(self, reported: Mapping[str, str]) -> str | None:
-        """Return a message about the model that an answer reports if earlier answers reported another one. Returns None
-        otherwise.
-        """
+        """Return a message if an answer reports another model than earlier answers did, else None."""
         for name, value in reported.items():
             before = self.known.reported.get(name)
             if before is not None and before != value:
@@ -211,9 +211,7 @@ class UpstreamSpace:
         return None
 
     def _describe_vector_change(self, probes: NDArray[np.float32]) -> str | None:
-        """Return a message that says how far the probe texts' vectors differ from earlier ones, and what to do. Returns
-        None if they are the same.
-        """
+        """Return a message if the probe texts' vectors differ from earlier ones, and what to do, else None."""
         before, now = self.known.probes.shape[1], probes.shape[1]
         cosine = _find_minimum_cosine(self.known.probes, probes)
         if cosine >= MIN_COSINE:
@@ -254,14 +252,12 @@ class UpstreamSpace:
 
 
 def find_valid_rows(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return a mask `(n,)` that is True for vectors that are finite and not all zeros. Only those have a direction."""
+    """Return a mask `(n,)` that is True for vectors that are finite and not all zeros, which have a direction."""
     return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
 
 
 def _find_minimum_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
-    """Return the lowest cosine, over the probe texts, between a text's earlier and present vector. Returns -1 if the
-    dimensions differ.
-    """
+    """Return the lowest cosine between a probe text's earlier and present vector, or -1 if the dimensions differ."""
     if before.shape != now.shape:
         return -1.0
     return float((normalize_rows(before) * normalize_rows(now)).sum(axis=1).min())

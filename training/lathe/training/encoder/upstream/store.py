@@ -2,7 +2,7 @@
 
 FOLDER/vectors.db
 ├── vectors   see `lathe.training.encoder.vector_database`
-└── spaces    fingerprint, what is asked for, what the API states, width, probe vectors, time they were compared
+└── spaces    fingerprint, what is asked for, what the API states, dimensions, probe vectors, time they were compared
 """
 
 import math
@@ -49,7 +49,8 @@ class UpstreamStore(VectorDatabase):
 
     def read_space(self, request_digest: str) -> StoredSpace | None:
         """Return the embedding space that was last confirmed for an address and request, or None if none is stored.
-        `request_digest` is a digest of both.
+
+        `request_digest` is a digest of address and request.
 
         Raises:
             UpstreamError: if its row, or the file, is damaged.
@@ -57,8 +58,7 @@ class UpstreamStore(VectorDatabase):
         return self._select_space("asked = ?", request_digest)
 
     def find_space(self, fingerprint: str) -> StoredSpace | None:
-        """Return the embedding space with this fingerprint, as last confirmed at any address, or None if none is
-        stored.
+        """Return the embedding space with this fingerprint, as last confirmed at any address, or None.
 
         Raises:
             UpstreamError: if its row, or the file, is damaged.
@@ -66,9 +66,6 @@ class UpstreamStore(VectorDatabase):
         return self._select_space("fingerprint = ?", fingerprint)
 
     def _select_space(self, condition: str, argument: str) -> StoredSpace | None:
-        """Return the most recently checked embedding space that meets an SQL condition with one argument, or None if
-        there is none.
-        """
         with self.guard, self._translate_errors():
             row = self.connection.execute(
                 f"SELECT fingerprint, stated, width, probes, checked_at FROM spaces WHERE {condition} "
@@ -83,9 +80,7 @@ class UpstreamStore(VectorDatabase):
                 raise sqlite3.DatabaseError(f"a row of spaces: {error}") from None
 
     def write_space(self, space: StoredSpace, request_digest: str) -> None:
-        """Store a space with its vectors of the probe texts. If it is stored already, only the time of its last
-        comparison is updated.
-        """
+        """Store a space with its vectors of the probe texts. For a stored space, update the time of comparison only."""
         reported, probes = orjson.dumps(space.reported).decode(), np.ascontiguousarray(space.probes, "<f4")
         with self.guard, self._translate_errors(), self.connection:
             self.connection.execute(
@@ -95,8 +90,7 @@ class UpstreamStore(VectorDatabase):
             )
 
     def delete_unconfirmed(self, fingerprint: str) -> int:
-        """Delete the vectors of a space that were stored after its probe texts were last compared, and return the
-        number of deleted vectors.
+        """Delete the vectors of a space stored after the last comparison of its probe texts, and return their number.
 
         The probes also count as never compared, so that the next process compares them before it asks for a vector.
         """
@@ -112,8 +106,7 @@ class UpstreamStore(VectorDatabase):
 
 
 def _parse_space(fingerprint: str, reported: str, width: int, probes: bytes, checked_at: float) -> StoredSpace:
-    """Return the embedding space (model, vectors of the probe texts, time of the check) stored in one row of the
-    database.
+    """Return the embedding space (model, vectors of the probe texts, time of the check) in one row of the database.
 
     Raises:
         ValueError, TypeError, AttributeError: if it is damaged.
