@@ -166,7 +166,8 @@ class Migration:
 
     def plan_command(self, request: MigrateRequest) -> tuple[str, dict[str, Any]] | None:
         """Return the command of Lathe that fits the map of queries of the recommended choice, and its options by field.
-        Return None if it takes no map.
+
+        The result is None if the choice takes no map.
 
         Args:
             request: the request, whose rows and pairs are in files.
@@ -234,8 +235,9 @@ class Migration:
         return "\n\n".join([self.write_sentence(), align_columns(rows), *self.notes])
 
     def to_json(self) -> dict[str, Any]:
-        """Convert the decision to a dict that can be serialized as JSON. `difference` is to staying, in points with its
-        95 % interval.
+        """Convert the decision to a JSON-compatible dict.
+
+        `difference` is the difference to staying, in points with its 95 % interval.
         """
         choices = [
             {
@@ -396,10 +398,9 @@ def _encode_searches(
     new: tuple[TextEncoder, FloatArray],
     others: Sequence[str],
 ) -> tuple[list[str], FloatArray, FloatArray, NDArray[np.int64]]:
-    """Return the queries by which the choices are compared, their vectors `(n, d)` by both encoders, and the rows to
-    fit on.
+    """Return the queries by which choices are compared, their vectors `(n, d)` by both encoders, and rows to fit on.
 
-    They are the judged queries, else those of the request, else the rows that are held out of every fit.
+    The queries are the judged queries, else the request's, else the rows that are held out of every fit.
 
     Args:
         request: the request.
@@ -437,8 +438,6 @@ def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
 
 
 def _encode(encoder: TextEncoder, documents: Sequence[str], on_progress: Progress) -> Encoding:
-    """Encode documents with the encoder's prompt for documents, and return unit vectors."""
-
     def show(done: int) -> None:
         on_progress(done / len(documents), f"{encoder.name}: {done:,} of {len(documents):,} rows encoded")
 
@@ -447,13 +446,13 @@ def _encode(encoder: TextEncoder, documents: Sequence[str], on_progress: Progres
 
 
 def _encode_queries(encoder: TextEncoder, queries: Sequence[str]) -> FloatArray:
-    """Encode queries with the encoder's prompt for queries, and return unit vectors `(n, d)`."""
     return normalized_rows(encode_queries(encoder, queries), np.float32).numpy()
 
 
 def _find_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row of a query and the row of a document for each of its ten nearest documents, `(10 n, 2)`. Documents
-    that are the query's own text are left out.
+    """Return the rows of query and document, for each query and its ten nearest documents, `(10 n, 2)`.
+
+    Documents that are the query's own text are left out.
 
     Args:
         queries: unit vectors `(n, d)`.
@@ -512,18 +511,16 @@ def _build_choices(
 
 
 def _fit_codes(rows: FloatArray, size: int | None) -> Chain | None:
-    """Fit codes of `size` bytes on rows. Return None without a size."""
     return None if size is None else Chain(build_steps([{"kind": CODES, "bytes": size}])).fit(rows)
 
 
 def _store(pairs: QueryPairs, chain: Chain | None) -> QueryPairs:
-    """Return queries and documents as a chain maps and stores them; the same without a chain."""
+    """Return queries and documents as a chain maps and stores them; without a chain, unchanged."""
     return pairs if chain is None else pairs.map(chain.transform_queries, chain.floats)
 
 
 def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
-    """Return the queries as adapters map them, `(n, d)`, each by one that did not learn from it: there are `FOLDS`
-    adapters, for as many parts.
+    """Return the queries `(n, d)` as adapters map them, each by one of `FOLDS` that did not learn from it.
 
     Raises:
         InputError: if there are too few queries to learn from.
@@ -544,7 +541,6 @@ def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
 def _estimate_cost(
     request: MigrateRequest, encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[int], rows: int
 ) -> Cost:
-    """Extrapolate the cost of sampled texts with their numbers of tokens to all rows, and return it."""
     upstream = encoder.spec.upstream
     seconds = None
     if upstream is None:
@@ -556,5 +552,4 @@ def _estimate_cost(
 
 
 def _format(estimate: Interval, spec: str = "+.1f") -> str:
-    """Return an estimate with half the width of its interval, such as "+1.2 ± 0.4"."""
     return format_half_width(estimate, spec, " ± ")
