@@ -28,18 +28,19 @@ class Writer(Protocol):
 
 
 def get_staging_path(path: Path) -> Path:
-    """Return the path of the hidden file that rows are written to before they appear under a file's name. A killed run
-    leaves it.
+    """Return the path of the hidden file that rows are written to before they appear under a file's name.
+
+    A killed run leaves it.
     """
     return path.with_name(f".{path.name}.partial")
 
 
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
-    """Open a .jsonl, .parquet or .npy file, and yield a writer of batches of rows with vectors. The file appears under
-    its name only if the block succeeds.
+    """Open a .jsonl, .parquet or .npy file, and yield a writer of batches of rows with vectors.
 
-    The rows go to a hidden file beside it, which is renamed at the end, and deleted if the block raises.
+    The file appears under its name only if the block succeeds: the rows go to a hidden file in its folder, which is
+    renamed at the end, and deleted if the block raises.
 
     Raises:
         SourceError: for another suffix, or parquet without pyarrow.
@@ -67,9 +68,7 @@ class _JsonLinesWriter:
         self.file = path.open("wb")
 
     def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
-        """Append one JSON line for each row: its record with the vector added. Values that JSON lacks are written as
-        strings.
-        """
+        """Append one JSON line for each row. Values that JSON lacks are written as strings."""
         for record, vector in zip(records, np.ascontiguousarray(vectors), strict=True):
             line = orjson.dumps(record | {FIELD: vector}, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
             self.file.write(line + b"\n")
@@ -88,9 +87,7 @@ class _NpyWriter:
         self.dtype = np.dtype("<f4")
 
     def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
-        """Append vectors `(n, d)` to the file. The records are ignored. The first call writes a header for the vectors'
-        dtype.
-        """
+        """Append vectors `(n, d)`. The first call writes a header for the vectors' dtype. The records are ignored."""
         if self.width == 0:
             self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
             self._write_header()
@@ -128,8 +125,9 @@ class ParquetWriter:
         self.file: Any = None
 
     def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
-        """Append rows as a table, with the records' fields as columns and missing values as null. Nothing is done if
-        `records` is empty.
+        """Append rows as a table, with the records' fields as columns and missing values as null.
+
+        Nothing is done if `records` is empty.
 
         Raises:
             SourceError: for a column whose values mix types, or of a type that parquet does not have.
@@ -146,7 +144,7 @@ class ParquetWriter:
         self._append_table(self.arrow.table({name: self._build_column(name, records) for name in names}), vectors)
 
     def _append_table(self, table: Any, vectors: NDArray[Any]) -> None:
-        """Write columns and vectors `(n, d)` to the file as one table. The first call opens the file with their schema.
+        """Write columns and vectors `(n, d)` as one table. The first call opens the file with their schema.
 
         Raises:
             SourceError: if parquet has no type for a column, or a type that holds all its values.
@@ -202,11 +200,6 @@ class ParquetWriter:
             before.unlink()
 
     def _build_column(self, name: str, records: Sequence[Record]) -> Any:
-        """Return one field of the records as an Arrow array. It is null where a record lacks the field.
-
-        Raises:
-            SourceError: if the values mix types.
-        """
         values = [record.get(name) for record in records]
         try:
             try:
@@ -224,7 +217,7 @@ class ParquetWriter:
 
 
 def _conform(table: Any, schema: Any) -> Any:
-    """Return an Arrow table with the columns and types of a schema, null where it lacks a column.
+    """Return an Arrow table with the columns and types of a schema. A missing column is null.
 
     Raises:
         SourceError: if a value of a column cannot have the new type.
