@@ -38,7 +38,7 @@ def test_test_pairs_are_reported_on_and_teach_nothing():
 
 def test_test_queries_among_those_to_learn_from_are_refused():
     test = [QueryPair(query="Query  3", document="document 3")]
-    with pytest.raises(FitError, match="learned by heart"):
+    with pytest.raises(FitError, match="data leakage"):
         read_searches(request(pairs_of(range(200)), test_pairs=test))
 
 

@@ -67,7 +67,7 @@ def test_a_source_that_was_sent_has_no_location_until_it_is_a_file():
         ({"steps": [{"kind": "procrustes"}], "targets": "t", "target_encoder": "e"}, FitError, "not both"),
         ({"steps": [{"kind": "query_adapter"}]}, FitError, "name a file of pairs"),
         ({"pairs": "p.jsonl"}, FitError, "no step is fitted on pairs"),
-        ({"steps": [{"kind": "query_adapter"}], "pairs": "p", "test_pairs": "p"}, FitError, "learned by heart"),
+        ({"steps": [{"kind": "query_adapter"}], "pairs": "p", "test_pairs": "p"}, FitError, "data leakage"),
     ],
 )
 def test_what_can_be_known_before_rows_are_read_is_checked(fields, error, words):

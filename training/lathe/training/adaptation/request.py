@@ -80,4 +80,6 @@ class AdaptRequest(SourcedRequest):
         if self.folders and not self.train:
             raise FitError("folders are for training the encoder, and train is false: leave one of the two out")
         if self.pairs == self.test_pairs:
-            raise FitError("the test pairs are the pairs to learn from: what is learned by heart is no measure")
+            raise FitError(
+                "the test pairs are the pairs to learn from: their scores would measure memorization (data leakage)"
+            )

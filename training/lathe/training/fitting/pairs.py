@@ -97,7 +97,7 @@ class PairTexts:
         if shared := [query for query in test.documents if _normalize_query(query) in queries]:
             raise FitError(
                 f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: "
-                "they would measure what was learned by heart; leave them out of one of the two"
+                "their scores would measure memorization (data leakage); leave them out of one of the two"
             )
 
 
@@ -269,7 +269,7 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
             f"the pairs have {len(queries)} different queries: a fifth of them certifies the chain, and that must be "
             f"at least {MIN_TEST_QUERIES}; give more, or test pairs of their own"
         )
-    # By query: pairs of one query in both parts would measure what was learned by heart.
+    # By query: pairs of one query in both parts would be data leakage.
     order = np.random.default_rng(seed).permutation(len(queries))
     test, fit = ([queries[i] for i in np.sort(part)] for part in (order[:held_out], order[held_out:]))
     return pairs.select(fit), pairs.select(test)

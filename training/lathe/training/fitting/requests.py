@@ -353,7 +353,9 @@ class NewFit(SourcedRequest):
                 "give them as test pairs"
             )
         if self.pairs is not None and self.pairs == self.test_pairs:
-            raise FitError("the test pairs are the pairs to fit on: what is learned by heart is no measure")
+            raise FitError(
+                "the test pairs are the pairs to fit on: their scores would measure memorization (data leakage)"
+            )
 
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
