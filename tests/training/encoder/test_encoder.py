@@ -250,6 +250,12 @@ def test_the_fingerprint_depends_on_what_the_tokenizer_does_with_texts(tiny, tmp
     assert len({same, swapped, cased}) == 3
 
 
+def test_an_encoder_that_refuses_long_texts_loads_though_it_reads_less_than_the_probe_texts(tiny):
+    encoder = Encoder(replace(tiny, max_length=8, long_text="error"))
+    with pytest.raises(TooLongError, match=r"has \d+ tokens.* 8"):
+        encoder.encode(["word " * 20])
+
+
 def test_a_model_without_the_files_of_its_tokenizer_is_refused(tiny, tmp_path):
     folder = Path(shutil.copytree(tiny.model, tmp_path / "model"))
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -287,9 +288,10 @@ class Encoder(PromptedEncoder):
 
         self.transformer.float()
         # `reference` and `padded` are (probes, d): each probe alone, and all in padded batches.
-        reference = padded = self.encode(PROBES).vectors
+        probe = partial(self.encode, long_text="truncate")  # also where long texts are refused
+        reference = padded = probe(PROBES).vectors
         if not self.static:
-            reference = np.concatenate([self.encode([probe]).vectors for probe in PROBES])
+            reference = np.concatenate([probe([text]).vectors for text in PROBES])
 
         if np.abs(padded - reference).max() > MAX_BATCH_DIFFERENCE:
             self.slack_tokens = 0
@@ -302,7 +304,7 @@ class Encoder(PromptedEncoder):
         convert_dtype(self.transformer, getattr(torch, self.spec.dtype))
 
         def compare() -> Agreement:
-            return measure_agreement(self.encode(PROBES).vectors, reference)
+            return measure_agreement(probe(PROBES).vectors, reference)
 
         if self.spec.compile or self.spec.trust_remote_code:  # compilers and a model's own code expect its own layers
             return compare()
