@@ -30,7 +30,8 @@ INT8_RANGE = 12.0
 
 A range that depends on k only keeps a vector's code independent of other vectors, and inner products of codes
 proportional to those of the vectors. MiniLM, e5 and WordLlama reach 5; SmolLM2 has single dimensions that reach 20, of
-which 12 clips one value in 8,000. A wider range costs the others precision."""
+which 12 clips one value in 8,000. A wider range costs the others precision. Up to 144 dimensions the range ends at 1,
+the largest value of a unit vector."""
 
 Encoding = Callable[[NDArray[np.float32], Quantizer | None], NDArray[Any]]
 
@@ -82,8 +83,8 @@ def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArra
     """
     if isinstance(quantizer, Int8):
         return np.asarray(quantizer.transform(floats), np.int8)
-    # The k values of a unit vector have a root mean square of 1/√k: 12 times that is coded as 127.
-    scaled = np.rint(floats * np.float32(127 * np.sqrt(floats.shape[1]) / INT8_RANGE))
+    # The k values of a unit vector have a root mean square of 1/√k: 12 times that, at most 1, is coded as 127.
+    scaled = np.rint(floats * np.float32(127 * max(1.0, np.sqrt(floats.shape[1]) / INT8_RANGE)))
     return np.asarray(scaled.clip(-127, 127), np.int8)
 
 
