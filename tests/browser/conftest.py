@@ -34,9 +34,10 @@ def texts():
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory, tiny_model, texts):
+def servers(tmp_path_factory, tiny_model, fill_home):
     """Start a server with the real encoder and a tiny one, usable without a key, and a tiny one that needs a key."""
     home, keyed_home = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("keyed")
+    fill_home(home)  # a fit that encodes out-of-domain texts beside other tests takes longer than a page is waited for
     tiny = {"name": "tiny", "model": str(tiny_model)}
     encoders = json.dumps([{"name": "all-MiniLM-L6-v2", "model": DEFAULT_MODEL}, tiny])
     common = {"LATHE_WORKERS": "1", "LATHE_DTYPE": "float32", "HF_HUB_OFFLINE": "1", "LATHE_LOG_LEVEL": "warning"}

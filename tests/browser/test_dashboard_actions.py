@@ -49,7 +49,7 @@ def test_fit_page_fits_a_text_file_after_asking_for_the_admin_key(open_page, ser
         expect(page.locator("#key-held")).to_be_hidden()
         give_key(page, server.key)
         expect(page).to_have_url(re.compile("#/jobs/"))
-        expect(page.locator("main")).to_contain_text("notes@1 is live", timeout=90_000)
+        expect(page.locator("main")).to_contain_text("notes@1 is live", timeout=180_000)
         expect(page.locator(".figure-card", has_text="Local Spearman")).to_be_visible()
         assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
         page.click("#key-forget")
@@ -209,7 +209,7 @@ def submit(server, give_key):
         page.click(f"#{form}-submit")
         give_key(page, server.key)
         expect(page).to_have_url(re.compile("#/jobs/"))
-        expect(page.locator("#recommendation")).to_contain_text(word, timeout=90_000)
+        expect(page.locator("#recommendation")).to_contain_text(word, timeout=180_000)
         job = server.call("GET", page.url.split("#")[1])
         expect(page.locator("#recommendation")).to_have_text(job["result"]["sentence"])
         return job
