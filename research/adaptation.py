@@ -16,10 +16,10 @@ import torch
 
 from benchmarks.codes.data import NamedEncoder, list_encoders
 from benchmarks.report import markdown_table, write_report
-from lathe.training.adaptation.candidates import AdaptationResult, try_candidates
-from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.trial import Trial, choose_trial
 from lathe.training.comparison import compare
+from lathe.training.deciding.adapt import AdaptationResult, try_candidates
+from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.trial import Trial, choose_trial
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.fitting.requests import QueryPair, RowSource

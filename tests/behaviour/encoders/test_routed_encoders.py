@@ -7,7 +7,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Router
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from lathe.training.adaptation.training import find_training_obstacle
+from lathe.training.deciding.encoder_training import find_training_obstacle
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.opening import open_encoder

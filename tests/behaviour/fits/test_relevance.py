@@ -5,8 +5,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.searches import encode_searches, read_searches
+from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.judged import encode_searches, read_searches
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.pairs import find_own_texts, read_pairs
 from lathe.training.fitting.requests import QueryPair, RowSource

@@ -494,7 +494,7 @@ def test_migrate_applies_its_decision_to_an_index(run, server, texts, judged, ti
 
 
 def test_migrate_finds_what_a_move_lacks_before_it_decides_or_publishes(run, server, judged, tiny_model, monkeypatch):
-    monkeypatch.setattr("lathe.training.migration.decision.decide_migration", None)  # it must not be reached
+    monkeypatch.setattr("lathe.training.deciding.migrate.decide_migration", None)  # it must not be reached
     for name, fields in (("bare", {"encoder": "tiny"}), ("other", {"encoder": MINILM})):
         server.client.put(f"/indexes/{name}", json=fields | {"chain": "none"}, headers=server.admin)
         server.client.post(f"/indexes/{name}/upsert", json={"ids": ["1"], "texts": ["a"]}, headers=server.admin)

@@ -13,9 +13,8 @@ from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.home import Home
 from lathe.service.settings import Settings
-from lathe.training.adaptation import candidates
-from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.comparison import compare
+from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
@@ -30,7 +29,7 @@ def context(tmp_path, monkeypatch):
     """Return the setting of an adaptation whose out-of-domain texts are 40 sentences."""
     sentences = tmp_path / "sentences.txt"
     sentences.write_text("\n".join(f"{' '.join(WORDS)} {n} {' '.join(reversed(WORDS))}" for n in range(40)))
-    monkeypatch.setattr(candidates, "list_built_in_corpora", lambda _: {"sentences": str(sentences)})
+    monkeypatch.setattr(adapt, "list_built_in_corpora", lambda _: {"sentences": str(sentences)})
     home = Home(tmp_path / "home")
     home.open()
     settings, trained = Settings(home=home.root, device="cpu"), TrainedEncoders(home.trained)

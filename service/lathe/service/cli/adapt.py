@@ -19,7 +19,7 @@ from lathe.service.cli.options import (
     open_trained_encoders,
     take_fields,
 )
-from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.deciding.adapt_request import AdaptRequest
 
 
 @take_fields(
@@ -43,7 +43,7 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
     request.check()
     from lathe.service.chains.names import require_name
     from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
-    from lathe.training.adaptation.report import format_adaptation
+    from lathe.training.deciding.adapt_report import format_adaptation
 
     settings, home = load_state()
     if request.name is not None:

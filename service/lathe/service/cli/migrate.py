@@ -24,12 +24,12 @@ from lathe.service.cli.pgvector import OldColumnOption, PostgresUrl, move_table_
 from lathe.service.cli.reindex import DEFAULT_SERVER, Server, reindex_on_server, require_movable
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import ReindexRequest
-from lathe.training.migration.request import MigrateRequest
+from lathe.training.deciding.migrate_request import MigrateRequest
 
 if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry
+    from lathe.training.deciding.migrate import Migration
     from lathe.training.encoder.text_encoder import TextEncoder
-    from lathe.training.migration.decision import Migration
 
 MOVED = {"lathe": "INDEX", "pgvector": "TABLE#COLUMN"}
 """What `--apply` names, by the place that it can move."""
@@ -72,7 +72,7 @@ def migrate(
     """
     request = build_request(MigrateRequest, fields)
     _check_options(request, apply, name, as_json)
-    from lathe.training.migration.decision import decide_migration
+    from lathe.training.deciding.migrate import decide_migration
 
     settings, _ = load_state()
     registry = open_chains(write=bool(apply or name))
@@ -123,7 +123,7 @@ class _Move:
         return {}
 
     def print_sizes(self, index: dict[str, Any], after: int) -> None:
-        from lathe.training.migration.decision import FLOAT_BYTES
+        from lathe.training.deciding.migrate import FLOAT_BYTES
 
         before = _find_code_bytes(index) or FLOAT_BYTES * index.get("dimensions", 0)
         if before not in (0, after):
@@ -197,7 +197,7 @@ def _publish_chain(
     """Certify the chain that the decision measured, publish it, and print its certificate. Return its version."""
     from lathe.service.chains.fits import publish_fitted_chain
     from lathe.service.cli.fit import format_fit_result
-    from lathe.training.migration.decision import certify_recommended
+    from lathe.training.deciding.migrate import certify_recommended
 
     _, home = load_state()
     texts = home.vectors / "out_of_domain"

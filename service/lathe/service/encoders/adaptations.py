@@ -16,9 +16,9 @@ from lathe.service.encoders.training import build_manifest, require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.service.waiting import wait_for_redis
-from lathe.training.adaptation.candidates import AdaptationResult, certify_recommended, try_candidates
-from lathe.training.adaptation.report import to_json
-from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.deciding.adapt import AdaptationResult, certify_recommended, try_candidates
+from lathe.training.deciding.adapt_report import to_json
+from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.finetuning.certificate import JudgedTexts, certify_encoder

@@ -72,8 +72,8 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
 
 def run_migrate_job(job: "MigrateJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
     """Decide whether another encoder is worth it, and return the decision as JSON."""
+    from lathe.training.deciding.migrate import decide_migration
     from lathe.training.encoder.opening import open_encoder
-    from lathe.training.migration.decision import decide_migration
 
     request = locate_inputs(job.request, job.files, folder)
     on_progress(0.0, "loading the encoders")

@@ -12,12 +12,12 @@ from lathe.service.chains.names import is_name
 from lathe.service.encoder_settings import NAME_PATTERN
 from lathe.service.index.spec import IndexSpec
 from lathe.service.jobs.job import INPUT_NAMES, describe_validation_error
-from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
+from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.migrate_request import MigrateRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import NewFit, SourcedRequest
-from lathe.training.migration.request import MigrateRequest
 
 
 def _require_input_name(name: str) -> str:

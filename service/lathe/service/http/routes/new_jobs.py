@@ -32,13 +32,13 @@ from lathe.service.jobs.sources import (
     resolve_allowed_path,
 )
 from lathe.service.services import ADMIN, Services, ServicesDep
-from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest, find_missing_module
+from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.migrate_request import MigrateRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.pairs import divide_pairs, read_pairs
 from lathe.training.fitting.requests import NewFit, RowSource
-from lathe.training.migration.request import MigrateRequest
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 

@@ -16,15 +16,9 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.searches import (
-    ALL_QUERIES,
-    JudgedSearches,
-    JudgedVectors,
-    encode_searches,
-    read_searches,
-)
-from lathe.training.adaptation.training import (
+from lathe.training.comparison import compare
+from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.encoder_training import (
     FOLDER_EPOCHS,
     PASSES,
     TrainingSettings,
@@ -33,7 +27,14 @@ from lathe.training.adaptation.training import (
     measure_seconds_per_document,
     train_candidate,
 )
-from lathe.training.adaptation.trial import (
+from lathe.training.deciding.judged import (
+    ALL_QUERIES,
+    JudgedSearches,
+    JudgedVectors,
+    encode_searches,
+    read_searches,
+)
+from lathe.training.deciding.trial import (
     AS_IS,
     CANDIDATES,
     Budget,
@@ -44,7 +45,6 @@ from lathe.training.adaptation.trial import (
     choose_trial,
     cross_validate,
 )
-from lathe.training.comparison import compare
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder, without_store
 from lathe.training.encoder.spec import EncoderSpec, VectorStores

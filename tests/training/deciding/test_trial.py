@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lathe.training.adaptation.trial import AS_IS, CANDIDATES, Relevance, Trial, choose_trial, cross_validate
+from lathe.training.deciding.trial import AS_IS, CANDIDATES, Relevance, Trial, choose_trial, cross_validate
 
 QUERIES = 200
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.searches import encode_searches, read_searches
+from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.judged import encode_searches, read_searches
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import QueryPair, RowSource
 from lathe.transforms.progress import no_progress

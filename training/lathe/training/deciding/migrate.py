@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.candidates import TIMED_DOCUMENTS
-from lathe.training.adaptation.training import measure_seconds_per_document
 from lathe.training.comparison import Array, Interval, choose_cheapest, compare, mean_interval
+from lathe.training.deciding.adapt import TIMED_DOCUMENTS
+from lathe.training.deciding.encoder_training import measure_seconds_per_document
+from lathe.training.deciding.migrate_request import MIN_SAMPLE, MigrateRequest
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import without_store
 from lathe.training.encoder.text_encoder import Encoding, TextEncoder, encode_queries, with_document_prompt
@@ -36,7 +37,6 @@ from lathe.training.fitting.pairs import (
     read_pairs,
 )
 from lathe.training.fitting.requests import CODES
-from lathe.training.migration.request import MIN_SAMPLE, MigrateRequest
 from lathe.training.reporting.text import MISSING, align_columns, format_duration, format_half_width
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lathe.training.deciding import migrate
+from lathe.training.deciding.migrate import Cost, Migration, certify_recommended, decide_migration
+from lathe.training.deciding.migrate_request import MigrateRequest
 from lathe.training.encoder.encoder import Encoding
 from lathe.training.encoder.spec import UpstreamSpec
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import QueryPair
-from lathe.training.migration import decision
-from lathe.training.migration.decision import Cost, Migration, certify_recommended, decide_migration
-from lathe.training.migration.request import MigrateRequest
 from lathe.transforms.progress import no_progress
 from tests.training.conftest import HashingEncoder
 
@@ -111,7 +111,7 @@ def test_all_choices_are_measured_in_codes_where_vectors_are_stored_as_codes(dec
 
 
 def test_the_chain_that_was_measured_is_the_one_that_is_certified(decide, tmp_path, monkeypatch):
-    monkeypatch.setattr(decision, "list_built_in_corpora", lambda _: {})
+    monkeypatch.setattr(migrate, "list_built_in_corpora", lambda _: {})
     present, new = NoisyEncoder("old", 2), NoisyEncoder("new", 0.2, turn=1, width=24)
     present.turn[:, 6:] = 0  # so that no bridge is as good
     found = decide(present, new, bytes=6)

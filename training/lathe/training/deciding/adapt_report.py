@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.candidates import AdaptationResult
-from lathe.training.adaptation.trial import AS_IS, Trial, choose_trial, cross_validate
 from lathe.training.comparison import Interval, compare
+from lathe.training.deciding.adapt import AdaptationResult
+from lathe.training.deciding.trial import AS_IS, Trial, choose_trial, cross_validate
 from lathe.training.reporting.text import MISSING, align_columns, format_duration
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.adaptation.searches import JudgedSearches
-from lathe.training.adaptation.trial import Candidate
+from lathe.training.deciding.judged import JudgedSearches
+from lathe.training.deciding.trial import Candidate
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import (
     ROUTED,

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.searches import JudgedVectors
 from lathe.training.comparison import Interval, choose_cheapest, compare
+from lathe.training.deciding.judged import JudgedVectors
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import Chain
 from lathe.transforms.files import read_json_file, replace_synced

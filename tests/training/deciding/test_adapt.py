@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from lathe.training.adaptation import candidates
-from lathe.training.adaptation.candidates import try_candidates
-from lathe.training.adaptation.report import format_adaptation, to_json, write_sentence
-from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.deciding import adapt
+from lathe.training.deciding.adapt import try_candidates
+from lathe.training.deciding.adapt_report import format_adaptation, to_json, write_sentence
+from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.requests import QueryPair, RowSource
@@ -23,7 +23,7 @@ def little_out_of_domain(monkeypatch, tmp_path):
     texts = tmp_path / "sentences.txt"
     lines = [f"{' '.join(WORDS)} {n} {' '.join(reversed(WORDS))}" for n in range(40)]
     texts.write_text("\n".join(lines))
-    monkeypatch.setattr(candidates, "list_built_in_corpora", lambda _: {"sentences": str(texts)})
+    monkeypatch.setattr(adapt, "list_built_in_corpora", lambda _: {"sentences": str(texts)})
 
 
 def request_of(pairs, documents=600, **fields):

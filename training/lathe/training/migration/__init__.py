@@ -1,1 +1,0 @@
-"""Decision whether another encoder is worth it: stay, search through a bridge, or encode again."""
