@@ -17,8 +17,10 @@ import torch
 from benchmarks.codes.data import NamedEncoder, list_encoders
 from benchmarks.report import markdown_table, write_report
 from lathe.training.comparison import compare
-from lathe.training.deciding.adapt import AdaptationResult, try_candidates
+from lathe.training.deciding.adapt import Adaptation, try_candidates
+from lathe.training.deciding.adapt_report import describe_trial
 from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.judged import JudgedSearches
 from lathe.training.deciding.trial import Trial, choose_trial
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import StoreSettings, VectorStores
@@ -89,35 +91,34 @@ def measure_task(name: str, encoder: NamedEncoder, data: Path, work: Path) -> di
         return describe(result)
 
 
-def describe(result: AdaptationResult) -> dict[str, Any]:
+def describe(result: Adaptation) -> dict[str, Any]:
     """Return an adaptation as JSON: the choices among floats and codes, each compared with the best trial.
 
     The best trial is the best one on the set-aside queries.
     """
-    baseline = result.baseline.relevance
     searches = result.searches
     described: dict[str, Any] = {
         "queries": searches.count_queries(),
         "documents": len(searches.documents),
         "characters": round(sum(map(len, searches.documents)) / len(searches.documents)),
-        "shortage": searches.shortage,
-        "seconds_per_document": result.seconds_per_document,
+        "shortage": result.shortage,
+        "seconds_per_document": max(trial.encode_seconds for trial in result.trials) / searches.rows,
     }
-    if baseline is None:
+    if result.shortage:
         return described
-    choices = {"floats": choose_trial(result.floats), "codes": choose_trial(result.coded)}
-    trials = {"floats": result.floats, "codes": result.coded}
+    trials = {"floats": result.floats, "codes": result.rivals}
     return described | {
-        "trials": [trial.describe(baseline) for trial in result.trials],
-        "choices": {form: compare_choice(choices[form], trials[form]) for form in choices},
+        "trials": [describe_trial(trial, result) for trial in result.trials],
+        "choices": {form: compare_choice(trials[form], searches) for form in trials},
     }
 
 
-def compare_choice(chosen: Trial, trials: list[Trial]) -> dict[str, Any]:
+def compare_choice(trials: list[Trial], searches: JudgedSearches) -> dict[str, Any]:
     """Compare the chosen change with the best one on the set-aside queries."""
-    tried = [trial for trial in trials if trial.relevance is not None]
-    best = max(tried, key=lambda trial: float(trial.measured_relevance.report.mean()))
-    behind = compare(best.measured_relevance.report, chosen.measured_relevance.report)
+    chosen = choose_trial(trials, searches.choose)
+    tried = [trial for trial in trials if trial.scores is not None]
+    best = max(tried, key=lambda trial: float(trial.scores_of(searches.report).mean()))
+    behind = compare(best.scores_of(searches.report), chosen.scores_of(searches.report))
     return {
         "chosen": chosen.candidate.name,
         "best": best.candidate.name,

@@ -5,8 +5,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from lathe.training.deciding.adapt import read_searches
 from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.deciding.judged import encode_searches, read_searches
+from lathe.training.deciding.judged import encode_searches
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.pairs import find_own_texts, read_pairs
 from lathe.training.fitting.requests import QueryPair, RowSource
@@ -97,6 +98,6 @@ def test_the_own_text_of_a_query_is_left_out_of_its_results_and_that_is_said():
     texts = [text for pair in pairs for text in (pair.query, pair.document)]
     searches = read_searches(AdaptRequest(source=RowSource(texts=texts), pairs=pairs))
     assert searches.notes == ("200 queries are documents too; their own text is left out of their results.",)
-    report = encode_searches(searches, NumberEncoder(), no_progress).report
-    own = [(row, searches.documents.index(query)) for row, query in enumerate(searches.report.documents)]
-    assert report.excluded.tolist() == [list(pair) for pair in own]
+    measured = encode_searches(searches, NumberEncoder(), no_progress).measured
+    own = [(row, searches.documents.index(query)) for row, query in enumerate(searches.measured.documents)]
+    assert measured.excluded.tolist() == [list(pair) for pair in own]

@@ -4,10 +4,12 @@ import json
 from types import SimpleNamespace
 
 import httpx2
+import lathe_client
 import numpy as np
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from qdrant_client import QdrantClient, models
 
 from lathe.service.cli.options import load_encoder, load_state
 from lathe.service.index.pgvector import connection, filling, move
@@ -17,6 +19,7 @@ from tests.service.conftest import find_library_files
 
 MINILM = "all-MiniLM-L6-v2"
 ROWS = 300
+CHOICES = ("stay ", "encode again  ")
 
 
 @pytest.fixture(scope="module")
@@ -448,7 +451,7 @@ def test_an_index_of_the_server_is_moved_and_goes_back_by_the_printed_command(ru
     assert status == 0, err
     assert out.startswith("moved: 50 items through none in ")
     assert server.client.get("/indexes/moved", headers=server.admin).json()["encoder"] == "tiny"
-    back = out.splitlines()[1].removeprefix("The way back: lathe ").split()
+    back = out.splitlines()[1].removeprefix("To roll back: lathe ").split()
     status, out, err = run(*back)
     assert status == 0, err
     assert server.client.get("/indexes/moved", headers=server.admin).json()["encoder"] == MINILM
@@ -472,15 +475,17 @@ def test_migrate_applies_its_decision_to_an_index(run, server, texts, judged, ti
     status, out, err = run(*command, "--from", tiny_model, "--bytes", 8, LATHE_HOME=server.settings.home)
     assert status == 0, err
     assert "* encode again" in out and "decided: 1 items through all-minilm-l6-v2-8-bytes@1" in out
-    assert "decided: 64 bytes a vector now (chain none), 8 then" in err
+    assert "To roll back: lathe chains delete all-minilm-l6-v2-8-bytes@1" in out
+    stay, again = (next(line.split() for line in out.splitlines() if line[2:].startswith(name)) for name in CHOICES)
+    assert (stay[-3], again[-3]) == ("64", "8")  # to stay is measured as the index stores its rows
 
     # What was published is what was measured.
     status, measured, err = run(*command[:-2], "--from", tiny_model, "--bytes", 8, "--json")
     assert status == 0, err
-    again = next(choice for choice in json.loads(measured)["choices"] if choice["name"] == "encode again")
+    found = next(choice for choice in json.loads(measured)["choices"] if choice["name"] == "encode again")
     certificate = server.client.get("/chains/all-minilm-l6-v2-8-bytes@1").json()["certificate"]
-    assert 100 * certificate["relevance"]["ndcg_at_10"]["after"] == pytest.approx(again["mean"], abs=1e-6)
-    assert certificate["bytes_per_vector"]["after"] == again["vector_bytes"] == 8
+    assert 100 * certificate["relevance"]["ndcg_at_10"]["after"] == pytest.approx(found["mean"], abs=1e-6)
+    assert certificate["bytes_per_vector"]["after"] == found["vector_bytes"] == 8
 
     # An index of byte codes goes on with as many bytes unless it is told otherwise.
     fit = ("fit", "--name", "tiny8", "--bytes", 8, *judged[:2], "--encoder", tiny_model)
@@ -490,7 +495,29 @@ def test_migrate_applies_its_decision_to_an_index(run, server, texts, judged, ti
     server.client.post("/indexes/coded/upsert", json=body, headers=server.admin)
     status, out, err = run(*command[:-1], "coded", "--from", tiny_model, LATHE_HOME=server.settings.home)
     assert status == 0, err
-    assert "coded: 1 items through all-minilm-l6-v2-8-bytes@2" in out and "bytes a vector now" not in err
+    assert "coded: 1 items through all-minilm-l6-v2-8-bytes@2" in out
+
+
+def test_the_printed_program_moves_a_collection_of_qdrant(run, server, texts, judged, tiny_model, monkeypatch):
+    status, out, err = run("migrate", "--from", tiny_model, "--to", MINILM, *judged, "--for", "qdrant")
+    assert status == 0, err
+    program = out.partition("<<'END'\n")[2].partition("\nEND\n")[0]
+    qdrant = QdrantClient(":memory:")
+    qdrant.create_collection("items", models.VectorParams(size=16, distance=models.Distance.COSINE))
+    payload = [{"text": text} for text in texts]
+    qdrant.upload_collection("items", np.ones((len(texts), 16), np.float32), payload=payload)
+
+    def embed(inputs, **options):
+        answer = server.client.post("/embed", json={"inputs": inputs} | options)
+        return SimpleNamespace(vectors=np.array(answer.json()))
+
+    monkeypatch.setattr("qdrant_client.QdrantClient", lambda _: qdrant)
+    monkeypatch.setattr(lathe_client, "Client", lambda _: SimpleNamespace(embed=embed))
+    exec(program, {})
+    answer = server.client.post("/embed", json={"inputs": [texts[7]], "model": MINILM}).json()
+    [hit] = qdrant.query_points("items", query=answer[0], using="all_MiniLM_L6_v2", limit=1).points
+    assert hit.payload["text"] == texts[7]
+    assert 'qdrant.delete_vector_name("items", "all_MiniLM_L6_v2")' in out
 
 
 def test_migrate_finds_what_a_move_lacks_before_it_decides_or_publishes(run, server, judged, tiny_model, monkeypatch):

@@ -14,6 +14,8 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.training.comparison import compare
+from lathe.training.deciding import adapt
+from lathe.training.deciding.adapt_report import describe_trial
 from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
@@ -64,7 +66,7 @@ def recommend(monkeypatch, change, coded):
     @contextmanager
     def try_and_recommend(*arguments, **named):
         with try_all(*arguments, **named) as result:
-            trials = result.coded if coded else result.floats
+            trials = result.rivals if coded else result.floats
             yield replace(result, recommended=next(trial for trial in trials if trial.candidate.name == change))
 
     monkeypatch.setattr(adaptations, "try_candidates", try_and_recommend)
@@ -108,7 +110,7 @@ def test_the_published_chain_is_the_one_that_was_measured(context, request_of, e
         best = np.argsort(-(mapped @ documents.T)[0], kind="stable")[:10]
         gains = [1 / np.log2(rank + 2) for rank, row in enumerate(best) if searches.documents[row] in answers]
         scores.append(sum(gains) / sum(1 / np.log2(rank + 2) for rank in range(min(len(answers), 10))))
-    printed = adaptation.result.recommended.describe(adaptation.result.baseline.relevance)["report"]["ndcg_at_10"]
+    printed = describe_trial(adaptation.result.recommended, adaptation.result)["report"]["ndcg_at_10"]
     assert np.mean(scores) == pytest.approx(printed, abs=1e-6)
     certificate = adaptation.published["chain"]["certificate"]
     assert certificate["relevance"]["ndcg_at_10"]["after"] == pytest.approx(printed, abs=1e-6)
@@ -119,7 +121,8 @@ def test_the_published_chain_is_the_one_that_was_measured(context, request_of, e
 def test_a_gain_that_may_be_chance_goes_live_only_on_request(context, request_of, encoder, monkeypatch, promote, live):
     recommend(monkeypatch, "debias", coded=False)
     adaptation = run_adaptation(request_of(name="mine", train=False, promote=promote), encoder, context, no_progress)
-    reported = [trial.relevance.report for trial in (adaptation.result.recommended, adaptation.result.baseline)]
+    result = adaptation.result
+    reported = [trial.scores_of(result.searches.report) for trial in (result.recommended, result.baseline)]
     assert compare(*reported).sign <= 0
     assert adaptation.to_json()["sentence"].startswith(
         "Nothing is certain to help; the likeliest is to debias: nDCG@10"

@@ -47,6 +47,8 @@ def test_an_adapter_that_gains_is_recommended_with_its_gain_on_queries_set_aside
     assert "These queries chose too, a half at a time, and the halves agree: " in format_adaptation(result)
     described = to_json(result)
     assert json.loads(json.dumps(described, allow_nan=False)) == described
+    measured = described["trials"][2]
+    assert measured["report"]["gain"] > 0.05 and measured["encodes_documents_again"] is False
     assert described["queries"] == {"learn": 240, "choose": 160, "report": 160}
     assert {trial["change"] for trial in described["trials"] if trial["problem"]} == {"fine_tuning", "pre_finetuning"}
 
@@ -67,8 +69,8 @@ def test_too_few_queries_are_an_answer(tmp_path):
     result = try_all(request_of(pairs_of(range(100))), NumberEncoder(), tmp_path)
     assert result.recommended.candidate.name == "as_is"
     assert write_sentence(result).startswith("Leave the vectors as they are: 100 different judged queries leave")
-    assert "From 150 queries on, debiasing is tried, and from 334 on, a map of queries" in result.searches.shortage
-    assert to_json(result)["trials"][0] == {"change": "as_is", "problem": result.searches.shortage}
+    assert "From 150 queries on, debiasing is tried, and from 334 on, a map of queries" in result.shortage
+    assert to_json(result)["trials"][0] == {"change": "as_is", "problem": result.shortage}
     assert format_adaptation(result) == write_sentence(result)
 
 
@@ -97,10 +99,11 @@ def test_an_encoder_is_trained_measured_and_there_within_the_block(
     write_data_set(tmp_path / "data" / "labelled", {"task": "pairs"}, {"train.jsonl": rows})
     request = worded.model_copy(update={"folders": [str(tmp_path / "data")], "name": "tiny"})
     with try_candidates(request, tiny_encoder, tmp_path / "work", no_progress, "cpu") as result:
-        assert set(result.trained) == {"fine_tuning", "pre_finetuning"}
-        for spec in result.trained.values():
+        trained = {trial.candidate.name: trial.encoder for trial in result.trials if trial.encoder}
+        assert set(trained) == {"fine_tuning", "pre_finetuning"}
+        for spec in trained.values():
             assert Encoder(spec, "cpu").fingerprint != tiny_encoder.fingerprint
-    tried = [trial for trial in result.trials if trial.relevance is not None]
+    tried = [trial for trial in result.trials if trial.scores is not None]
     assert [trial.candidate.name for trial in tried if trial.bytes is None][-2:] == ["fine_tuning", "pre_finetuning"]
     assert all(trial.seconds > 0 for trial in tried if trial.candidate.encodes_again)
     assert not list((tmp_path / "work").glob("adapt-*"))  # what a named run publishes is elsewhere
@@ -123,13 +126,13 @@ def test_a_run_that_was_stopped_in_training_goes_on_and_repeats_nothing(
         pass
     with try_candidates(worded, tiny_encoder, tmp_path, note, "cpu") as first:
         pass
-    assert first.floats[3].relevance is not None
+    assert first.floats[3].scores is not None
     assert steps
     steps.clear()
     with try_candidates(worded, tiny_encoder, tmp_path, note, "cpu") as again:  # without a name, all is kept for a week
         pass
     assert not steps
-    assert again.floats[3].relevance.report.tolist() == first.floats[3].relevance.report.tolist()
+    assert again.floats[3].scores.tolist() == first.floats[3].scores.tolist()
 
 
 def test_a_budget_that_is_too_small_leaves_training_out(tmp_path, tiny_encoder, worded, little_out_of_domain):

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from lathe.training.deciding.adapt import find_shortage, read_searches
 from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.deciding.judged import encode_searches, read_searches
+from lathe.training.deciding.judged import encode_searches
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import QueryPair, RowSource
 from lathe.transforms.progress import no_progress
@@ -23,17 +24,20 @@ def queries_of(part):
 
 def test_three_fifths_teach_a_fifth_chooses_and_a_fifth_reports():
     searches = read_searches(request(pairs_of(range(200))))
-    parts = [queries_of(part) for part in (searches.learn, searches.choose, searches.report)]
-    assert [len(part) for part in parts] == [120, 40, 40]
-    assert len(set.union(*parts)) == 200
-    assert searches.shortage is None
+    assert (len(searches.learn.documents), len(searches.measured.documents)) == (120, 80)
+    assert len(queries_of(searches.learn) | queries_of(searches.measured)) == 200
+    first, second = searches.folds
+    assert [len(rows) for rows in (*first, *second)] == [40, 40, 40, 40]
+    assert set(first[0]).isdisjoint(first[1]) and (first[0] is second[1]) and (first[1] is second[0])
+    assert searches.count_queries() == {"learn": 120, "choose": 80, "report": 80}
+    assert find_shortage(searches) is None
 
 
 def test_test_pairs_are_reported_on_and_teach_nothing():
     test = [QueryPair(**pair) for pair in pairs_of(range(200, 240))]
     searches = read_searches(request(pairs_of(range(200)), test_pairs=test))
-    assert queries_of(searches.report) == {f"query {n}" for n in range(200, 240)}
-    assert len(searches.learn.documents) == 160
+    assert set(searches.reported) == {f"query {n}" for n in range(200, 240)} and not searches.crossed
+    assert searches.count_queries() == {"learn": 160, "choose": 40, "report": 40}
 
 
 def test_test_queries_among_those_to_learn_from_are_refused():
@@ -51,9 +55,9 @@ def test_relevant_documents_are_searched_even_if_the_source_lacks_them():
 def test_all_parts_search_the_same_documents_by_unit_vectors():
     searches = read_searches(request(pairs_of(range(200))))
     vectors = encode_searches(searches, NumberEncoder(), no_progress)
-    assert vectors.learn.documents is vectors.choose.documents
-    row, column = vectors.report.relevant[0]
-    query = list(searches.report.documents)[row]
+    assert vectors.learn.documents is vectors.measured.documents
+    row, column = vectors.measured.relevant[0]
+    query = list(searches.measured.documents)[row]
     assert searches.documents[column] == query.replace("query", "document")
 
 

@@ -1,8 +1,10 @@
 """`lathe migrate`: whether another encoder is worth it, and the move to it."""
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,9 +32,16 @@ if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry
     from lathe.training.deciding.migrate import Migration
     from lathe.training.encoder.text_encoder import TextEncoder
+    from lathe.transforms.chain import Chain
 
 MOVED = {"lathe": "INDEX", "pgvector": "TABLE#COLUMN"}
 """What `--apply` names, by the place that it can move."""
+
+QDRANT_MOVE = Path(__file__).with_name("qdrant_move.txt")
+"""Program that moves a collection of Qdrant, with the names of the decision to fill in."""
+
+FLOAT_BYTES = 4
+"""Bytes of a stored dimension."""
 
 
 @take_fields(
@@ -78,25 +87,28 @@ def migrate(
     registry = open_chains(write=bool(apply or name))
     present, new = load_encoder(settings, request.encoder), load_encoder(settings, request.to)
     move = None if apply is None else _Move(apply, request.place, present, new, server, old_column, postgres_url)
-    index = move.check() if move else {}
-    request = request.model_copy(update={"bytes": request.bytes or _find_code_bytes(index)})
+    stored = move.check(registry) if move else None
     with ProgressBar() as progress:
-        migration = decide_migration(request, present, new, progress)
-    _print_decision(migration, request, as_json, suggests=not (apply or name))
+        migration = decide_migration(request, present, new, progress, stored)
+    suggests = not (apply or name) and migration.encodes_again
+    _print_decision(migration, as_json)
+    if suggests:
+        typer.echo("\n" + _suggest_options(migration), err=as_json)
     if move and not migration.encodes_again:
         typer.echo("Nothing is moved: the decision is not to encode again.", err=True)
         return
 
     if move:
-        move.check()  # again before anything is published, as deciding can take hours
-        move.print_sizes(index, migration.vector_bytes[str(migration.recommended)])
+        move.check(registry)  # again before anything is published, as deciding can take hours
     chain = "none"
-    if migration.chain is not None and (apply or name):
-        chain = _publish_chain(migration, request, new, name or migration.chain_name, registry)
+    if migration.takes_chain and (apply or name):
+        chain = _publish_chain(migration, new, name or migration.chain_name, registry)
     elif name:
         typer.echo("Nothing is published: the decision takes no chain.", err=True)
     if move:
         move.run(chain)
+    elif request.place == "qdrant" and migration.encodes_again and not as_json:
+        typer.echo("\n" + _write_qdrant_move(migration, new, chain))
 
 
 @dataclass(frozen=True)
@@ -111,24 +123,14 @@ class _Move:
     old_column: str
     postgres_url: str | None
 
-    def check(self) -> dict[str, Any]:
-        """Raise unless the move can begin, and return the description of the index, or an empty dict for a table.
-
-        The description includes the `steps` of the index's chain.
-        """
+    def check(self, registry: "Registry") -> "Chain | None":
+        """Raise unless the move can begin, and return the chain through which an index stores its rows now."""
         if self.place == "lathe":
-            return require_movable(self.target, self.present, self.new, self.server)
+            index = require_movable(self.target, self.present, self.new, self.server)
+            return _read_stored_chain(index, registry)
         table, _, column = self.target.partition("#")
         require_table(table, column, self.old_column, self.postgres_url)
-        return {}
-
-    def print_sizes(self, index: dict[str, Any], after: int) -> None:
-        from lathe.training.deciding.migrate import FLOAT_BYTES
-
-        before = _find_code_bytes(index) or FLOAT_BYTES * index.get("dimensions", 0)
-        if before not in (0, after):
-            said = f"{self.target}: {before:,} bytes a vector now (chain {index['chain']}), {after:,} then"
-            typer.echo(said, err=True)
+        return None
 
     def run(self, chain: str) -> None:
         """Move the rows to the new encoder and a chain, `none` for none."""
@@ -139,16 +141,25 @@ class _Move:
             reindex_on_server(self.target, ReindexRequest(encoder=self.new.name, chain=chain), self.server)
 
 
-def _print_decision(migration: "Migration", request: MigrateRequest, as_json: bool, suggests: bool) -> None:
-    """Print the decision, the command that fits a map of queries, and what options carry it out."""
-    plan = migration.plan_command(request)
+def _read_stored_chain(index: dict[str, Any], registry: "Registry") -> "Chain":
+    """Return the chain of an index, cut to the index's dimensions. It is empty if vectors are stored as they are."""
+    from lathe.service.chains.names import RAW
+    from lathe.transforms.chain import Chain
+
+    if index["chain"] == RAW:
+        return Chain([])
+    chain = registry.load(index["chain"]).chain
+    return chain if chain.output_dimensions == index["dimensions"] else chain.fold(index["dimensions"])
+
+
+def _print_decision(migration: "Migration", as_json: bool) -> None:
+    """Print the decision, and the command that fits a map of queries."""
+    plan = migration.plan_command()
     command = None if plan is None else _format_command(*plan)
     if as_json:
         typer.echo(json.dumps(migration.to_json() | {"command": command}, indent=1))
     else:
         typer.echo(migration.format() + (f"\n\n{command}" if command else ""))
-    if suggests and migration.encodes_again:
-        typer.echo("\n" + _suggest_options(migration, request), err=as_json)
 
 
 def _check_options(request: MigrateRequest, apply: str | None, name: str | None, as_json: bool) -> None:
@@ -157,26 +168,14 @@ def _check_options(request: MigrateRequest, apply: str | None, name: str | None,
         raise BadValueError("--json prints the decision alone: leave --apply and --name out")
     if name is not None:
         require_name(name)
-    if apply is not None:
-        _require_target(request, apply.partition("#")[2])
-
-
-def _require_target(request: MigrateRequest, column: str) -> None:
-    """Raise unless `--apply` names what can be moved, where the rows are stored."""
+    if request.place in ("pgvector", "qdrant") and request.bytes is not None:
+        raise BadValueError(f"{request.place} cannot compare codes: --bytes is for an index of Lathe")
+    if apply is None:
+        return
     if request.place not in MOVED:
         raise BadValueError(f"--apply moves an index of Lathe or a table of pgvector, not --for {request.place}")
-    if bool(column) != (request.place == "pgvector"):
+    if bool(apply.partition("#")[2]) != (request.place == "pgvector"):
         raise BadValueError(f"--apply takes {MOVED[request.place]} for --for {request.place}")
-    if request.place == "pgvector" and request.bytes is not None:
-        raise BadValueError("pgvector cannot compare codes: --bytes moves an index of Lathe")
-
-
-def _find_code_bytes(index: dict[str, Any]) -> int | None:
-    from lathe.transforms.chain import build_steps
-    from lathe.transforms.codes import Quantizer
-
-    last = build_steps(index["steps"])[-1] if index.get("steps") else None
-    return last.code_bytes(index["dimensions"]) if isinstance(last, Quantizer) else None
 
 
 def _format_command(command: str, options: dict[str, Any]) -> str:
@@ -184,28 +183,45 @@ def _format_command(command: str, options: dict[str, Any]) -> str:
     return shlex.join(["lathe", command, *words, *(["--no-train"] if command == "adapt" else [])])
 
 
-def _suggest_options(migration: "Migration", request: MigrateRequest) -> str:
-    moves = f"with --apply {MOVED[request.place]} it moves the rows" if request.place in MOVED else ""
-    publishes = "with --name NAME it publishes the chain that was measured" if migration.chain is not None else ""
+def _suggest_options(migration: "Migration") -> str:
+    place = migration.request.place
+    moves = f"with --apply {MOVED[place]} it moves the rows" if place in MOVED else ""
+    publishes = "with --name NAME it publishes the chain that was measured" if migration.takes_chain else ""
     options = ", and ".join(filter(None, (publishes, moves)))
     return f"The same command changes nothing yet: {options}." if options else "Nothing was changed."
 
 
-def _publish_chain(
-    migration: "Migration", request: MigrateRequest, encoder: "TextEncoder", name: str, registry: "Registry"
-) -> str:
+def _write_qdrant_move(migration: "Migration", encoder: "TextEncoder", chain: str) -> str:
+    """Return a program that moves a collection of Qdrant to the recommended choice, with how to take it back."""
+    from lathe.training.encoder.text_encoder import find_side_prompt
+
+    assert migration.recommended is not None  # the decision is to encode again
+    prompts = {
+        side: f', prompt_name="{name}"' if name else ""
+        for side in ("document", "query")
+        for name in [find_side_prompt(encoder.prompts, side, encoder.default_prompt_name)]
+    }
+    return QDRANT_MOVE.read_text().format(
+        vector=re.sub(r"\W+", "_", encoder.name),
+        encoder=encoder.name,
+        chain=chain,
+        size=migration.recommended.vector_bytes // FLOAT_BYTES,
+        **prompts,
+    )
+
+
+def _publish_chain(migration: "Migration", encoder: "TextEncoder", name: str, registry: "Registry") -> str:
     """Certify the chain that the decision measured, publish it, and print its certificate. Return its version."""
     from lathe.service.chains.fits import publish_fitted_chain
     from lathe.service.cli.fit import format_fit_result
-    from lathe.training.deciding.migrate import certify_recommended
 
     _, home = load_state()
     texts = home.vectors / "out_of_domain"
     with ProgressBar() as progress:
-        fitted = certify_recommended(migration, request, encoder, texts, format_command_line(), progress)
+        fitted = migration.certify(encoder, texts, format_command_line(), progress)
         assert fitted is not None  # the decision takes a chain
         result = publish_fitted_chain(fitted, name, None, registry, progress)
     typer.echo("\n" + format_fit_result(result))
     version: str = result["chain"]
-    typer.echo(f"To undo this: lathe chains delete {version}")
+    typer.echo(f"To roll back: lathe chains delete {version}")
     return version

@@ -125,7 +125,7 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
     if request.encoder and before["encoder"]:
         elsewhere = "" if server == DEFAULT_SERVER else f" --server {server}"
         back = f"--encoder {before['encoder']} --chain {before['chain']}{elsewhere}"
-        typer.echo(f"The way back: lathe index reindex {name} {back}")
+        typer.echo(f"To roll back: lathe index reindex {name} {back}")
 
 
 def require_movable(name: str, present: "TextEncoder", new: "TextEncoder", server: str) -> dict[str, Any]:

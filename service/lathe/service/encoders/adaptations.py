@@ -16,7 +16,7 @@ from lathe.service.encoders.training import build_manifest, require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.service.waiting import wait_for_redis
-from lathe.training.deciding.adapt import AdaptationResult, certify_recommended, try_candidates
+from lathe.training.deciding.adapt import Adaptation, try_candidates
 from lathe.training.deciding.adapt_report import to_json
 from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.encoder.opening import open_encoder
@@ -55,7 +55,7 @@ class AdaptationContext:
 
 
 @dataclass(frozen=True)
-class Adaptation:
+class PublishedAdaptation:
     """Result of an adaptation: the candidate changes that were tried, and what was published of the recommended one.
 
     Attributes:
@@ -63,7 +63,7 @@ class Adaptation:
         published: `encoder` and `chain` with the result of each publication; only what was published is in it.
     """
 
-    result: AdaptationResult
+    result: Adaptation
     published: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Adaptation:
 
 def run_adaptation(
     request: AdaptRequest, encoder: TextEncoder, context: AdaptationContext, on_progress: Progress
-) -> Adaptation:
+) -> PublishedAdaptation:
     """Try changes of an encoder and its vectors on judged searches, and publish the recommended one.
 
     Under the request's name, a chain of transforms, a trained encoder, or both are published. Nothing is published
@@ -105,11 +105,13 @@ def run_adaptation(
         on_work_folder=context.on_work_folder,
     ) as result:
         if request.name is None:
-            return Adaptation(result, {})
-        return Adaptation(result, _publish(result, request.name, context, part_of(on_progress, TRIALS_SHARE, 1.0)))
+            return PublishedAdaptation(result, {})
+        return PublishedAdaptation(
+            result, _publish(result, request.name, context, part_of(on_progress, TRIALS_SHARE, 1.0))
+        )
 
 
-def _publish(result: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress) -> dict[str, Any]:
+def _publish(result: Adaptation, name: str, context: AdaptationContext, on_progress: Progress) -> dict[str, Any]:
     """Publish the recommended change: the trained encoder, if there is one, then the chain of transforms.
 
     The chain is the one that was measured on that encoder, or on the base encoder. The results are under the keys
@@ -117,17 +119,17 @@ def _publish(result: AdaptationResult, name: str, context: AdaptationContext, on
     """
     published: dict[str, Any] = {}
     encoder = result.encoder
-    if result.recommended.candidate.training is not None:
+    if result.recommended.encoder is not None:
         published["encoder"], encoder = _publish_encoder(result, name, context, on_progress)
 
-    fitted = certify_recommended(result, encoder, context.command, on_progress)
+    fitted = result.certify(encoder, context.command, on_progress)
     if fitted is not None:
         promote = _decide_promotion(result)
         published["chain"] = publish_fitted_chain(fitted, name, promote, context.registry, on_progress, context.job)
     return published
 
 
-def _decide_promotion(result: AdaptationResult) -> bool | None:
+def _decide_promotion(result: Adaptation) -> bool | None:
     """Return whether to make the published version live: as the request says, else False if the gain may be chance.
 
     None makes it live if no version is live.
@@ -138,10 +140,11 @@ def _decide_promotion(result: AdaptationResult) -> bool | None:
 
 
 def _publish_encoder(
-    result: AdaptationResult, name: str, context: AdaptationContext, on_progress: Progress
+    result: Adaptation, name: str, context: AdaptationContext, on_progress: Progress
 ) -> tuple[dict[str, Any], TextEncoder]:
     request, settings = result.request, context.settings
-    trained_spec = result.trained[result.recommended.candidate.name]
+    trained_spec = result.recommended.encoder
+    assert trained_spec is not None  # an encoder was trained
     trained = open_encoder(trained_spec, settings.device, settings.vector_stores)
     searches = result.searches
     judged = JudgedTexts.from_answers(searches.reported, searches.documents)

@@ -1,10 +1,8 @@
-"""Each candidate change is measured on held-out queries, and the cheapest that is not beaten is recommended.
+"""What judged searches can improve: each candidate is measured on held-out queries, the cheapest unbeaten one is taken.
 
 judged queries ─┬─ three fifths: adapters and encoders learn from them
                 ├─ a fifth: by these the change is chosen
                 └─ a fifth: on these the gain of the choice is reported, which chance in choosing cannot raise
-
-What is published is the very chain that was measured, see `certify_recommended`.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,88 +15,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.comparison import compare
-from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.deciding.encoder_training import (
-    FOLDER_EPOCHS,
-    PASSES,
-    TrainingSettings,
-    choose_training_settings,
-    find_training_obstacle,
-    measure_seconds_per_document,
-    train_candidate,
-)
-from lathe.training.deciding.judged import (
-    ALL_QUERIES,
-    JudgedSearches,
-    JudgedVectors,
-    encode_searches,
-    read_searches,
-)
+from lathe.training.deciding.adapt_request import HELD_OUT_SHARE, AdaptRequest
+from lathe.training.deciding.encoder_training import ALL_QUERIES, Budget, EncoderTrainings
+from lathe.training.deciding.judged import EncodedSearches, JudgedSearches, encode_searches, gather_searches
 from lathe.training.deciding.trial import (
-    AS_IS,
-    CANDIDATES,
-    Budget,
+    FLOAT_BYTES,
     Candidate,
-    MeasuredChain,
-    Relevance,
     Trial,
+    certify_trial,
     choose_trial,
     cross_validate,
 )
 from lathe.training.digests import digest
-from lathe.training.encoder.opening import open_encoder, without_store
-from lathe.training.encoder.spec import EncoderSpec, VectorStores
+from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.spec import VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.fitting.fit import build_provenance, certify_measured
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import encode_all_halves
+from lathe.training.fitting.pairs import (
+    MAX_DOCUMENTS,
+    MIN_TEST_QUERIES,
+    PairTexts,
+    encode_all_halves,
+    read_pairs,
+)
 from lathe.training.fitting.requests import CODES
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
 from lathe.transforms.chain import Chain, build_steps, parse_steps
 from lathe.transforms.errors import InputError
-from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress, part_of
 
-TIMED_DOCUMENTS = 64
-"""Number of documents that are encoded to measure how long the encoder takes for one."""
+AS_IS = Candidate("as_is", "leave as is")
+CANDIDATES = (
+    AS_IS,
+    Candidate("debias", "debias", steps="r2"),
+    Candidate("query_adapter", "map queries", steps="query_adapter"),
+    Candidate("fine_tuning", "fine-tune the encoder", encodes_again=True, training="pairs"),
+    Candidate("pre_finetuning", "pre-finetune, then fine-tune", encodes_again=True, training="folders and pairs"),
+)
+"""All candidates, cheapest first. Debiasing changes stored vectors without encoding, and an adapter changes queries
+alone; each is a fit of seconds. Training takes minutes to hours, and then all documents are encoded again."""
 
-ENCODED, FITTED = 0.2, 0.3
-"""Progress once the base encoder has encoded all texts, and once all candidates without training are measured."""
+ENCODED, FITTED = 0.7, 0.3
+"""Progress of the candidates without training once all texts are encoded, and of the whole once they are measured."""
 
 
 @dataclass(frozen=True)
-class AdaptationResult:
+class Adaptation:
     """All trials of an adaptation, and the one that is recommended.
 
     Attributes:
         request: what was asked.
         encoder: the base encoder.
         searches: judged searches, divided.
-        floats: trials with float vectors, the cheapest first.
-        coded: trials with byte codes of the requested size; empty if none were requested.
-        recommended: the trial that is recommended, one of `coded` if there are any.
-        trained: spec of the trained encoder by the name of the candidate; its folder exists while the workspace does.
-        seconds_per_document: seconds that the base encoder takes for a document; 0 if no encoder may be trained.
+        trials: all trials, the cheapest candidate first: those with floats, then those with byte codes.
+        recommended: the trial that is recommended: the vectors as they are if too few queries are judged.
         out_of_domain: texts of other domains, which a chain is certified with.
+        shortage: sentence on how many judged queries are missing; None if there are enough.
     """
 
     request: AdaptRequest
     encoder: TextEncoder
     searches: JudgedSearches
-    floats: list[Trial]
-    coded: list[Trial]
+    trials: list[Trial]
     recommended: Trial
-    trained: dict[str, EncoderSpec]
-    seconds_per_document: float
     out_of_domain: OutOfDomainTexts
+    shortage: str | None
 
     @property
-    def trials(self) -> list[Trial]:
-        """All trials: those with float vectors first, then those with byte codes."""
-        return [*self.floats, *self.coded]
+    def floats(self) -> list[Trial]:
+        """Trials with float vectors, the cheapest first."""
+        return [trial for trial in self.trials if trial.bytes is None]
+
+    @property
+    def rivals(self) -> list[Trial]:
+        """Trials among which is chosen: those with byte codes if codes were asked for, else those with floats."""
+        return _list_rivals(self.trials)
+
+    @property
+    def baseline(self) -> Trial:
+        """The trial of the encoder's unchanged float vectors, to which all others are compared."""
+        return self.trials[0]
 
     @property
     def is_certain(self) -> bool:
@@ -109,16 +108,81 @@ class AdaptationResult:
         `cross_validate` says that choosing gains. Both are differences to unchanged vectors of the same bytes. It is
         also true if nothing was measured.
         """
-        unchanged = (self.coded or self.floats)[0]
-        if self.recommended.candidate is AS_IS or unchanged.relevance is None:
+        chosen, unchanged, report = self.recommended, self.rivals[0], self.searches.report
+        if chosen.candidate is AS_IS:
             return True
-        own = compare(self.recommended.measured_relevance.report, unchanged.relevance.report)
-        return own.sign > 0 and cross_validate(self.coded or self.floats, unchanged.relevance).sign > 0
+        own = compare(chosen.scores_of(report), unchanged.scores_of(report))
+        return own.sign > 0 and cross_validate(self.rivals, self.searches).sign > 0
 
-    @property
-    def baseline(self) -> Trial:
-        """The trial of the encoder's unchanged float vectors, to which all others are compared."""
-        return self.floats[0]
+    def certify(self, encoder: TextEncoder, command: str | None, on_progress: Progress) -> FittedChain | None:
+        """Certify the chain of transforms that was measured in the recommended trial, see `certify_trial`.
+
+        Args:
+            encoder: encoder of the vectors: the base encoder, or the published one of the recommended candidate.
+            command: the user's command, for the provenance.
+            on_progress: called with progress in [0, 1] and a message.
+        """
+        path = self.request.source.path
+        return certify_trial(
+            self.recommended,
+            self.searches,
+            encoder,
+            self.out_of_domain,
+            on_progress,
+            source="texts" if path is None else open_source(path).name,
+            seed=self.request.seed,
+            command=command,
+            notes=self.searches.notes,
+        )
+
+
+def read_searches(request: AdaptRequest) -> JudgedSearches:
+    """Read the documents and judged queries of a request, and divide the queries at random.
+
+    Three fifths of them are to learn from, a fifth is to choose by, and a fifth to report on. The last two also change
+    their roles, in a second fold. Test pairs of the request are to report on instead, and there is one fold.
+
+    Raises:
+        FitError: if the source holds vectors, pairs are malformed or none, test queries are among the others, or there
+            are too few documents.
+        SourceError: if a file cannot be read.
+    """
+    judged = read_pairs(request.pairs)
+    test = None if request.test_pairs is None else read_pairs(request.test_pairs)
+    if test is not None:
+        judged.check_disjoint(test)
+
+    queries = list(judged.documents)
+    order = np.random.default_rng(request.seed).permutation(len(queries))
+    count = int(len(queries) * HELD_OUT_SHARE)
+    parts = [order[:0], order[:count], order[count:]]
+    if test is None:
+        parts = [order[:count], order[count : 2 * count], order[2 * count :]]
+    report, choose, learn = (judged.select([queries[row] for row in np.sort(part)]) for part in parts)
+    report = test or report
+    rows = np.arange(len(choose.documents) + len(report.documents))
+    fold = (rows[: len(choose.documents)], rows[len(choose.documents) :])
+    folds = [fold] if test is not None else [fold, fold[::-1]]
+
+    notes = (*judged.notes, *([] if test is None else test.notes))
+    measured = PairTexts(choose.documents | report.documents, 0)
+    searches = gather_searches(request.source, learn, measured, folds, MAX_DOCUMENTS, request.seed)
+    return replace(searches, notes=(*notes, *searches.notes))
+
+
+def find_shortage(searches: JudgedSearches) -> str | None:
+    """Return a sentence on how many queries are missing to choose by or to report on, or None if there are enough."""
+    choose, report = searches.folds[0]
+    counts = {"choose by": len(choose), "report on": len(report)}
+    short = [f"{count} to {what}" for what, count in counts.items() if count < MIN_TEST_QUERIES]
+    if not short:
+        return None
+    judged = len(searches.learn.documents) + len(searches.measured.documents)
+    return (
+        f"{judged} different judged queries leave {' and '.join(short)}, and {MIN_TEST_QUERIES} are needed: fewer "
+        f"cannot tell a gain from chance. From {round(MIN_TEST_QUERIES / HELD_OUT_SHARE)} queries on, debiasing is "
+        f"tried, and from {ALL_QUERIES} on, a map of queries and training too"
+    )
 
 
 @contextmanager
@@ -130,12 +194,12 @@ def try_candidates(
     device: str | None = None,
     stores: VectorStores | None = None,
     on_work_folder: Callable[[Path], None] | None = None,
-) -> Iterator[AdaptationResult]:
-    """Try every candidate change that the request allows, and yield all trials with the recommended one.
+) -> Iterator[Adaptation]:
+    """Try all candidates on judged searches, cheapest first, and yield the trials with the recommended one.
 
-    This is a context manager: the folders of trained encoders exist within its block. If the block raises, the process
-    is killed or the request publishes nothing, the workspace stays, and the same request resumes: a training goes on
-    from its last checkpoint, and nothing that is done is repeated.
+    The folders of trained encoders exist only within the block, see `claim_workspace_folder`. A run that was stopped
+    goes on where it was, and nothing that is done is repeated. With too few judged queries, nothing is tried and the
+    vectors stay as they are.
 
     Args:
         request: what to adapt, to which searches. Files in it are read here.
@@ -155,292 +219,140 @@ def try_candidates(
     on_progress(0.0, "reading documents and judged queries")
     searches = read_searches(request)
     # All that trainings depend on: other texts, another division or seed, or another encoder get another folder.
-    key = (
-        "adapt-"
-        + digest(
-            encoder.vectors_key,
-            searches.documents,
-            [part.documents for part in (searches.learn, searches.choose, searches.report)],
-            request.folders,
-            request.seed,
-        )[:32]
-    )
+    texts = [searches.documents, searches.learn.documents, searches.measured.documents]
+    key = f"adapt-{digest(encoder.vectors_key, texts, len(searches.folds), request.folders, request.seed)[:32]}"
     with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
         if on_work_folder is not None:
             on_work_folder(folder)
-        sources = list_built_in_corpora(request.source.path)
-        out_of_domain = OutOfDomainTexts(sources, workspace / "out_of_domain")
-        trials = _CandidateTrials(request, encoder, searches, out_of_domain, folder, device, stores, on_progress)
-        yield trials.run()
+        corpora = OutOfDomainTexts(list_built_in_corpora(request.source.path), workspace / "out_of_domain")
+        shortage = find_shortage(searches)
+        if shortage is not None:
+            trials = [_skip(candidate, encoder, None, shortage) for candidate in CANDIDATES]
+        else:
+            budget = Budget(request.budget, folder)
+            trials = _try_steps_alone(request, encoder, searches, corpora, part_of(on_progress, 0.0, FITTED))
+            trainings = EncoderTrainings(request, encoder, searches, folder, budget, device)
+            trials += _try_trainings(trainings, corpora, stores, part_of(on_progress, FITTED, 1.0))
+            budget.save()
+        trials.sort(key=lambda trial: trial.bytes is not None)  # stable: the cheapest of each stays first
+        recommended = trials[0] if shortage else choose_trial(_list_rivals(trials), searches.choose)
+        yield Adaptation(request, encoder, searches, trials, recommended, corpora, shortage)
 
 
-class _CandidateTrials:
-    """The trials of one adaptation: every candidate change, measured with float vectors and with byte codes.
+def _list_rivals(trials: list[Trial]) -> list[Trial]:
+    coded = [trial for trial in trials if trial.bytes is not None]
+    return coded or trials
 
-    The arguments are as in `try_candidates`, with the texts and the workspace folder.
 
-    Attributes:
-        settings: settings of trainings; None while no encoder is to be trained.
-        seconds_per_document: seconds that the encoder takes for a document; 0 while no encoder is to be trained.
+def _try_steps_alone(
+    request: AdaptRequest,
+    encoder: TextEncoder,
+    searches: JudgedSearches,
+    corpora: OutOfDomainTexts,
+    on_progress: Progress,
+) -> list[Trial]:
+    """Return the trials of the candidates that train no encoder."""
+    measures = _Measures.encode(searches, encoder, corpora, part_of(on_progress, 0.0, ENCODED))
+    candidates = [candidate for candidate in CANDIDATES if candidate.training is None]
+    trials: list[Trial] = []
+    for done, candidate in enumerate(candidates):
+        on_progress(ENCODED + (1 - ENCODED) * done / len(candidates), f"trying to {candidate.label}")
+        trials += measures.try_steps(candidate, request.bytes)
+    return trials
+
+
+def _try_trainings(
+    trainings: EncoderTrainings, corpora: OutOfDomainTexts, stores: VectorStores | None, on_progress: Progress
+) -> list[Trial]:
+    """Train an encoder for each candidate that asks for it, and return the trials of the trained encoders' vectors.
+
+    Candidates that cannot be trained are not tried, and their trials say why.
     """
+    request, searches = trainings.request, trainings.searches
+    candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
+    trials: list[Trial] = []
+    for done, candidate in enumerate(candidates):
+        step = part_of(on_progress, done / len(candidates), (done + 1) / len(candidates))
+        if (problem := trainings.explain_omission(candidate)) is not None:
+            sizes = dict.fromkeys((None, request.bytes))
+            trials += [_skip(candidate, trainings.encoder, size, problem) for size in sizes]
+            continue
+        trained, seconds = trainings.train(candidate, part_of(step, 0.0, 0.8))
+        encoder = open_encoder(trained, trainings.device, stores)
+        measures = _Measures.encode(searches, encoder, corpora, part_of(step, 0.8, 1.0))
+        encode_seconds = trainings.seconds_per_document * searches.rows
+        tried = measures.try_steps(candidate, request.bytes)
+        trials += [
+            replace(trial, seconds=trial.seconds + seconds, encode_seconds=encode_seconds, encoder=trained)
+            for trial in tried
+        ]
+    return trials
 
-    def __init__(
-        self,
-        request: AdaptRequest,
-        encoder: TextEncoder,
-        searches: JudgedSearches,
-        out_of_domain: OutOfDomainTexts,
-        folder: Path,
-        device: str | None,
-        stores: VectorStores | None,
-        on_progress: Progress,
-    ) -> None:
-        self.request = request
-        self.encoder = encoder
-        self.searches = searches
-        self.out_of_domain = out_of_domain
-        self.folder = folder
-        self.device = device
-        self.stores = stores
-        self.on_progress = on_progress
-        self.budget = Budget(request.budget, folder)
-        self.trained: dict[str, EncoderSpec] = {}
-        self.floats: list[Trial] = []
-        self.coded: list[Trial] = []
-        self.settings: TrainingSettings | None = None
-        self.seconds_per_document = 0.0
 
-    def run(self) -> AdaptationResult:
-        """Try the candidates, cheapest first, and return all trials with the recommended one.
+def _skip(candidate: Candidate, encoder: TextEncoder, size: int | None, problem: str) -> Trial:
+    """Return the trial of a candidate that is not tried, with the reason; `size` is that of its codes, if any."""
+    return Trial(candidate, size or FLOAT_BYTES * encoder.dimensions, size, problem=problem)
 
-        With too few judged queries, nothing is tried and the vectors stay as they are.
-        """
-        if (problem := self.searches.shortage) is not None:
-            self.floats = [self._skip(candidate, None, problem) for candidate in CANDIDATES]
-            return self._finish(self.floats[0])
 
-        vectors = encode_searches(self.searches, self.encoder, part_of(self.on_progress, 0.0, ENCODED))
-        halves = encode_all_halves(self.out_of_domain, with_document_prompt(self.encoder))
-        candidates = [candidate for candidate in CANDIDATES if candidate.training is None]
-        for number, candidate in enumerate(candidates):
-            done = ENCODED + (FITTED - ENCODED) * number / len(candidates)
-            self.on_progress(done, f"trying to {candidate.label}")
-            self._try_steps(candidate, vectors, halves)
+@dataclass(frozen=True)
+class _Measures:
+    """What candidates are measured with: judged searches and halves of out-of-domain texts, by one encoder."""
 
-        self._try_training()
-        self.budget.save()
-        trials = self.coded or self.floats
-        return self._finish(choose_trial(trials))
+    encoder: TextEncoder
+    texts: JudgedSearches
+    searches: EncodedSearches
+    halves: dict[str, QueryPairs]
 
-    def _finish(self, recommended: Trial) -> AdaptationResult:
-        return AdaptationResult(
-            self.request,
-            self.encoder,
-            self.searches,
-            self.floats,
-            self.coded,
-            recommended,
-            self.trained,
-            self.seconds_per_document,
-            self.out_of_domain,
-        )
+    @classmethod
+    def encode(
+        cls, texts: JudgedSearches, encoder: TextEncoder, corpora: OutOfDomainTexts, on_progress: Progress
+    ) -> "_Measures":
+        searches = encode_searches(texts, encoder, on_progress)
+        return cls(encoder, texts, searches, encode_all_halves(corpora, with_document_prompt(encoder)))
 
-    def _skip(self, candidate: Candidate, size: int | None, problem: str) -> Trial:
-        """Return the trial of a candidate that is not tried, with the problem as the reason.
+    def try_steps(self, candidate: Candidate, size: int | None) -> list[Trial]:
+        """Fit a candidate's transforms, and return its trials with float vectors and, with a `size`, with byte codes.
 
-        `size` is the number of bytes of the candidate's codes, or None for floats.
-        """
-        return Trial(candidate, size, size or 4 * self.encoder.dimensions, None, problem=problem)
-
-    def _skip_all(self, candidate: Candidate, problem: str) -> None:
-        self.floats.append(self._skip(candidate, None, problem))
-        if self.request.bytes is not None:
-            self.coded.append(self._skip(candidate, self.request.bytes, problem))
-
-    def _try_steps(self, candidate: Candidate, vectors: JudgedVectors, halves: dict[str, QueryPairs]) -> None:
-        """Fit a candidate's transforms on the document vectors, and append trials of float vectors and of byte codes.
-
-        Byte codes are tried if the request asks for them. If the transforms cannot be fitted, the candidate is recorded
-        as not tried. Held-out documents, on which the published chain of transforms is certified, are searched but not
-        fitted on.
+        Held-out documents, on which the published chain is certified, are searched but not fitted on. If the transforms
+        cannot be fitted, the trials say why.
         """
         begun = perf_counter()
+        sizes = dict.fromkeys((None, size))
         try:
             chain = Chain(parse_steps(candidate.steps) if candidate.steps else [])
             steps = [step for step in chain.transforms if isinstance(step, Transform)]
-            pairs = vectors.learn if any(step.takes_pairs for step in steps) else None
-            # Held-out documents stay out of the fit, because the published chain is certified on them.
-            fitted = vectors.documents[self.searches.fit_rows]
+            pairs = self.searches.learn if any(step.takes_pairs for step in steps) else None
+            fitted = self.searches.documents[self.texts.fit_rows]
             chain.fit(fitted, pairs=pairs)
         except InputError as error:
-            self._skip_all(candidate, str(error))
-            return
-        seconds = perf_counter() - begun
+            return [_skip(candidate, self.encoder, one, str(error)) for one in sizes]
         notes = tuple(note for step in steps for note in step.fit_warnings())
-        self._measure(candidate, chain, None, vectors, halves, seconds, notes)
-
-        if self.request.bytes is not None:
-            size = self.request.bytes
+        trials = [self._measure(candidate, chain, None, begun, notes)]
+        if size is not None:
             codes = build_steps([{"kind": CODES, "bytes": size}])[0].fit(chain.transform(fitted))
             coded = Chain([*chain.transforms, codes], chain.normalize)
-            self._measure(candidate, coded, size, vectors, halves, perf_counter() - begun, notes)
+            trials.append(self._measure(candidate, coded, size, begun, notes))
+        return trials
 
     def _measure(
-        self,
-        candidate: Candidate,
-        chain: Chain,
-        size: int | None,
-        vectors: JudgedVectors,
-        halves: dict[str, QueryPairs],
-        seconds: float,
-        notes: tuple[str, ...],
-    ) -> None:
-        """Append a trial with nDCG@10 of held-out queries and of out-of-domain texts through a fitted chain.
-
-        `size` is the number of bytes of the chain's codes, or None for floats.
-        """
+        self, candidate: Candidate, chain: Chain, size: int | None, begun: float, notes: tuple[str, ...]
+    ) -> Trial:
+        """Return the trial of a fitted chain: nDCG@10 of the measured queries and of out-of-domain texts."""
+        seconds = perf_counter() - begun
 
         def measure(pairs: QueryPairs) -> NDArray[np.float64]:
             # Documents are scored as they are decoded from storage, so that codes lose here what they lose in a search.
             return measure_relevance(pairs.map(chain.transform_queries, chain.floats))[0]
 
-        out_of_domain = {name: measure(pairs) for name, pairs in halves.items()}
-        relevance = Relevance(measure(vectors.choose), measure(vectors.report), out_of_domain, vectors.crossed)
-        trials = self.floats if size is None else self.coded
-        encode_seconds = self.seconds_per_document * self.searches.rows if candidate.encodes_again else 0.0
-        vector_bytes = size or 4 * vectors.documents.shape[1]
-        measured = MeasuredChain(chain, vectors, halves)
-        trials.append(Trial(candidate, size, vector_bytes, relevance, measured, seconds, encode_seconds, None, notes))
-
-    def _try_training(self) -> None:
-        """Train an encoder for each candidate that asks for it, and measure the vectors of the trained encoder.
-
-        Candidates that cannot be trained are recorded as not tried, with the reason.
-        """
-        candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
-        obstacle = self._find_obstacle_to_all()
-        if obstacle is None:
-            # Evenly spaced, and encoded without the store: vectors that are stored already would take no time.
-            documents = self.searches.documents[:: max(1, len(self.searches.documents) // TIMED_DOCUMENTS)]
-            self.seconds_per_document = measure_seconds_per_document(without_store(self.encoder), documents)
-            self.settings = choose_training_settings(self.encoder.spec)
-
-        start = FITTED
-        for number, candidate in enumerate(candidates, 1):
-            end = FITTED + (1 - FITTED) * number / len(candidates)
-            reason = obstacle or self._find_candidate_obstacle(candidate)
-            if reason is not None:
-                self._skip_all(candidate, reason)
-            else:
-                self._train_and_measure(candidate, part_of(self.on_progress, start, end))
-            start = end
-
-    def _find_obstacle_to_all(self) -> str | None:
-        """Return the reason why no encoder can be trained in this adaptation, or None if training is possible."""
-        if not self.request.train:
-            return "the encoder is to stay as it is"
-        count = len(self.searches.learn.documents)
-        if count < MIN_QUERIES:
-            return f"there are {count} queries to learn from, and {MIN_QUERIES} are needed: give {ALL_QUERIES} in all"
-        return find_training_obstacle(self.encoder)
-
-    def _find_candidate_obstacle(self, candidate: Candidate) -> str | None:
-        """Return the reason why this candidate is not trained, or None if it is.
-
-        The reasons are missing labelled folders and too little of the budget left.
-        """
-        if candidate.training == "folders and pairs" and not self.request.folders:
-            return "no labelled folders were given"
-        if self._count_affordable(candidate) < MIN_QUERIES:
-            encode_seconds = self.seconds_per_document * len(self.searches.documents)
-            seconds = self._seconds_each(candidate) * len(self.searches.learn.documents) + encode_seconds
-            return f"it would take about {seconds:,.0f} s, and {max(self.budget.left, 0):,.0f} s of the budget are left"
-        return None
-
-    def _seconds_each(self, candidate: Candidate) -> float:
-        """Return the estimated seconds that training a candidate's encoder takes for each query to learn from."""
-        learn = self.searches.learn
-        pairs = sum(map(len, learn.documents.values())) / max(len(learn.documents), 1)
-        assert self.settings is not None  # chosen before any candidate is trained
-        epochs = float(self.settings["epochs"]) + (FOLDER_EPOCHS if candidate.training == "folders and pairs" else 0.0)
-        return self.seconds_per_document * PASSES * epochs * pairs
-
-    def _count_affordable(self, candidate: Candidate) -> int:
-        """Return how many queries a candidate may train on within the budget, as the first call decided."""
-        count = len(self.searches.learn.documents)
-        encode_seconds = self.seconds_per_document * len(self.searches.documents)
-        return self.budget.decide_queries(candidate.name, count, self._seconds_each(candidate), encode_seconds)
-
-    def _train_and_measure(self, candidate: Candidate, on_progress: Progress) -> None:
-        """Train an encoder for a candidate, encode all judged searches with it, and append trials of the new vectors.
-
-        The seconds of the trials include the training.
-        """
-        assert self.settings is not None  # chosen before any candidate is trained
-        begun = perf_counter()
-        trained = train_candidate(
+        return Trial(
             candidate,
-            self.encoder,
-            self.settings,
-            self.searches,
-            self.request.folders,
-            self.folder / candidate.name,
-            self.device,
-            self.request.seed,
-            part_of(on_progress, 0.0, 0.8),
-            self._count_affordable(candidate),
+            size or FLOAT_BYTES * self.searches.documents.shape[1],
+            size,
+            scores=measure(self.searches.measured),
+            chain=chain,
+            searches=self.searches,
+            halves=self.halves,
+            out_of_domain={name: measure(pairs) for name, pairs in self.halves.items()},
+            seconds=seconds,
+            notes=notes,
         )
-        seconds = self.budget.add_seconds(candidate.name, perf_counter() - begun)
-        self.trained[candidate.name] = trained
-        encoder = open_encoder(trained, self.device, self.stores)
-        vectors = encode_searches(self.searches, encoder, part_of(on_progress, 0.8, 1.0))
-        self._try_steps(candidate, vectors, encode_all_halves(self.out_of_domain, with_document_prompt(encoder)))
-        # The trials know only how long the transforms were fitted: the training is added to both.
-        for trials in (self.floats, self.coded):
-            if trials:
-                trials[-1] = replace(trials[-1], seconds=trials[-1].seconds + seconds)
-
-
-def certify_recommended(
-    result: AdaptationResult, encoder: TextEncoder, command: str | None, on_progress: Progress
-) -> FittedChain | None:
-    """Certify the chain of transforms that was measured in the recommended trial.
-
-    It is certified on the documents that no step learned from and on the queries to report on.
-
-    Args:
-        result: the result.
-        encoder: encoder of the vectors: the base encoder, or the published one of the recommended candidate.
-        command: the user's command, for the provenance.
-        on_progress: called with progress in [0, 1] and a message.
-
-    Returns:
-        The chain with its certificate, or None if the recommended trial has no transforms, or nothing was measured.
-    """
-    measured, request, searches = result.recommended.measured, result.request, result.searches
-    if measured is None or not len(measured.chain):
-        return None
-    on_progress(0.0, "certifying the chain that was measured")
-    encoder = with_document_prompt(encoder)  # as the documents were encoded
-    chain, vectors = measured.chain, measured.vectors
-    fitted, heldout = vectors.documents[searches.fit_rows], vectors.documents[searches.heldout_rows]
-    written = request.source.path
-    provenance = build_provenance(
-        "texts" if written is None else open_source(written).name,
-        rows=len(searches.documents),
-        rows_digest=digest(searches.documents),
-        seed=request.seed,
-        command=command,
-    )
-    return certify_measured(
-        chain,
-        fitted,
-        heldout,
-        encoder,
-        provenance,
-        "an adaptation takes the default codes, as it measured them",
-        out_of_domain=result.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5)),
-        warnings=[note.rstrip(".") for note in (*searches.notes, *result.recommended.notes)],
-        pairs=vectors.reported,
-        out_of_domain_pairs=measured.halves,
-    )

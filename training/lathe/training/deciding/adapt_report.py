@@ -1,29 +1,24 @@
-"""The result as sentences, as a table for the terminal, and as JSON."""
+"""The result of an adaptation as sentences, as a table for the terminal, and as JSON."""
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lathe.training.comparison import Interval, compare
-from lathe.training.deciding.adapt import AdaptationResult
-from lathe.training.deciding.trial import AS_IS, Trial, choose_trial, cross_validate
+from lathe.training.comparison import Array, Interval, compare
+from lathe.training.deciding.adapt import AS_IS, Adaptation
+from lathe.training.deciding.trial import Trial, choose_trial, cross_validate
 from lathe.training.reporting.text import MISSING, align_columns, format_duration
 
 
-def to_json(result: AdaptationResult) -> dict[str, Any]:
+def to_json(result: Adaptation) -> dict[str, Any]:
     """Convert the result of an adaptation to a dict that can be serialized as JSON.
 
     Returns:
         `{sentence, notes, recommended, bytes, source, encoder, queries, documents, rows, trials}`. `recommended` is the
-        name of a candidate change, `queries` has the numbers of queries to learn from, to choose by and to report on,
-        and `trials` are as `Trial.describe` returns them, with differences to the encoder's unchanged float vectors.
+        name of a candidate change, `queries` has the numbers of queries to learn from, to choose by and to report on.
+        `trials` has the figures of each trial, with differences to the encoder's unchanged float vectors.
     """
-    searches, baseline = result.searches, result.baseline.relevance
-    described = [
-        trial.describe(baseline) if baseline is not None else {"change": trial.candidate.name, "problem": trial.problem}
-        for trial in result.trials
-    ]
+    searches = result.searches
     return {
         "sentence": write_sentence(result),
         "notes": list_notes(result),
@@ -34,18 +29,56 @@ def to_json(result: AdaptationResult) -> dict[str, Any]:
         "queries": searches.count_queries(),
         "documents": len(searches.documents),
         "rows": searches.rows,
-        "trials": described,
+        "trials": [describe_trial(trial, result) for trial in result.trials],
     }
 
 
-def write_sentence(result: AdaptationResult) -> str:
+def describe_trial(trial: Trial, result: Adaptation) -> dict[str, Any]:
+    """Return a trial as a JSON-serializable dict: nDCG@10 with differences to the baseline, and costs.
+
+    The dict of a candidate that was not tried has only names, bytes and the problem.
+    """
+    if result.shortage:
+        return {"change": trial.candidate.name, "problem": trial.problem}
+    described: dict[str, Any] = {
+        "change": trial.candidate.name,
+        "bytes": trial.bytes,
+        "vector_bytes": trial.vector_bytes,
+        "problem": trial.problem,
+    }
+    if trial.scores is None:
+        return described
+    baseline, searches = result.baseline, result.searches
+    return described | {
+        "choose": _describe_part(trial.scores_of(searches.choose), baseline.scores_of(searches.choose)),
+        "report": _describe_part(trial.scores_of(searches.report), baseline.scores_of(searches.report)),
+        "out_of_domain": {
+            name: _describe_part(after, baseline.out_of_domain[name]) for name, after in trial.out_of_domain.items()
+        },
+        "fit_seconds": round(trial.seconds, 1),
+        "encodes_documents_again": trial.candidate.encodes_again,
+        "encode_seconds": round(trial.encode_seconds, 1),
+        "notes": list(trial.notes),
+    }
+
+
+def _describe_part(after: Array, before: Array) -> dict[str, Any]:
+    """Return the mean nDCG@10, and its mean difference to `before` with half the length of the 95 % interval.
+
+    The keys are `ndcg_at_10`, `gain` and `ci95`.
+    """
+    difference = compare(after, before)
+    return {"ndcg_at_10": float(after.mean()), "gain": difference.value, "ci95": difference.reach}
+
+
+def write_sentence(result: Adaptation) -> str:
     """Return the recommendation as sentences.
 
     They say what to do, what nDCG@10 it gains on the queries to report on, and what it costs to encode again.
     """
     chosen = result.recommended
-    if chosen.relevance is None:
-        return f"Leave the vectors as they are: {chosen.problem}."
+    if result.shortage:
+        return f"Leave the vectors as they are: {result.shortage}."
 
     if chosen is result.baseline:
         return (
@@ -62,7 +95,7 @@ def write_sentence(result: AdaptationResult) -> str:
         label = chosen.candidate.label
         advice = " and ".join(filter(None, (label[:1].upper() + label[1:], stored)))
 
-    before, after = (trial.measured_relevance.report for trial in (result.baseline, chosen))
+    before, after = (trial.scores_of(result.searches.report) for trial in (result.baseline, chosen))
     # Some queries chose the candidate, and on the others its gain may still be chance.
     if not result.is_certain:
         advice = f"Nothing is certain to help; the likeliest is to {chosen.candidate.label}"
@@ -80,40 +113,38 @@ def write_sentence(result: AdaptationResult) -> str:
     return f"{advice}: {measured}. {cost}"
 
 
-def list_notes(result: AdaptationResult) -> list[str]:
+def list_notes(result: Adaptation) -> list[str]:
     """Return sentences on what the recommendation leaves open.
 
     They name data that were left out, losses on out-of-domain texts, how certain the choice is, and a candidate with a
     higher mean.
     """
-    chosen = result.recommended
-    notes = [*result.searches.notes, *chosen.notes]
-    if chosen.relevance is None or result.baseline.relevance is None:
+    chosen, searches = result.recommended, result.searches
+    notes = [*searches.notes, *chosen.notes]
+    if result.shortage:
         return notes
 
-    for name, after in chosen.relevance.out_of_domain.items():
-        difference = compare(after, result.baseline.relevance.out_of_domain[name])
+    for name, after in chosen.out_of_domain.items():
+        difference = compare(after, result.baseline.out_of_domain[name])
         if difference.sign < 0:
             notes.append(
                 f"Out of domain ({name}), nDCG@10 changes by {_format_difference(difference)}: if the same vectors "
                 "serve other searches, measure those too."
             )
-    trials = result.coded or result.floats
-    chosen_by_halves = (
-        {choose_trial(trials, fold).candidate.name for fold in range(2)} if result.searches.crossed else set()
-    )
-    if chosen_by_halves - {AS_IS.name}:
-        gain = _format_difference(cross_validate(trials, result.baseline.relevance))
-        agree = "agree" if len(chosen_by_halves) == 1 else "choose differently"
-        notes.append(
-            f"These queries chose too, a half at a time, and the halves {agree}: chosen by one half and measured on "
-            f"the other, the gain is {gain}."
-        )
-    rivals = [trial for trial in trials if trial.relevance is not None]
+    if searches.crossed:
+        chosen_by_halves = {choose_trial(result.rivals, choose).candidate.name for choose, _ in searches.folds}
+        if chosen_by_halves - {AS_IS.name}:
+            gain = _format_difference(cross_validate(result.rivals, searches))
+            agree = "agree" if len(chosen_by_halves) == 1 else "choose differently"
+            notes.append(
+                f"These queries chose too, a half at a time, and the halves {agree}: chosen by one half and measured "
+                f"on the other, the gain is {gain}."
+            )
+    rivals = [trial for trial in result.rivals if trial.scores is not None]
     # A candidate with a higher mean than the chosen one looks like a mistake in the table unless a note explains it.
-    best = max(rivals, key=lambda trial: float(trial.measured_relevance.choose.mean()))
+    best = max(rivals, key=lambda trial: float(trial.scores_of(searches.choose).mean()))
     if best is not chosen:
-        ahead = compare(best.measured_relevance.choose, chosen.relevance.choose)
+        ahead = compare(best.scores_of(searches.choose), chosen.scores_of(searches.choose))
         notes.append(
             f"To {best.candidate.label} has the highest mean, {_format_difference(ahead)} more on the queries to "
             "choose by: not more than chance can make."
@@ -121,16 +152,13 @@ def list_notes(result: AdaptationResult) -> list[str]:
     return notes
 
 
-def format_adaptation(result: AdaptationResult) -> str:
+def format_adaptation(result: Adaptation) -> str:
     """Return the recommendation as text: sentences, a table of all trials if anything was measured, and notes."""
-    parts = [write_sentence(result)]
-    if result.baseline.relevance is not None:
-        parts.append(format_table(result))
-    parts += list_notes(result)
-    return "\n\n".join(parts)
+    table = [] if result.shortage else [format_table(result)]
+    return "\n\n".join([write_sentence(result), *table, *list_notes(result)])
 
 
-def format_table(result: AdaptationResult) -> str:
+def format_table(result: Adaptation) -> str:
     """Return a table of all trials as text, with differences of nDCG@10 to the unchanged float vectors in points.
 
     Below the table stand the reasons why some candidates were not tried.
@@ -150,27 +178,22 @@ def format_table(result: AdaptationResult) -> str:
     return "\n".join([align_columns(rows, left=(0,)), about, *problems])
 
 
-def _format_trial(trial: Trial, result: AdaptationResult) -> list[str]:
+def _format_trial(trial: Trial, result: Adaptation) -> list[str]:
+    searches, baseline = result.searches, result.baseline
     label = ("* " if trial is result.recommended else "  ") + trial.candidate.label
-    if trial.relevance is None:
-        missing = [MISSING] * (2 if result.searches.crossed else 3)
-        return [label, f"{trial.vector_bytes:,}", "not tried", *missing]
-    baseline = result.baseline.measured_relevance
+    parts = [searches.report] if searches.crossed else [searches.choose, searches.report]
+    if trial.scores is None:
+        return [label, f"{trial.vector_bytes:,}", "not tried", *[MISSING] * (len(parts) + 1)]
     measured = [
-        *([] if result.searches.crossed else [(trial.relevance.choose, baseline.choose)]),
-        (trial.relevance.report, baseline.report),
-        *((after, baseline.out_of_domain[name]) for name, after in trial.relevance.out_of_domain.items()),
+        *((trial.scores_of(rows), baseline.scores_of(rows)) for rows in parts),
+        *((after, baseline.out_of_domain[name]) for name, after in trial.out_of_domain.items()),
     ]
-    gains = [_format_points(after, None if trial is result.baseline else before) for after, before in measured]
+    gains = [
+        f"{100 * float(np.mean(after)):.1f}" if trial is baseline else _format_difference(compare(after, before))
+        for after, before in measured
+    ]
     again = f" + {format_duration(trial.encode_seconds)} to encode again" if trial.candidate.encodes_again else ""
     return [label, f"{trial.vector_bytes:,}", *gains, format_duration(trial.seconds) + again]
-
-
-def _format_points(after: NDArray[np.float64], before: NDArray[np.float64] | None) -> str:
-    """Return the mean of nDCG@10 in points, or, given `before`, the mean difference to `before` with its interval."""
-    if before is None:
-        return f"{100 * float(after.mean()):.1f}"
-    return _format_difference(compare(after, before))
 
 
 def _format_difference(difference: Interval) -> str:

@@ -11,6 +11,9 @@ from lathe.training.errors import FitError
 from lathe.training.fitting.requests import MAX_BYTES, Pairs, RowSource, SourcedRequest
 from lathe.training.settings import MAX_ENTRIES
 
+HELD_OUT_SHARE = 0.2
+"""Share of the queries to choose by, and again of those to report on."""
+
 
 class AdaptRequest(SourcedRequest):
     """What is to be adapted, and to which judged searches.

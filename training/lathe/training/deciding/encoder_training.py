@@ -1,5 +1,8 @@
-"""Training of an encoder on judged searches, as a candidate change."""
+"""Trainings of an encoder on judged searches, as candidates of an adaptation, within a budget of seconds."""
 
+import json
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -9,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from lathe.training.deciding.adapt_request import HELD_OUT_SHARE, AdaptRequest
 from lathe.training.deciding.judged import JudgedSearches
 from lathe.training.deciding.trial import Candidate
+from lathe.training.encoder.opening import without_store
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import (
     ROUTED,
@@ -20,7 +25,8 @@ from lathe.training.encoder.text_encoder import (
     with_document_prompt,
 )
 from lathe.training.fitting.pairs import PairTexts
-from lathe.transforms.files import make_folder
+from lathe.transforms.files import make_folder, read_json_file, replace_synced
+from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress, part_of
 
 FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
@@ -28,6 +34,12 @@ FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
 
 LORA_PARAMETERS = 200_000_000
 """Number of weights from which on low-rank adapters are trained instead of all: AdamW takes 16 bytes for a weight."""
+
+ALL_QUERIES = math.ceil(MIN_QUERIES / (1 - 2 * HELD_OUT_SHARE))
+"""Number of judged queries of which enough are left to learn from, for a map of queries and for training."""
+
+TIMED_DOCUMENTS = 64
+"""Number of documents that are encoded to measure how long the encoder takes for one."""
 
 TrainingSettings = dict[str, Any]
 """Settings of a training, fields of `lathe.training.finetuning.job.TrainingSettings`."""
@@ -54,6 +66,202 @@ STATIC_SETTINGS: TrainingSettings = {
 
 PASSES = 3.5
 """Time of a training step in forward passes of its texts: one forward, two backward, and the optimizer."""
+BUDGET_FILE = "budget.json"
+"""Name of the file with the seconds that earlier runs took, and with what was decided by the budget."""
+
+
+class Budget:
+    """A budget of seconds, of which stopped runs of the same adaptation have used a part.
+
+    Args:
+        seconds: the budget; None for no limit.
+        folder: workspace folder of the adaptation.
+    """
+
+    def __init__(self, seconds: float | None, folder: Path) -> None:
+        self.seconds = seconds
+        self.path = folder / BUDGET_FILE
+        self.begun = time.monotonic()
+        try:
+            self.stored = read_json_file(self.path)
+        except FileNotFoundError:
+            self.stored = {"spent": 0.0, "queries": {}, "seconds": {}}
+        self.spent_before = float(self.stored["spent"])
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left: infinite without a limit, negative once the budget is overspent."""
+        if self.seconds is None:
+            return float("inf")
+        return self.seconds - self.spent_before - (time.monotonic() - self.begun)
+
+    def decide_queries(self, candidate: str, count: int, seconds_each: float, reserved: float) -> int:
+        """Return how many of `count` queries a candidate may train on.
+
+        The first decision for a candidate is written to disk and returned from then on, because a training that was
+        stopped can only be resumed with the same queries.
+
+        Args:
+            candidate: name of the candidate.
+            count: number of queries that there are.
+            seconds_each: estimated seconds of the training for a query.
+            reserved: seconds that are needed afterwards.
+        """
+        decided: dict[str, int] = self.stored["queries"]
+        if candidate not in decided:
+            affordable = (self.left - reserved) / max(seconds_each, 1e-9)
+            decided[candidate] = int(max(0, min(count, affordable)))
+            self.save()
+        return decided[candidate]
+
+    def add_seconds(self, candidate: str, seconds: float) -> float:
+        """Add seconds to those that a candidate took in earlier runs, write the sum to disk, and return the sum."""
+        taken: dict[str, float] = self.stored["seconds"]
+        taken[candidate] = taken.get(candidate, 0.0) + seconds
+        self.save()
+        return taken[candidate]
+
+    def save(self) -> None:
+        """Write to disk how many seconds of the budget are spent, with the decisions and seconds of each candidate."""
+        spent = self.spent_before + time.monotonic() - self.begun
+        replace_synced(self.path, json.dumps(self.stored | {"spent": spent}).encode())
+
+
+class EncoderTrainings:
+    """The trainings of one adaptation. The encoder's speed is measured first, unless nothing can be trained.
+
+    Args:
+        request: what is adapted.
+        encoder: the base encoder.
+        searches: judged searches; only the queries to learn from are trained on.
+        folder: workspace folder of the adaptation.
+        budget: the seconds that are left.
+        device: torch device; None for the best there is.
+
+    Attributes:
+        obstacle: reason why no encoder can be trained; None if some can.
+        seconds_per_document: seconds that the encoder takes for a document; 0 if no encoder can be trained.
+    """
+
+    def __init__(
+        self,
+        request: AdaptRequest,
+        encoder: TextEncoder,
+        searches: JudgedSearches,
+        folder: Path,
+        budget: Budget,
+        device: str | None,
+    ) -> None:
+        self.request = request
+        self.encoder = encoder
+        self.searches = searches
+        self.folder = folder
+        self.budget = budget
+        self.device = device
+        self.queries = len(searches.learn.documents)
+        self.obstacle = self._find_obstacle()
+        self.seconds_per_document = 0.0
+        self.settings: TrainingSettings = {}
+        if self.obstacle is None:
+            self.seconds_per_document = measure_seconds_per_document(encoder, searches.documents)
+            self.settings = choose_training_settings(encoder.spec)
+
+    @property
+    def encode_seconds(self) -> float:
+        """Estimated seconds to encode the documents of the searches."""
+        return self.seconds_per_document * len(self.searches.documents)
+
+    def explain_omission(self, candidate: Candidate) -> str | None:
+        """Return the reason why a candidate is not trained, or None if it is."""
+        if self.obstacle is not None:
+            return self.obstacle
+        if candidate.training == "folders and pairs" and not self.request.folders:
+            return "no labelled folders were given"
+        if self._count_affordable(candidate) < MIN_QUERIES:
+            seconds = self._seconds_each(candidate) * self.queries + self.encode_seconds
+            return f"it would take about {seconds:,.0f} s, and {max(self.budget.left, 0):,.0f} s of the budget are left"
+        return None
+
+    def train(self, candidate: Candidate, on_progress: Progress) -> tuple[EncoderSpec, float]:
+        """Train an encoder on the queries to learn from and their relevant documents.
+
+        A training that was stopped is resumed, and one that is done is not repeated. The loss includes a distillation
+        term, which keeps the vectors near the base encoder's. For the candidate that is pre-finetuned, the encoder is
+        first trained on the labelled folders with REZE's regularizer, without pairs that share a text with the queries
+        to measure with.
+
+        Args:
+            candidate: the candidate, for which `explain_omission` returned None.
+            on_progress: called with progress in [0, 1] and a message.
+
+        Returns:
+            The spec of the trained encoder, and the seconds of the training in all runs.
+
+        Raises:
+            JobError: if the training cannot be done as described.
+        """
+        begun = perf_counter()
+        out, prompts, start = self.folder / candidate.name, _find_prompts(self.encoder), 0.0
+        make_folder(out)
+        learned = self.encoder.spec
+        if candidate.training == "folders and pairs":
+            start = 0.5
+            sources = [{"folder": str(Path(folder).absolute()), "prompts": prompts} for folder in self.request.folders]
+            # The labelled folders may hold texts of the queries that the gain is measured on.
+            held_out = [text for pair in self.searches.measured.pairs for text in pair]
+            job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "leave_out": held_out}
+            settings = self.settings | {"batch_size": 8, "mini_batch_size": None, "epochs": FOLDER_EPOCHS}
+            learned = self._train("reze", job, settings, learned, out / "folders", part_of(on_progress, 0.0, start))
+
+        pairs = _limit_queries(self.searches.learn, self._count_affordable(candidate)).pairs
+        rows = [{"anchor": query, "positive": text} for query, text in pairs]
+        job = {"sources": [{"rows": rows, "name": "pairs", "prompts": prompts}]}
+        learned = self._train("distill", job, self.settings, learned, out / "pairs", part_of(on_progress, start, 1.0))
+        return learned, self.budget.add_seconds(candidate.name, perf_counter() - begun)
+
+    def _find_obstacle(self) -> str | None:
+        if not self.request.train:
+            return "the encoder is to stay as it is"
+        if self.queries < MIN_QUERIES:
+            return (
+                f"there are {self.queries} queries to learn from, and {MIN_QUERIES} are needed: give "
+                f"{ALL_QUERIES} in all"
+            )
+        return find_training_obstacle(self.encoder)
+
+    def _seconds_each(self, candidate: Candidate) -> float:
+        """Return the estimated seconds that training a candidate's encoder takes for each query to learn from."""
+        pairs = len(self.searches.learn.pairs) / max(self.queries, 1)
+        folder_epochs = FOLDER_EPOCHS if candidate.training == "folders and pairs" else 0.0
+        return self.seconds_per_document * PASSES * (float(self.settings["epochs"]) + folder_epochs) * pairs
+
+    def _count_affordable(self, candidate: Candidate) -> int:
+        """Return how many queries a candidate may train on within the budget, as the first call decided."""
+        return self.budget.decide_queries(
+            candidate.name, self.queries, self._seconds_each(candidate), self.encode_seconds
+        )
+
+    def _train(
+        self,
+        method: str,
+        job: dict[str, Any],
+        settings: TrainingSettings,
+        spec: EncoderSpec,
+        out: Path,
+        on_progress: Progress,
+    ) -> EncoderSpec:
+        """Train the encoder of a spec with a method (`reze` or `distill`), unless `out` holds the model already.
+
+        Returns the spec of the trained model.
+        """
+        from lathe.training.finetuning.job import TrainingJob
+        from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
+
+        if not ((out / MODEL).is_dir() and (out / SUMMARY).is_file()):
+            seed = self.request.seed
+            described = TrainingJob.model_validate(job | {"seed": seed, "training": settings | {"seed": seed}})
+            run_training(method, described, spec, self.device, out, on_progress)
+        return replace(spec, model=str(out / MODEL), revision=None)
 
 
 def find_training_obstacle(encoder: TextEncoder) -> str | None:
@@ -71,93 +279,12 @@ def find_training_obstacle(encoder: TextEncoder) -> str | None:
     return None
 
 
-def train_candidate(
-    candidate: Candidate,
-    encoder: TextEncoder,
-    settings: TrainingSettings,
-    searches: JudgedSearches,
-    folders: Sequence[str],
-    out: Path,
-    device: str | None,
-    seed: int,
-    on_progress: Progress,
-    max_queries: int | None = None,
-) -> EncoderSpec:
-    """Train an encoder on the queries to learn from and their relevant documents.
-
-    A training that was stopped is resumed, and one that is done is not repeated. The loss includes a distillation term,
-    which keeps the vectors near the base encoder's. For the candidate that is pre-finetuned, the encoder is first
-    trained on the labelled folders with REZE's regularizer, without pairs that share a text with the queries held out
-    here.
-
-    Args:
-        candidate: the candidate change, which says what to train on.
-        encoder: the base encoder.
-        settings: settings of its training, see `choose_training_settings`.
-        searches: judged searches; only the queries to learn from are trained on.
-        folders: folders of labelled data sets.
-        out: folder of the training.
-        device: torch device; None for the best there is.
-        seed: seed of the order of pairs.
-        on_progress: called with progress in [0, 1] and a message.
-        max_queries: maximum number of queries to train on; None for all.
-
-    Returns:
-        The spec of the trained encoder.
-
-    Raises:
-        JobError: if the training cannot be done as described.
-    """
-    make_folder(out)
-    prompts = _find_prompts(encoder)
-    learned = encoder.spec
-    start = 0.0
-    if candidate.training == "folders and pairs":
-        sources = [{"folder": str(Path(folder).absolute()), "prompts": prompts} for folder in folders]
-        # The labelled folders may hold texts of the queries that the gain is measured on.
-        held_out = [text for pair in (*searches.choose.pairs, *searches.report.pairs) for text in pair]
-        job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "leave_out": held_out}
-        folder_settings = settings | {"batch_size": 8, "mini_batch_size": None, "epochs": FOLDER_EPOCHS}
-        start = 0.5
-        report = part_of(on_progress, 0.0, start)
-        learned = _train("reze", job, folder_settings, learned, out / "folders", device, seed, report)
-
-    pairs = _limit_queries(searches.learn, max_queries).pairs
-    rows = [{"anchor": query, "positive": text} for query, text in pairs]
-    job = {"sources": [{"rows": rows, "name": "pairs", "prompts": prompts}]}
-    report = part_of(on_progress, start, 1.0)
-    return _train("distill", job, settings, learned, out / "pairs", device, seed, report)
-
-
-def _limit_queries(part: PairTexts, max_queries: int | None) -> PairTexts:
-    """Return the pairs of at most `max_queries` queries, evenly spaced; None returns all pairs."""
+def _limit_queries(part: PairTexts, max_queries: int) -> PairTexts:
+    """Return the pairs of at most `max_queries` queries, evenly spaced."""
     queries = list(part.documents)
-    if max_queries is None or max_queries >= len(queries):
+    if max_queries >= len(queries):
         return part
     return part.select([queries[i] for i in np.linspace(0, len(queries) - 1, max_queries).astype(int)])
-
-
-def _train(
-    method: str,
-    job: dict[str, Any],
-    settings: TrainingSettings,
-    spec: EncoderSpec,
-    out: Path,
-    device: str | None,
-    seed: int,
-    on_progress: Progress,
-) -> EncoderSpec:
-    """Train the encoder of a spec with a method (`reze` or `distill`), unless `out` holds the trained model already.
-
-    Returns the spec of the trained model.
-    """
-    from lathe.training.finetuning.job import TrainingJob
-    from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
-
-    if not ((out / MODEL).is_dir() and (out / SUMMARY).is_file()):
-        described = job | {"seed": seed, "training": settings | {"seed": seed}}
-        run_training(method, TrainingJob.model_validate(described), spec, device, out, on_progress)
-    return replace(spec, model=str(out / MODEL), revision=None)
 
 
 def choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
@@ -186,14 +313,14 @@ def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
     }
 
 
-def measure_seconds_per_document(encoder: TextEncoder, texts: Sequence[str]) -> float:
-    """Return the seconds that the encoder takes for a document, measured on the given documents after a warm-up pass.
+def measure_seconds_per_document(encoder: TextEncoder, documents: Sequence[str]) -> float:
+    """Return the seconds that the encoder takes for a document, measured on some of the documents after a warm-up pass.
 
-    Args:
-        encoder: encoder that stores no vectors.
-        texts: documents.
+    They are encoded without the store: vectors that are stored already would take no time.
     """
-    encode_queries(encoder, texts[:8])  # the first pass also prepares the model
+    encoder = without_store(encoder)
+    timed = documents[:: max(1, len(documents) // TIMED_DOCUMENTS)]
+    encode_queries(encoder, timed[:8])  # the first pass also prepares the model
     begun = perf_counter()
-    with_document_prompt(encoder).encode(texts)
-    return (perf_counter() - begun) / max(len(texts), 1)
+    with_document_prompt(encoder).encode(timed)
+    return (perf_counter() - begun) / max(len(timed), 1)

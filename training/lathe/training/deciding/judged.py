@@ -1,37 +1,26 @@
-"""Judged searches: documents, and queries that are divided into those to learn from, to choose by and to report on."""
+"""Judged searches that a decision is measured on: documents and queries, as texts and as vectors of an encoder."""
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, with_document_prompt
+from lathe.training.encoder.text_encoder import Encoding, TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
-from lathe.training.fitting.pairs import (
-    MAX_DOCUMENTS,
-    MIN_TEST_QUERIES,
-    PairTexts,
-    find_own_texts,
-    list_own_text_notes,
-    read_pairs,
-)
+from lathe.training.fitting.pairs import MAX_DOCUMENTS, PairTexts, find_own_texts, list_own_text_notes
+from lathe.training.fitting.requests import RowSource
 from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 from lathe.transforms.base import QueryPairs
-from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress
 from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
 
-HELD_OUT_SHARE = 0.2
-"""Share of the queries to choose by, and again of those to report on."""
-
-ALL_QUERIES = math.ceil(MIN_QUERIES / (1 - 2 * HELD_OUT_SHARE))
-"""Number of judged queries of which enough are left to learn from, for a map of queries and for training."""
+Rows = NDArray[np.int64]
+"""Row numbers, ascending."""
 
 
 @dataclass(frozen=True)
@@ -39,149 +28,124 @@ class JudgedSearches:
     """Texts of judged searches.
 
     Attributes:
-        documents: distinct documents that the queries search: all relevant ones, and further rows of the source, up to
-            `MAX_DOCUMENTS`.
+        documents: distinct documents that the queries search: all relevant ones first, then sampled rows of the source.
         learn: queries to learn from, with their relevant documents.
-        choose: queries by which a change is chosen.
-        report: queries on which the gain is reported.
-        crossed: whether the last two also change their roles, so that every query chooses once and reports once.
-        rows: number of rows of the source, which may be more than are searched here.
+        measured: queries to measure with, with their relevant documents.
+        folds: for each fold, the rows of the measured queries that choose, and of those that report the gain.
+        rows: number of rows of the source that are not blank, which may be more than are searched here.
         notes: sentences on what was left out.
-        fit_rows, heldout_rows: rows of the documents that a chain is fitted on, and of those that it is certified on,
-            ascending.
-        excluded: for the queries of `learn`, `choose` and `report`, the row of a query and the row of the document that
-            is its own text, `(e, 2)` each.
+        fit_rows, heldout_rows: rows of the documents that a chain is fitted on, and of those that it is certified on.
+        excluded: for `learn` and `measured`, the row of a query and the row of the document that is its own text,
+            `(e, 2)` each.
     """
 
     documents: list[str]
     learn: PairTexts
-    choose: PairTexts
-    report: PairTexts
-    crossed: bool
+    measured: PairTexts
+    folds: Sequence[tuple[Rows, Rows]]
     rows: int
     notes: tuple[str, ...]
-    fit_rows: NDArray[np.int64]
-    heldout_rows: NDArray[np.int64]
-    excluded: tuple[NDArray[np.int64], ...]
+    fit_rows: Rows
+    heldout_rows: Rows
+    excluded: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+    @property
+    def choose(self) -> Rows:
+        """Rows of the measured queries that choose, in all folds."""
+        return np.unique(np.concatenate([choose for choose, _ in self.folds]))
+
+    @property
+    def report(self) -> Rows:
+        """Rows of the measured queries that report the gain, in all folds."""
+        return np.unique(np.concatenate([report for _, report in self.folds]))
+
+    @property
+    def crossed(self) -> bool:
+        """Whether every measured query both chooses and reports, in different folds."""
+        return len(self.folds) > 1
 
     @property
     def reported(self) -> dict[str, list[str]]:
-        """Queries on which the gain is reported, each with its relevant documents.
-
-        With `crossed`, the queries to choose by are among them.
-        """
-        return {**self.report.documents, **(self.choose.documents if self.crossed else {})}
+        """Queries that report the gain, each with its relevant documents."""
+        queries = list(self.measured.documents)
+        return {queries[row]: self.measured.documents[queries[row]] for row in self.report}
 
     def count_queries(self) -> dict[str, int]:
         """Return the numbers of queries to learn from, to choose by and to report on.
 
-        The keys are `learn`, `choose` and `report`. With `crossed`, queries both choose and report, and count in both.
+        The keys are `learn`, `choose` and `report`. Queries that do the last two, in different folds, count in both.
         """
-        counts = {part: len(getattr(self, part).documents) for part in ("learn", "choose", "report")}
-        if self.crossed:
-            counts["choose"] = counts["report"] = counts["choose"] + counts["report"]
-        return counts
-
-    @property
-    def shortage(self) -> str | None:
-        """Sentence on how many queries are missing to choose by or to report on, or None if there are enough."""
-        counts = {"choose by": len(self.choose.documents), "report on": len(self.report.documents)}
-        short = [f"{count} to {what}" for what, count in counts.items() if count < MIN_TEST_QUERIES]
-        if not short:
-            return None
-        judged = sum(len(part.documents) for part in (self.learn, self.choose, self.report))
-        return (
-            f"{judged} different judged queries leave {' and '.join(short)}, and {MIN_TEST_QUERIES} are needed: fewer "
-            f"cannot tell a gain from chance. From {round(MIN_TEST_QUERIES / HELD_OUT_SHARE)} queries on, debiasing is "
-            f"tried, and from {ALL_QUERIES} on, a map of queries and training too"
-        )
+        return {"learn": len(self.learn.documents), "choose": len(self.choose), "report": len(self.report)}
 
 
 @dataclass(frozen=True)
-class JudgedVectors:
+class EncodedSearches:
     """Unit vectors of judged searches by one encoder.
 
-    The queries of all three parts search the same documents. The fields are named as in `JudgedSearches`.
+    Attributes:
+        learn: queries to learn from; None if there are none.
+        measured: queries to measure with. They search the same documents.
+        tokens: number of tokens of each document, `(m,)`.
     """
 
-    learn: QueryPairs
-    choose: QueryPairs
-    report: QueryPairs
-    crossed: bool
-
-    @property
-    def reported(self) -> QueryPairs:
-        """Queries on which the gain is reported, with their relevant documents.
-
-        With `crossed`, the queries to choose by are among them.
-        """
-        return self.report.append(self.choose) if self.crossed else self.report
+    learn: QueryPairs | None
+    measured: QueryPairs
+    tokens: NDArray[np.int64]
 
     @property
     def documents(self) -> FloatArray:
         """Vectors of the documents, `(m, d)`."""
-        return self.learn.documents
+        return self.measured.documents
 
 
-def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read the documents and judged queries of a request, and divide the queries at random into three parts.
+def gather_searches(
+    source: RowSource,
+    learn: PairTexts,
+    measured: PairTexts,
+    folds: Sequence[tuple[Rows, Rows]],
+    max_documents: int,
+    seed: int,
+) -> JudgedSearches:
+    """Gather the documents that judged queries search: all relevant ones, and sampled rows of the source.
 
-    The parts are to learn from, to choose by and to report on. A fifth of the queries is to choose by. The request's
-    test pairs are to report on. Without them, another fifth is to report on, and the two fifths are also used the other
-    way round (`crossed`).
+    Args:
+        source: texts of the rows.
+        learn: queries to learn from.
+        measured: queries to measure with.
+        folds: see `JudgedSearches`.
+        max_documents: maximum number of documents, unless more are relevant.
+        seed: seed of the sample, and of the division of the documents into those to fit on and those held out.
 
     Raises:
-        FitError: if the source holds vectors, pairs are malformed or none, test queries are among the others, or there
-            are too few documents.
-        SourceError: if a file cannot be read.
+        FitError: if the source holds vectors, or there are too few documents.
+        SourceError: if it cannot be read.
     """
-    judged = read_pairs(request.pairs)
-    test = None if request.test_pairs is None else read_pairs(request.test_pairs)
-    if test is not None:
-        judged.check_disjoint(test)
-
-    queries = list(judged.documents)
-    order = np.random.default_rng(request.seed).permutation(len(queries))
-    held_out = int(len(queries) * HELD_OUT_SHARE)
-    reported = 0 if test is not None else held_out
-    report, choose, learn = (
-        judged.select([queries[i] for i in np.sort(part)])
-        for part in (order[:reported], order[reported : reported + held_out], order[reported + held_out :])
-    )
-
-    parts = (learn, choose, test or report)
-    relevant = dict.fromkeys(text for part in parts for answers in part.documents.values() for text in answers)
-    texts, rows = _read_documents(request)
-    others = [text for text in texts if text not in relevant]
     # Relevant documents all stay: without one, its query could not be scored.
-    documents = [*relevant, *others[: max(0, MAX_DOCUMENTS - len(relevant))]]
+    relevant = dict.fromkeys(text for part in (learn, measured) for _, text in part.pairs)
+    if source.texts is not None:
+        texts = [text for text in dict.fromkeys(source.texts) if text.strip()]
+        rows = len(source.texts)
+    else:
+        sampled = sample_rows(open_source(source.location), min(max_documents, MAX_DOCUMENTS), seed)
+        if sampled.vectors is not None:
+            raise FitError("the source holds vectors, and queries are texts: name a source of texts")
+        texts, rows = sampled.texts, sampled.rows - sampled.blank
+    others = [text for text in texts if text not in relevant]
+    documents = [*relevant, *others[: max(0, max_documents - len(relevant))]]
 
-    notes = judged.notes + ([] if test is None else test.notes)
     # A query that is a document itself would find its own text first, with any encoder.
-    excluded = [find_own_texts(list(part.documents), documents) for part in parts]
-    notes += list_own_text_notes(excluded)
+    own_learn, own_measured = (find_own_texts(list(part.documents), documents) for part in (learn, measured))
+    notes = list_own_text_notes((own_learn, own_measured))
     if rows > len(documents):
-        notes.append(f"The queries search {len(documents):,} of {rows:,} documents; among all, figures are lower.")
-    hashes = np.array([hash_row(text.encode()) for text in documents], np.uint64)
-    split = split_heldout(hashes, request.seed)
-    return JudgedSearches(documents, *parts, test is None, rows, tuple(notes), *split, tuple(excluded))
+        notes.append(
+            f"Measured among {len(documents):,} of {rows:,} documents. Among all, scores are lower, and differences "
+            "can be larger."
+        )
+    split = split_heldout(np.array([hash_row(text.encode()) for text in documents], np.uint64), seed)
+    return JudgedSearches(documents, learn, measured, folds, rows, tuple(notes), *split, (own_learn, own_measured))
 
 
-def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
-    """Return at most `MAX_DOCUMENTS` distinct documents of the request's source, and the number of rows of the source.
-
-    Rows of a file are sampled at random. Of texts in the request, the first ones are taken.
-    """
-    if request.source.texts is not None:
-        texts = [text for text in dict.fromkeys(request.source.texts) if text.strip()]
-        return texts[:MAX_DOCUMENTS], len(request.source.texts)
-    sampled = sample_rows(open_source(request.source.location), MAX_DOCUMENTS, request.seed)
-    if sampled.vectors is not None:
-        raise FitError("the source holds vectors, and queries are texts: name a source of texts")
-    return sampled.texts, sampled.rows
-
-
-def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress: Progress) -> JudgedVectors:
+def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress: Progress) -> EncodedSearches:
     """Encode the documents and queries of judged searches as unit vectors.
 
     Documents get the encoder's prompt for documents, queries the prompt for queries.
@@ -191,23 +155,35 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
         encoder: encoder of queries and documents.
         on_progress: called with progress in [0, 1] and a message.
     """
-    total = len(searches.documents)
-
-    def show(done: int) -> None:
-        on_progress(done / total, f"{encoder.name}: {done:,} of {total:,} documents encoded")
-
-    show(0)
-    vectors = with_document_prompt(encoder).encode(searches.documents, on_batch=show).vectors
-    documents = normalized_rows(vectors, np.float32).numpy()
+    encoding = encode_documents(encoder, searches.documents, on_progress)
     on_progress(1.0, f"{encoder.name}: encoding queries")
     positions = {text: position for position, text in enumerate(searches.documents)}
-    learn, choose, report = (
+    learn, measured = (
         QueryPairs(
-            normalized_rows(encode_queries(encoder, list(part.documents)), np.float32).numpy(),
-            documents,
+            encode_unit_queries(encoder, list(part.documents)),
+            encoding.vectors,
             part.list_relevant(positions.__getitem__),
             excluded,
         )
-        for part, excluded in zip((searches.learn, searches.choose, searches.report), searches.excluded, strict=True)
+        if part.documents
+        else None
+        for part, excluded in zip((searches.learn, searches.measured), searches.excluded, strict=True)
     )
-    return JudgedVectors(learn, choose, report, searches.crossed)
+    assert measured is not None  # there are queries to measure with
+    return EncodedSearches(learn, measured, encoding.tokens)
+
+
+def encode_documents(encoder: TextEncoder, documents: Sequence[str], on_progress: Progress) -> Encoding:
+    """Encode documents with the encoder's prompt for documents, and return their unit vectors and tokens."""
+
+    def show(done: int) -> None:
+        on_progress(done / len(documents), f"{encoder.name}: {done:,} of {len(documents):,} documents encoded")
+
+    show(0)
+    encoding = with_document_prompt(encoder).encode(documents, on_batch=show)
+    return replace(encoding, vectors=normalized_rows(encoding.vectors, np.float32).numpy())
+
+
+def encode_unit_queries(encoder: TextEncoder, queries: Sequence[str]) -> FloatArray:
+    """Return the unit vectors of queries `(n, d)`, encoded with the encoder's prompt for queries."""
+    return normalized_rows(encode_queries(encoder, queries), np.float32).numpy()

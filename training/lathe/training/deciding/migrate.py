@@ -1,4 +1,4 @@
-"""The choices are measured on a sample of the rows, and the cheapest that no other beats is recommended.
+"""Whether to move to another encoder: choices are measured on a sample, and the cheapest that is not beaten is taken.
 
 stay                    queries and rows by the present encoder
 map queries             the same, with queries mapped by an adapter that learns from judged searches
@@ -9,33 +9,30 @@ encode again            queries and rows by the new encoder
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.comparison import Array, Interval, choose_cheapest, compare, mean_interval
-from lathe.training.deciding.adapt import TIMED_DOCUMENTS
+from lathe.training.comparison import Interval, compare, mean_interval
 from lathe.training.deciding.encoder_training import measure_seconds_per_document
+from lathe.training.deciding.judged import (
+    EncodedSearches,
+    JudgedSearches,
+    encode_documents,
+    encode_unit_queries,
+    gather_searches,
+)
 from lathe.training.deciding.migrate_request import MIN_SAMPLE, MigrateRequest
-from lathe.training.digests import digest
-from lathe.training.encoder.opening import without_store
-from lathe.training.encoder.text_encoder import Encoding, TextEncoder, encode_queries, with_document_prompt
+from lathe.training.deciding.trial import FLOAT_BYTES, Candidate, Trial, certify_trial, choose_trial
+from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
-from lathe.training.fitting.fit import build_provenance, certify_measured
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import (
-    MIN_TEST_QUERIES,
-    PairTexts,
-    find_own_texts,
-    list_own_text_notes,
-    read_pairs,
-)
+from lathe.training.fitting.pairs import MIN_TEST_QUERIES, PairTexts, find_own_texts, read_pairs
 from lathe.training.fitting.requests import CODES
 from lathe.training.reporting.text import MISSING, align_columns, format_duration, format_half_width
 from lathe.training.sources.row_sample import sample_rows
@@ -46,11 +43,14 @@ from lathe.transforms.errors import InputError
 from lathe.transforms.learned.contrastive_alignment import MIN_PAIRS, make_alignment
 from lathe.transforms.learned.query_adapter import MIN_QUERIES as MIN_ADAPTED
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
 
-STAY, ADAPT, BRIDGE, SMALL, AGAIN = "stay", "map queries", "bridge", "encode again, as small", "encode again"
-"""Names of the choices, cheapest first."""
+STAY = Candidate("stay", "stay")
+ADAPT = Candidate("map queries", "map queries", steps="query_adapter")
+BRIDGE = Candidate("bridge", "bridge", steps="contrastive_alignment")
+SMALL = Candidate("encode again, as small", "encode again, as small", encodes_again=True)
+AGAIN = Candidate("encode again", "encode again", encodes_again=True)
+"""The choices, cheapest first."""
 
 FOLDS = 3
 """Number of parts of the judged queries: each is measured by an adapter that learns from the others."""
@@ -58,17 +58,11 @@ FOLDS = 3
 NEAREST = 10
 """Number of nearest rows whose agreement is measured without judged queries."""
 
-FLOAT_BYTES = 4
-"""Bytes of a stored dimension."""
-
 SMALLER = "pca:{dimensions}"
 """Steps that reduce vectors of the new encoder to the present dimensions."""
 
 MAX_QUERIES = 1000
 """Maximum number of judged queries, whose relevant documents are encoded too."""
-
-HELDOUT_SHARE = 5
-"""Interval of the rows that are held out: every fifth one. Neither a bridge nor a chain is fitted on them."""
 
 MILLION = 1_000_000
 """Number of tokens that a price is for."""
@@ -111,115 +105,112 @@ class Migration:
     """Measurements of the choices, and the decision by them.
 
     Attributes:
+        request: what was asked.
         present, new: names of the two encoders.
         source: name of the source.
-        judged: whether judged queries were searched. If not, agreement was measured.
-        scores: by choice, cheapest first, points of nDCG@10 of each query, or the share in % of the ten nearest rows by
-            the new encoder that are found from each query or held-out row, `(n,)`. Choices that could not be measured
-            are missing.
-        vector_bytes: bytes of a stored vector by choice.
-        documents: number of rows that were searched.
+        searches: rows and queries that were searched. Without judged queries, there are no queries in it.
+        trials: what was measured of each choice, cheapest first: nDCG@10 of each query, or the share of the ten nearest
+            rows by the new encoder that are found from each query or held-out row. Choices that could not be measured
+            are missing. Those that encode again have the chain of the new encoder's vectors, if they take one.
         cost: cost of encoding again.
         notes: sentences on what was measured and left out.
-        chains: fitted chain of the new encoder's vectors, by choice; only choices that take one.
-        fitted: vectors of sampled rows by the new encoder, on which chains were fitted, `(n, d)`.
-        heldout: vectors of other sampled rows by the new encoder, `(m, d)`.
-        searches: judged queries and documents by the new encoder; None without judged queries.
-        rows_digest: digest of the documents.
     """
 
+    request: MigrateRequest
     present: str
     new: str
     source: str
-    judged: bool
-    scores: dict[str, Array]
-    vector_bytes: dict[str, int]
-    documents: int
+    searches: JudgedSearches = field(repr=False)
+    trials: list[Trial]
     cost: Cost
     notes: tuple[str, ...]
-    chains: dict[str, Chain] = field(default_factory=dict, repr=False)
-    fitted: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
-    heldout: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
-    searches: QueryPairs | None = field(default=None, repr=False)
-    rows_digest: str = ""
 
     @property
-    def recommended(self) -> str | None:
-        """Name of the recommended choice; None without judged queries."""
-        return list(self.scores)[choose_cheapest(list(self.scores.values()))] if self.judged else None
+    def judged(self) -> bool:
+        """Whether judged queries were searched. If not, agreement was measured, which decides nothing."""
+        return self.request.pairs is not None
+
+    @property
+    def recommended(self) -> Trial | None:
+        """The recommended choice; None without judged queries."""
+        return choose_trial(self.trials, self.searches.choose) if self.judged else None
 
     @property
     def encodes_again(self) -> bool:
         """Whether the recommended choice encodes all rows again."""
-        return self.recommended in (SMALL, AGAIN)
+        return self.recommended is not None and self.recommended.candidate.encodes_again
 
     @property
-    def chain(self) -> Chain | None:
-        """Fitted chain of the recommended choice; None if it takes none."""
-        return self.chains.get(self.recommended or "")
+    def takes_chain(self) -> bool:
+        """Whether the recommended choice takes a chain for the vectors of the new encoder."""
+        return self.encodes_again and self.recommended is not None and self.recommended.chain is not None
 
     @property
     def chain_name(self) -> str:
         """Name for the chain of the recommended choice, such as "e5-base-48-bytes" or "e5-base-bridge"."""
-        suffix = "bridge" if self.recommended == BRIDGE else f"{self.vector_bytes[self.recommended or STAY]}-bytes"
+        chosen = self.recommended or self.trials[0]
+        suffix = "bridge" if chosen.candidate is BRIDGE else f"{chosen.vector_bytes}-bytes"
         return "-".join([*re.findall("[a-z0-9]+", self.new.lower()), suffix])
 
-    def plan_command(self, request: MigrateRequest) -> tuple[str, dict[str, Any]] | None:
+    def find(self, candidate: Candidate) -> Trial | None:
+        """Return the trial of a choice, or None if it was not measured."""
+        return next((trial for trial in self.trials if trial.candidate is candidate), None)
+
+    def plan_command(self) -> tuple[str, dict[str, Any]] | None:
         """Return the command of Lathe that fits the map of queries of the recommended choice, and its options by field.
 
-        The result is None if the choice takes no map.
-
-        Args:
-            request: the request, whose rows and pairs are in files.
+        The result is None if the choice takes no map. Rows and pairs of the request must be in files.
         """
+        request, present = self.request, self.request.encoder or self.present
         new: dict[str, Any] = {"source": request.source.location, "encoder": request.to}
-        present = request.encoder or self.present
-        if self.recommended == ADAPT:
+        chosen = self.recommended and self.recommended.candidate
+        if chosen is ADAPT:
             return "adapt", new | {"encoder": present, "pairs": str(request.pairs), "name": "adapted"}
-        if self.recommended == BRIDGE:
-            steps = {"steps": "contrastive_alignment", "target_encoder": present}
-            return "fit", new | {"name": self.chain_name} | steps
+        if chosen is BRIDGE:
+            return "fit", new | {"name": self.chain_name, "steps": BRIDGE.steps, "target_encoder": present}
         return None
 
-    def compare(self, choice: str, other: str = STAY) -> Interval:
-        """Return the mean difference of two choices with its interval, paired by query."""
-        return compare(self.scores[choice], self.scores[other])
+    def compare(self, candidate: Candidate, other: Candidate = STAY) -> Interval:
+        """Return the mean difference of two choices in points, with its interval, paired by query."""
+        after, before = (trial.points for trial in (self.find(candidate), self.find(other)) if trial is not None)
+        return compare(after, before)
 
     def write_sentence(self) -> str:
         """Return the decision as sentences: what to do, what it gains, and what it costs."""
-        if not self.judged:
-            agreement = {choice: _format(mean_interval(scores), ".1f") for choice, scores in self.scores.items()}
-            bridge = f", and a bridge finds {agreement[BRIDGE]} %" if BRIDGE in agreement else ""
+        stay, has_bridge = self.trials[0], self.find(BRIDGE) is not None
+        if self.recommended is None:
+            agreement = {trial.candidate: _format(mean_interval(trial.points), ".1f") for trial in self.trials}
+            bridge = f", and a bridge finds {agreement[BRIDGE]} %" if has_bridge else ""
             return (
                 f"Undecided: {self.present} finds {agreement[STAY]} % of the ten nearest rows by {self.new}{bridge}. "
                 f"That says how much results would change, and nothing about which are better: give judged queries "
                 f"(--pairs). To encode again, {self.cost.describe()}."
             )
 
-        queries = f"points on {len(self.scores[STAY]):,} judged queries"
-        again = self.compare(AGAIN)
-        if self.recommended == ADAPT:
+        chosen = self.recommended.candidate
+        queries = f"points on {len(stay.points):,} judged queries"
+        again, documents = self.compare(AGAIN), len(self.searches.documents)
+        if chosen is ADAPT:
             return (
                 f"Stay, and map queries: an adapter of the judged searches changes nDCG@10 by "
                 f"{_format(self.compare(ADAPT))} {queries}, and no row is encoded again. {self.new} changes it by "
                 f"{_format(again)}."
             )
-        if self.recommended == STAY:
+        if chosen is STAY:
             verdict = "which is a loss" if again.sign < 0 else "which is no gain beyond chance"
             # A search among few rows is easy for both encoders, so a sample can hide a gain among all rows.
-            among = f" among {self.documents:,} of {self.cost.rows:,} rows" if self.documents < self.cost.rows else ""
+            among = f" among {documents:,} of {self.cost.rows:,} rows" if documents < self.cost.rows else ""
             return f"Stay: {self.new} changes nDCG@10 by {_format(again)} {queries}, {verdict}{among}."
-        if self.recommended == BRIDGE:
+        if chosen is BRIDGE:
             return (
                 f"Bridge: queries by {self.new}, mapped to the present vectors, change nDCG@10 by "
                 f"{_format(self.compare(BRIDGE))} {queries}, and no row is encoded again. To encode again changes it "
                 f"by {_format(self.compare(AGAIN, BRIDGE))} more, and {self.cost.describe()}."
             )
-        bridge = f" A bridge changes it by {_format(self.compare(BRIDGE))} instead." if BRIDGE in self.scores else ""
-        small = self.recommended == SMALL
-        size = f", in {self.vector_bytes[SMALL]:,} bytes a vector as now," if small else ""
+        bridge = f" A bridge changes it by {_format(self.compare(BRIDGE))} instead." if has_bridge else ""
+        size = f", in {self.recommended.vector_bytes:,} bytes a vector as now," if chosen is SMALL else ""
         return (
-            f"Encode again: {self.new}{size} changes nDCG@10 by {_format(self.compare(SMALL if small else AGAIN))} "
+            f"Encode again: {self.new}{size} changes nDCG@10 by {_format(self.compare(chosen))} "
             f"{queries}; {self.cost.describe()}.{bridge}"
         )
 
@@ -227,11 +218,12 @@ class Migration:
         """Return the decision as text: its sentences, a table of the choices, and notes."""
         measure = "nDCG@10" if self.judged else f"% of the ten nearest by {self.new}"
         rows = [["choice", measure, "against stay", "bytes", "encoded again"]]
-        for choice, scores in self.scores.items():
-            label = ("* " if choice == self.recommended else "  ") + choice
-            difference = MISSING if choice == STAY else _format(self.compare(choice))
-            encoded = f"{self.cost.rows:,} rows" if choice in (SMALL, AGAIN) else "no rows"
-            rows.append([label, f"{scores.mean():.1f}", difference, f"{self.vector_bytes[choice]:,}", encoded])
+        for trial in self.trials:
+            choice = trial.candidate
+            label = ("* " if trial is self.recommended else "  ") + choice.label
+            difference = MISSING if choice is STAY else _format(self.compare(choice))
+            encoded = f"{self.cost.rows:,} rows" if choice.encodes_again else "no rows"
+            rows.append([label, f"{trial.points.mean():.1f}", difference, f"{trial.vector_bytes:,}", encoded])
         return "\n\n".join([self.write_sentence(), align_columns(rows), *self.notes])
 
     def to_json(self) -> dict[str, Any]:
@@ -241,30 +233,63 @@ class Migration:
         """
         choices = [
             {
-                "name": choice,
-                "mean": float(scores.mean()),
-                "difference": asdict(self.compare(choice)),
-                "vector_bytes": self.vector_bytes[choice],
+                "name": trial.candidate.name,
+                "mean": float(trial.points.mean()),
+                "difference": asdict(self.compare(trial.candidate)),
+                "vector_bytes": trial.vector_bytes,
             }
-            for choice, scores in self.scores.items()
+            for trial in self.trials
         ]
         return {
             "sentence": self.write_sentence(),
             "notes": list(self.notes),
-            "recommended": self.recommended,
+            "recommended": None if self.recommended is None else self.recommended.candidate.name,
             "from": self.present,
             "to": self.new,
             "source": self.source,
             "measure": "ndcg_at_10" if self.judged else "agreement_at_10",
-            "measured": len(self.scores[STAY]),
-            "documents": self.documents,
+            "measured": len(self.trials[0].points),
+            "documents": len(self.searches.documents),
             "choices": choices,
             "cost": asdict(self.cost) | {"money": self.cost.money},
         }
 
+    def certify(
+        self, encoder: TextEncoder, folder: Path, command: str | None, on_progress: Progress
+    ) -> FittedChain | None:
+        """Certify the chain that was measured in the recommended choice, see `certify_trial`.
+
+        Args:
+            encoder: the new encoder.
+            folder: folder of cached out-of-domain texts.
+            command: the user's command, for the provenance.
+            on_progress: called with progress in [0, 1] and a message.
+
+        Returns:
+            The chain with its certificate, in which `relevance` has nDCG@10 of the judged queries; None if the choice
+            takes no chain.
+        """
+        if self.recommended is None or not self.takes_chain:
+            return None
+        return certify_trial(
+            self.recommended,
+            self.searches,
+            encoder,
+            OutOfDomainTexts(list_built_in_corpora(self.request.source.path), folder),
+            on_progress,
+            source=self.source,
+            seed=self.request.seed,
+            command=command,
+            notes=self.notes,
+        )
+
 
 def decide_migration(
-    request: MigrateRequest, present: TextEncoder, new: TextEncoder, on_progress: Progress
+    request: MigrateRequest,
+    present: TextEncoder,
+    new: TextEncoder,
+    on_progress: Progress,
+    stored: Chain | None = None,
 ) -> Migration:
     """Measure on a sample of the rows what another encoder gains, and return the measurements with the decision.
 
@@ -277,6 +302,7 @@ def decide_migration(
         present: encoder of the stored vectors.
         new: the other encoder.
         on_progress: called with progress in [0, 1] and a message.
+        stored: chain through which the rows are stored now, which staying is measured through; None for none.
 
     Raises:
         FitError: for one encoder twice, a source of vectors, too few rows or queries, or malformed pairs.
@@ -286,144 +312,164 @@ def decide_migration(
     """
     if present.fingerprint == new.fingerprint:
         raise FitError(f"{new.name} and {present.name} give the same vectors: name another encoder")
-    judged = None if request.pairs is None else _sample_queries(read_pairs(request.pairs), request.seed)
+    judged = PairTexts({}, 0) if request.pairs is None else _sample_queries(read_pairs(request.pairs), request.seed)
     on_progress(0.0, "sampling rows")
-    source = open_source(request.source.location)
-    sampled = sample_rows(source, request.sample_rows, request.seed)
-    if sampled.vectors is not None:
-        raise FitError("the source holds vectors, and another encoder encodes texts: name a source of texts")
-    if judged is None and len(sampled) < MIN_SAMPLE:
-        raise FitError(f"the source has {len(sampled)} different rows; without judged queries, {MIN_SAMPLE} are needed")
-
-    relevant = {} if judged is None else dict.fromkeys(text for _, text in judged.pairs)
-    others = [text for text in sampled.texts if text not in relevant]
-    documents = [*others, *relevant]
-    old = _encode(present, documents, part_of(on_progress, 0.0, 0.5)).vectors
-    encoding = _encode(new, documents, part_of(on_progress, 0.5, 0.9))
-
-    queries, old_queries, new_queries, fitted = _encode_searches(
-        request, judged, (present, old), (new, encoding.vectors), others
+    relevant = len({text for _, text in judged.pairs})
+    every = np.arange(len(judged.documents))
+    searches = gather_searches(
+        request.source, PairTexts({}, 0), judged, [(every, every)], request.sample_rows + relevant, request.seed
     )
-    own = find_own_texts(queries, documents)
-    positions = {text: position for position, text in enumerate(documents)}
-    answers = (
-        _find_nearest(new_queries, encoding.vectors, own)
-        if judged is None
-        else judged.list_relevant(positions.__getitem__)
-    )
-    pairs = QueryPairs(old_queries, old, answers, own)
-    on_progress(0.9, f"fitting a bridge on {len(fitted):,} rows")
-    choices, chains, notes = _build_choices(request, pairs, new_queries, encoding.vectors, fitted)
-    if judged is not None:
-        notes += [*judged.notes, *list_own_text_notes([own])]
-    if sampled.rows > len(documents):
-        notes.append(
-            f"Measured among {len(documents):,} of {sampled.rows:,} rows. Among all, scores are lower, and differences "
-            "can be larger: more sample rows show it."
+    if not judged.documents and len(searches.documents) < MIN_SAMPLE:
+        raise FitError(
+            f"the source has {len(searches.documents)} different rows; without judged queries, {MIN_SAMPLE} are needed"
         )
+    # Relevant documents, which come first, are not fitted on: a bridge would know them better than other rows.
+    searches = replace(searches, fit_rows=searches.fit_rows[searches.fit_rows >= relevant])
 
-    tokens = dict(zip(documents, encoding.tokens.tolist(), strict=True))
-    cost = _estimate_cost(
-        request, new, sampled.texts, [tokens[text] for text in sampled.texts], sampled.rows - sampled.blank
-    )
+    documents = searches.documents
+    old = encode_documents(present, documents, part_of(on_progress, 0.0, 0.5)).vectors
+    encoding = encode_documents(new, documents, part_of(on_progress, 0.5, 0.9))
+    pairs, new_queries = _encode_queries(request, searches, (present, old), (new, encoding.vectors))
+    on_progress(0.9, f"fitting a bridge on {len(searches.fit_rows):,} rows")
+    moved = EncodedSearches(None, replace(pairs, queries=new_queries, documents=encoding.vectors), encoding.tokens)
+    choices = _Choices(request, searches.fit_rows, pairs, moved, stored)
+    trials = list(choices.measure())
     return Migration(
+        request,
         present.name,
         new.name,
-        source.name,
-        judged is not None,
-        # Agreement with the new encoder is recall of its ten nearest rows.
-        {name: 100 * measure_relevance(searched)[0 if judged else 1] for name, searched in choices.items()},
-        {name: request.bytes or FLOAT_BYTES * searched.documents.shape[1] for name, searched in choices.items()},
-        len(documents),
-        cost,
-        tuple(notes),
-        chains,
-        encoding.vectors[fitted],
-        encoding.vectors[: len(others) : HELDOUT_SHARE],
-        None if judged is None else replace(pairs, queries=new_queries, documents=encoding.vectors),
-        digest(documents),
+        open_source(request.source.location).name,
+        searches,
+        trials,
+        _estimate_cost(request, new, searches, float(encoding.tokens.mean())),
+        (*choices.notes, *judged.notes, *searches.notes),
     )
 
 
-def certify_recommended(
-    migration: Migration,
-    request: MigrateRequest,
-    encoder: TextEncoder,
-    folder: Path,
-    command: str | None,
-    on_progress: Progress,
-) -> FittedChain | None:
-    """Certify the chain that was measured in the recommended choice, on sampled rows that it was not fitted on.
+class _Choices:
+    """The choices of a migration, as they are measured.
 
     Args:
-        migration: the decision.
         request: the request.
-        encoder: the new encoder.
-        folder: folder of cached out-of-domain texts.
-        command: the user's command, for the provenance.
-        on_progress: called with progress in [0, 1] and a message.
+        fit_rows: rows of the documents to fit on.
+        present: queries and documents by the present encoder.
+        moved: the same by the new encoder.
+        stored: chain through which the rows are stored now; None for none.
 
-    Returns:
-        The chain with its certificate, in which `relevance` has nDCG@10 of the judged queries; None if the recommended
-        choice takes no chain.
+    Attributes:
+        notes: sentences on choices that are missing, and on the bridge.
     """
-    if migration.chain is None:
-        return None
-    encoder = with_document_prompt(encoder)  # as the documents were encoded
-    rows = len(migration.fitted) + len(migration.heldout)
-    provenance = build_provenance(
-        migration.source,
-        rows=rows,
-        rows_digest=migration.rows_digest,
-        seed=request.seed,
-        command=command,
-    )
-    return certify_measured(
-        migration.chain,
-        migration.fitted,
-        migration.heldout,
-        encoder,
-        provenance,
-        "a migration takes the default codes, as it measured them",
-        out_of_domain=OutOfDomainTexts(list_built_in_corpora(request.source.path), folder).encode(encoder, on_progress),
-        warnings=[note.rstrip(".") for note in migration.notes],
-        pairs=migration.searches,
-    )
+
+    def __init__(
+        self,
+        request: MigrateRequest,
+        fit_rows: NDArray[np.int64],
+        present: QueryPairs,
+        moved: EncodedSearches,
+        stored: Chain | None,
+    ) -> None:
+        self.request = request
+        self.present, self.moved = present, moved
+        self.old, self.new = present.documents[fit_rows], moved.documents[fit_rows]
+        as_now = None if stored is None or stored.quantizer is None else stored.bytes_per_vector
+        self.bytes = request.bytes or as_now
+        self.stored = _fit_codes(self.old, self.bytes) if stored is None else stored
+        self.notes: list[str] = []
+
+    def measure(self) -> Iterator[Trial]:
+        """Yield the trials of the choices that can be measured, cheapest first."""
+        judged = self.request.pairs is not None
+        stored_dimensions = self.old.shape[1]
+        if self.stored is not None and self.stored.output_dimensions is not None:
+            stored_dimensions = self.stored.output_dimensions
+        yield self._measure(STAY, self.present, self.stored)
+        try:
+            if judged:
+                mapped = _adapt_queries(self.present, self.request.seed)
+                yield self._measure(ADAPT, replace(self.present, queries=mapped), self.stored)
+        except InputError as error:
+            self.notes.append(f"Mapping queries was not tried: {error}.")
+        try:
+            bridge = self._fit_bridge()
+            queries = bridge.transform(self.moved.measured.queries)
+            yield self._measure(BRIDGE, replace(self.present, queries=queries), self.stored)
+            self.notes.append(f"The bridge was fitted on {len(self.new):,} rows.")
+        except InputError as error:
+            self.notes.append(f"There is no bridge: {error}.")
+        try:
+            if self.bytes is None and self.new.shape[1] > stored_dimensions:
+                smaller = Chain(parse_steps(SMALLER.format(dimensions=stored_dimensions))).fit(self.new)
+                yield self._measure(SMALL, self.moved.measured, smaller)
+        except InputError as error:
+            self.notes.append(f"As many bytes as now were not tried: {error}.")
+        if judged:  # the agreement of the new encoder with itself says nothing
+            yield self._measure(AGAIN, self.moved.measured, _fit_codes(self.new, self.bytes))
+
+    def _measure(self, candidate: Candidate, pairs: QueryPairs, chain: Chain | None) -> Trial:
+        """Return the trial of a choice, whose queries and documents are compared as a chain maps and stores them."""
+        if chain is not None:
+            pairs = pairs.map(chain.transform_queries, chain.floats)
+        # Agreement with the new encoder is recall of its ten nearest rows.
+        scores = measure_relevance(pairs)[0 if self.request.pairs is not None else 1]
+        size = None if chain is None else chain.bytes_per_vector
+        # Only rows that are encoded again can take the chain that is measured here.
+        published, searches = (chain, self.moved) if candidate.encodes_again else (None, None)
+        return Trial(
+            candidate,
+            size or FLOAT_BYTES * pairs.documents.shape[1],
+            scores=scores,
+            chain=published,
+            searches=searches,
+        )
+
+    def _fit_bridge(self) -> Chain:
+        if len(self.new) < MIN_PAIRS:
+            raise InputError(f"{len(self.new)} rows are left to fit it on, and {MIN_PAIRS} are needed")
+        return Chain([make_alignment(self.new.shape[1], self.old.shape[1])]).fit(self.new, targets=self.old)
 
 
-def _encode_searches(
+def _encode_queries(
     request: MigrateRequest,
-    judged: PairTexts | None,
+    searches: JudgedSearches,
     present: tuple[TextEncoder, FloatArray],
     new: tuple[TextEncoder, FloatArray],
-    others: Sequence[str],
-) -> tuple[list[str], FloatArray, FloatArray, NDArray[np.int64]]:
-    """Return the queries by which choices are compared, their vectors `(n, d)` by both encoders, and rows to fit on.
+) -> tuple[QueryPairs, FloatArray]:
+    """Return queries and documents by the present encoder with the right answers, and the queries by the new encoder.
 
-    The queries are the judged queries, else the request's, else the rows that are held out of every fit.
+    The queries are the judged queries, else the request's, whose answers are the nearest rows by the new encoder, else
+    the rows that are held out of every fit.
 
     Args:
         request: the request.
-        judged: pairs of the judged queries; None for none.
+        searches: documents, and judged queries if there are any.
         present: encoder of the stored vectors, and its vectors of the documents.
         new: the other encoder, and its vectors of the documents.
-        others: documents that are relevant to no query, which come first.
 
     Raises:
         FitError: if the request's queries are vectors.
     """
-    rows = np.arange(len(others))
-    held_out, fitted = rows[::HELDOUT_SHARE], rows[rows % HELDOUT_SHARE > 0]
-    if judged is not None:
-        queries = list(judged.documents)
+    own = searches.excluded[1]
+    if request.pairs is not None:
+        queries = list(searches.measured.documents)
     elif request.queries is not None:
-        searches = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
-        if searches.vectors is not None:
+        sampled = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
+        if sampled.vectors is not None:
             raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
-        queries = searches.texts
+        queries = sampled.texts
+        own = find_own_texts(queries, searches.documents)
     else:
-        return [others[row] for row in held_out], present[1][held_out], new[1][held_out], fitted
-    return queries, _encode_queries(present[0], queries), _encode_queries(new[0], queries), fitted
+        held_out = searches.heldout_rows
+        own = np.stack([np.arange(len(held_out)), held_out], axis=1)
+        answers = _find_nearest(new[1][held_out], new[1], own)
+        return QueryPairs(present[1][held_out], present[1], answers, own), new[1][held_out]
+
+    new_queries = encode_unit_queries(new[0], queries)
+    if request.pairs is None:
+        answers = _find_nearest(new_queries, new[1], own)
+    else:
+        positions = {text: position for position, text in enumerate(searches.documents)}
+        answers = searches.measured.list_relevant(positions.__getitem__)
+    return QueryPairs(encode_unit_queries(present[0], queries), present[1], answers, own), new_queries
 
 
 def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
@@ -435,18 +481,6 @@ def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
         return judged
     chosen = np.random.default_rng(seed).permutation(len(queries))[:MAX_QUERIES]
     return replace(judged, documents={queries[i]: judged.documents[queries[i]] for i in np.sort(chosen)})
-
-
-def _encode(encoder: TextEncoder, documents: Sequence[str], on_progress: Progress) -> Encoding:
-    def show(done: int) -> None:
-        on_progress(done / len(documents), f"{encoder.name}: {done:,} of {len(documents):,} rows encoded")
-
-    encoding = with_document_prompt(encoder).encode(documents, on_batch=show)
-    return replace(encoding, vectors=normalized_rows(encoding.vectors, np.float32).numpy())
-
-
-def _encode_queries(encoder: TextEncoder, queries: Sequence[str]) -> FloatArray:
-    return normalized_rows(encode_queries(encoder, queries), np.float32).numpy()
 
 
 def _find_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -465,58 +499,8 @@ def _find_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.in
     return np.stack([np.repeat(np.arange(len(queries)), NEAREST), nearest.ravel()], axis=1)
 
 
-def _build_choices(
-    request: MigrateRequest, present: QueryPairs, queries: FloatArray, documents: FloatArray, fitted: NDArray[np.int64]
-) -> tuple[dict[str, QueryPairs], dict[str, Chain], list[str]]:
-    """Return queries and documents as they are compared in each choice, fitted chains by choice, and notes.
-
-    Choices are ordered by their cost, the cheapest first. The notes say which are missing, and why.
-
-    Args:
-        request: the request.
-        present: queries and documents by the present encoder.
-        queries: the same queries by the new encoder, `(n, d)`.
-        documents: the same documents by the new encoder, `(m, d)`.
-        fitted: rows of documents to fit on.
-    """
-    old, new = present.documents[fitted], documents[fitted]
-    present_codes, new_codes = (_fit_codes(rows, request.bytes) for rows in (old, new))
-    stored = partial(_store, chain=present_codes)
-    choices, chains, notes = {STAY: stored(present)}, dict[str, Chain](), list[str]()
-    moved = replace(present, queries=queries, documents=documents)
-    try:
-        if request.pairs is not None:
-            choices[ADAPT] = stored(replace(present, queries=_adapt_queries(present, request.seed)))
-    except InputError as error:
-        notes.append(f"Mapping queries was not tried: {error}.")
-    try:
-        if len(new) < MIN_PAIRS:
-            raise InputError(f"{len(new)} rows are left to fit it on, and {MIN_PAIRS} are needed")
-        bridge = Chain([make_alignment(new.shape[1], old.shape[1])]).fit(new, targets=old)
-        choices[BRIDGE] = stored(replace(present, queries=bridge.transform(queries)))
-        notes.append(f"The bridge was fitted on {len(new):,} rows.")
-    except InputError as error:
-        notes.append(f"There is no bridge: {error}.")
-    try:
-        if request.bytes is None and new.shape[1] > old.shape[1]:
-            chains[SMALL] = Chain(parse_steps(SMALLER.format(dimensions=old.shape[1]))).fit(new)
-            choices[SMALL] = _store(moved, chains[SMALL])
-    except InputError as error:
-        notes.append(f"As many bytes as now were not tried: {error}.")
-    if request.pairs is not None:  # the agreement of the new encoder with itself says nothing
-        choices[AGAIN] = _store(moved, new_codes)
-        if new_codes is not None:
-            chains[AGAIN] = new_codes
-    return choices, chains, notes
-
-
 def _fit_codes(rows: FloatArray, size: int | None) -> Chain | None:
     return None if size is None else Chain(build_steps([{"kind": CODES, "bytes": size}])).fit(rows)
-
-
-def _store(pairs: QueryPairs, chain: Chain | None) -> QueryPairs:
-    """Return queries and documents as a chain maps and stores them; without a chain, unchanged."""
-    return pairs if chain is None else pairs.map(chain.transform_queries, chain.floats)
 
 
 def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
@@ -538,17 +522,13 @@ def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
     return mapped
 
 
-def _estimate_cost(
-    request: MigrateRequest, encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[int], rows: int
-) -> Cost:
-    upstream = encoder.spec.upstream
-    seconds = None
+def _estimate_cost(request: MigrateRequest, encoder: TextEncoder, searches: JudgedSearches, tokens: float) -> Cost:
+    """Return the cost of encoding all rows by the new encoder, from the mean tokens of the sampled rows."""
+    upstream, rows, seconds = encoder.spec.upstream, searches.rows, None
     if upstream is None:
-        # Encoded without the store: vectors that are stored already would take no time.
-        timed = texts[:TIMED_DOCUMENTS]
-        seconds = rows * measure_seconds_per_document(without_store(encoder), timed)
+        seconds = rows * measure_seconds_per_document(encoder, searches.documents)
     price = request.price if request.price is not None or upstream is None else upstream.price
-    return Cost(rows, round(rows * float(np.mean(tokens))), seconds, price)
+    return Cost(rows, round(rows * tokens), seconds, price)
 
 
 def _format(estimate: Interval, spec: str = "+.1f") -> str:

@@ -20,7 +20,6 @@ from lathe.training.errors import FitError
 from lathe.training.fitting.code_search import (
     CodeSearch,
     encode_heldout_halves,
-    keep_default,
     read_queries,
     search_codes,
 )
@@ -121,38 +120,6 @@ def _certify_chain(state: FitState, on_progress: Progress) -> None:
         "certificate": certificate,
     }
     state.distribution = FitDistribution.measure(state.rows, state.heldout, retained_subspace(state.chain))
-
-
-def certify_measured(
-    chain: Chain,
-    fitted: FloatArray,
-    heldout: FloatArray,
-    encoder: TextEncoder,
-    provenance: dict[str, Any],
-    reason: str,
-    **measures: Any,
-) -> FittedChain:
-    """Certify a chain that a decision has measured, so that this very chain is published.
-
-    Args:
-        chain: fitted chain; its metadata is set.
-        fitted: vectors that the steps learned from, `(n, d)`.
-        heldout: other vectors of the same encoder, `(m, d)`.
-        encoder: encoder of the vectors.
-        provenance: see `build_provenance`.
-        reason: reason why other codes were not tried.
-        measures: further arguments of `certify`.
-    """
-    certificate = certify(chain, heldout, n_fit=len(fitted), seed=provenance["seed"], **measures)
-    if "codes" in certificate:
-        certificate["codes"] |= keep_default(chain, reason).describe()
-    chain.metadata = {
-        "encoder": encoder.describe(),
-        "target_encoder": None,
-        "provenance": provenance | {"training": list_training_logs(chain)},
-        "certificate": certificate,
-    }
-    return FittedChain(chain, FitDistribution.measure(fitted, heldout, retained_subspace(chain)), certificate, [])
 
 
 def build_provenance(

@@ -196,7 +196,7 @@ def write_statements(
     return [
         f"-- the switch: search this column from now on, with queries by {by}",
         write(search, into.name),
-        "-- the way back, with queries by the encoder of before",
+        "-- to roll back, with queries by the encoder of before",
         write(search, old.column.name),
         "-- once the application writes the new vectors itself; until then the same command encodes rows written since",
         write(drop + ";", into.name),
