@@ -20,7 +20,7 @@ from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import print_progress
 from lathe.training.comparison import choose_cheapest
 from lathe.training.fitting.code_search import MAX_TEXTS
-from lathe.training.split_half import TextHalves, cut_in_two, rank_halves
+from lathe.training.measures import TextHalves, cut_in_two, rank_halves
 from lathe.transforms import Chain, parse_steps
 from research.paper_findings.statistics import rank_correlation
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from lathe.training.measures import cut_in_two
 from lathe.training.sources.readers import extract_paragraphs, read_docstrings
-from lathe.training.split_half import cut_in_two
 from tests.service.conftest import find_library_files
 
 MINILM = "all-MiniLM-L6-v2"

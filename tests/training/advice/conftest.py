@@ -5,8 +5,8 @@ import pytest
 
 from lathe.training.advice.sample import MIN_HALVES, Sample
 from lathe.training.advice.sizes import REDUCERS
+from lathe.training.measures import TextHalves
 from lathe.training.sources.row_sample import RowSample
-from lathe.training.split_half import TextHalves
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from lathe.training.fitting import code_search
 from lathe.training.fitting.code_search import read_queries, search_codes
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
-from lathe.training.split_half import TextHalves
+from lathe.training.measures import TextHalves
 from lathe.transforms import Chain, StepError, parse_steps
 from lathe.transforms.progress import no_progress
 

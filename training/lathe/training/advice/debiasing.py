@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lathe.training.advice.sample import MIN_HALVES, Sample
 from lathe.training.comparison import Interval, choose_cheapest, compare
-from lathe.training.split_half import rank_halves
+from lathe.training.measures import rank_halves
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.quality import recall_at_k

@@ -15,7 +15,7 @@ from lathe.training.advice.debiasing import DebiasingComparison, compare_debiasi
 from lathe.training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
 from lathe.training.advice.sizes import NEIGHBOURS, ReducerComparison, compare_reducers
 from lathe.training.comparison import Array
-from lathe.training.split_half import MIN_WORDS
+from lathe.training.measures import MIN_WORDS
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import Diagnostics, diagnose, recall_at_k
 from lathe.transforms.statistics import unit_rows

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EncoderError, UpstreamError
+from lathe.training.measures import TextHalves, count_scripts, cut_in_two
 from lathe.training.sources.row_sample import RowSample
-from lathe.training.split_half import TextHalves, count_scripts, cut_in_two
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lathe.training.advice.debiasing import GEOMETRY_ROWS
 from lathe.training.advice.sample import Sample
 from lathe.training.comparison import Interval, mean_interval
-from lathe.training.split_half import rank_halves
+from lathe.training.measures import rank_halves
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of

@@ -34,6 +34,7 @@ from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import MIN_TEST_QUERIES, PairTexts, find_own_texts, read_pairs
 from lathe.training.fitting.requests import CODES
+from lathe.training.measures import find_nearest
 from lathe.training.reporting.text import MISSING, align_columns, format_duration, format_half_width
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
@@ -460,12 +461,12 @@ def _encode_queries(
     else:
         held_out = searches.heldout_rows
         own = np.stack([np.arange(len(held_out)), held_out], axis=1)
-        answers = _find_nearest(new[1][held_out], new[1], own)
+        answers = _list_nearest(new[1][held_out], new[1], own)
         return QueryPairs(present[1][held_out], present[1], answers, own), new[1][held_out]
 
     new_queries = encode_unit_queries(new[0], queries)
     if request.pairs is None:
-        answers = _find_nearest(new_queries, new[1], own)
+        answers = _list_nearest(new_queries, new[1], own)
     else:
         positions = {text: position for position, text in enumerate(searches.documents)}
         answers = searches.measured.list_relevant(positions.__getitem__)
@@ -483,19 +484,9 @@ def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
     return replace(judged, documents={queries[i]: judged.documents[queries[i]] for i in np.sort(chosen)})
 
 
-def _find_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of query and document, for each query and its ten nearest documents, `(10 n, 2)`.
-
-    Documents that are the query's own text are left out.
-
-    Args:
-        queries: unit vectors `(n, d)`.
-        documents: unit vectors `(m, d)`.
-        own: row of a query and row of the document that is its own text, `(e, 2)`.
-    """
-    similarities = queries @ documents.T
-    similarities[own[:, 0], own[:, 1]] = -np.inf
-    nearest = np.argpartition(-similarities, NEAREST, axis=1)[:, :NEAREST]
+def _list_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of query and document, for each query and its ten nearest documents but its own text."""
+    nearest = find_nearest(queries, documents, NEAREST, own)
     return np.stack([np.repeat(np.arange(len(queries)), NEAREST), nearest.ravel()], axis=1)
 
 

@@ -6,15 +6,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lathe.training.comparison import choose_cheapest, compare
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
+from lathe.training.measures import TextHalves, cut_in_two, find_nearest, rank_halves
 from lathe.training.sources.source import Source, open_source
-from lathe.training.split_half import TextHalves, cut_in_two, rank_halves
 from lathe.transforms.base import view_through
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
@@ -326,12 +325,13 @@ def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[
         name, (searching, searched) = "held-out rows", np.split(heldout, [min(MAX_TEXTS, -(-len(heldout) // 3))])
 
     def judge(chain: Chain) -> NDArray[np.float64]:
-        asking = torch.from_numpy(chain.transform_queries(searching))
+        asking = chain.transform_queries(searching)
         nearest, found = (
-            (asking @ torch.from_numpy(documents).T).topk(min(NEIGHBOURS, len(searched)), dim=1).indices
+            find_nearest(asking, documents, NEIGHBOURS)
             for documents in (chain.without_quantizer().transform(searched), chain.floats(searched))
         )
-        return (found.unsqueeze(2) == nearest.unsqueeze(1)).any(dim=1).double().mean(dim=1).numpy()
+        shares: NDArray[np.float64] = (found[:, :, None] == nearest[:, None, :]).any(axis=1).mean(axis=1)
+        return shares
 
     return f"neighbours found by {name}", judge
 

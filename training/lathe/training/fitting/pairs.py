@@ -18,9 +18,9 @@ from lathe.training.fitting.requests import (
     find_relevance_field,
     parse_relevance,
 )
+from lathe.training.measures import cut_in_two
 from lathe.training.sources.shards import BATCH_ROWS
 from lathe.training.sources.source import open_source, split_field
-from lathe.training.split_half import cut_in_two
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray

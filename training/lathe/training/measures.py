@@ -1,4 +1,4 @@
-"""Split-half retrieval, a quality measure without labels: a text is cut in two, and each half must find the other."""
+"""Measures of searches without labels: retrieval of one half of a text by the other, and agreement of nearest rows."""
 
 import unicodedata
 from collections import Counter
@@ -93,6 +93,28 @@ def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.
         reciprocal[rows] = (1 / (1 + nearer + tied / 2)).numpy()
 
     return reciprocal
+
+
+def find_nearest(
+    queries: FloatArray, documents: FloatArray, count: int, excluded: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Return the rows of the documents with the highest dot products for each query, `(n, count)`, best first.
+
+    Args:
+        queries: `(n, d)`.
+        documents: `(m, d)`; all are returned if they are fewer than `count`.
+        count: number of documents for each query.
+        excluded: row of a query and row of a document that is left out of its results, `(e, 2)`; None for none.
+    """
+    searched = torch.from_numpy(documents)
+    nearest = np.empty((len(queries), min(count, len(documents))), np.int64)
+    for rows in row_slices(len(queries)):
+        similarities = torch.from_numpy(queries[rows]) @ searched.T
+        if excluded is not None:
+            own = excluded[(excluded[:, 0] >= rows.start) & (excluded[:, 0] < rows.stop)]
+            similarities[own[:, 0] - rows.start, own[:, 1]] = -torch.inf
+        nearest[rows] = similarities.topk(nearest.shape[1], dim=1).indices.numpy()
+    return nearest
 
 
 def count_scripts(texts: Sequence[str]) -> dict[str, float]:

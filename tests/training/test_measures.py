@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from lathe.training.split_half import TextHalves, count_scripts, cut_in_two, rank_halves
+from lathe.training.measures import TextHalves, count_scripts, cut_in_two, rank_halves
 from lathe.transforms import InputError
 from lathe.transforms.chain import Chain
 
