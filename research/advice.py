@@ -128,7 +128,7 @@ class Measure:
         places = {text: row for row, text in enumerate(everything)}
         for encoder in self.encoders:
             member, rows = encoder.member, encoder.encode(everything, None, ignore)
-            sample = build_text_sample(drawn, partial(rows_of, rows, places))
+            sample = build_text_sample(drawn, {text: rows[row] for text, row in places.items()})
             own = rows_of(rows, places, drawn.texts)
             advice = compare_debiasing(sample)
             yield {

@@ -36,14 +36,14 @@ def test_list_remarks_counts_zero_held_out_vectors(make_sample):
 )
 def test_require_enough_encoded_refuses_a_sample_with_too_few_encoded_rows(make_sample, fit, heldout, sampled, refused):
     """The error names the encoder's failure and the number of rows left."""
-    sample = replace(make_sample(), fit=np.ones((fit, 4)), heldout=np.ones((heldout, 4)))
     failed = {"text": "RuntimeError: index out of range"}
+    sample = replace(make_sample(), fit=np.ones((fit, 4)), heldout=np.ones((heldout, 4)), failed=failed)
     if not refused:
-        check_encoded_rows("some.txt", sample, sampled, failed)
+        check_encoded_rows("some.txt", sample, sampled)
         return
     told = rf"fails on {sampled - fit - heldout} of .* of some.txt \(RuntimeError: index .*\): {fit} are left to fit on"
     with pytest.raises(AdviceError, match=told):
-        check_encoded_rows("some.txt", sample, sampled, failed)
+        check_encoded_rows("some.txt", sample, sampled)
 
 
 class FailsOnMost:

@@ -3,11 +3,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lathe.training.advice.advise import list_remarks
 from lathe.training.advice.sample import (
     MIN_HALVES,
-    SampleEncoder,
     build_text_sample,
     count_heldout,
+    encode_leniently,
+    encode_sample,
     list_texts_to_encode,
 )
 from lathe.training.errors import EncoderError
@@ -37,33 +39,35 @@ def ignore_progress(_fraction, _sentence):
     return
 
 
-def test_sample_encoder_encodes_each_text_once():
+def test_encode_leniently_encodes_each_text_once():
     encoder = Scripted()
-    encoding = SampleEncoder(encoder)
-    encoding.encode([*TEXTS[:5], *TEXTS[:5]], ignore_progress)
-    assert encoder.seen == [TEXTS[:5]]
-    np.testing.assert_array_equal(encoding.vectors(TEXTS[1:3]), encoder.encode(TEXTS[1:3]).vectors)
+    vectors, failed = encode_leniently(encoder, [*TEXTS[:5], *TEXTS[:5]], ignore_progress)
+    assert encoder.seen == [TEXTS[:5]] and failed == {}
+    np.testing.assert_array_equal([vectors[text] for text in TEXTS[:5]], encoder.encode(TEXTS[:5]).vectors)
 
 
-def test_build_text_sample_leaves_out_texts_and_halves_on_which_the_encoder_fails():
+def test_encode_sample_leaves_out_texts_and_halves_on_which_the_encoder_fails():
     row_sample = RowSample(TEXTS, None, 200, 0, 0.0)
     half = list_texts_to_encode(row_sample)[201]
     encoder = Scripted(fails=[TEXTS[3], TEXTS[150]], nan=[TEXTS[7], half])
-    encoding = SampleEncoder(encoder)
-    encoding.encode(list_texts_to_encode(row_sample), ignore_progress)
-    assert set(encoding.failed) == {TEXTS[3], TEXTS[150], TEXTS[7], half}
-    sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
+    sample = encode_sample(row_sample, encoder, True, ignore_progress)
+    assert set(sample.failed) == {TEXTS[3], TEXTS[150], TEXTS[7], half}
     aside = count_heldout(200)
     assert len(sample.heldout) == aside - 2 and len(sample.fit) == 200 - aside - 1
     assert sample.cut == len(sample.halves.first) == aside - 3 >= MIN_HALVES
     assert np.isfinite(sample.halves.first).all() and np.isfinite(sample.halves.second).all()
     assert len(sample.row_sample.texts) == 197
-    whole = build_text_sample(row_sample, encoding.vectors, encoding.failed, with_halves=False)
+    whole = encode_sample(row_sample, encoder, False, ignore_progress)
     assert (whole.cut, whole.halves, len(whole.heldout)) == (0, None, aside - 2)
-    (note,) = encoding.list_remarks()
+    (note,) = list_remarks(sample)
     assert note.startswith("The encoder fails on 4 texts or halves")
 
 
-def test_sample_encoder_raises_encoder_error_if_every_text_fails():
+def test_build_text_sample_without_a_vector_to_fit_on_has_no_rows_to_fit_on():
+    sample = build_text_sample(RowSample(TEXTS, None, 200, 0, 0.0), {TEXTS[0]: np.ones(4, np.float32)})
+    assert (sample.fit.shape, sample.heldout.shape, sample.halves) == ((0, 4), (1, 4), None)
+
+
+def test_encode_leniently_raises_encoder_error_if_every_text_fails():
     with pytest.raises(EncoderError, match="scripted fails on every text: RuntimeError: index out of range"):
-        SampleEncoder(Scripted(fails=TEXTS)).encode(TEXTS, ignore_progress)
+        encode_leniently(Scripted(fails=TEXTS), TEXTS, ignore_progress)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.training.advice.sample import SampleEncoder
+from lathe.training.advice.sample import encode_leniently
 from lathe.training.distributed.engine import RayEngine
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
@@ -423,7 +423,7 @@ def test_an_outage_during_advice_is_raised_and_blamed_on_no_text(connect, embedd
         embeddings_server.script = lambda *_: (503, {}, b"")
         calls = embeddings_server.calls
         with pytest.raises(UpstreamUnavailableError):
-            SampleEncoder(encoder).encode(TEXTS[:4], lambda *_: None)
+            encode_leniently(encoder, TEXTS[:4], lambda *_: None)
         assert embeddings_server.calls == calls + 1
 
 

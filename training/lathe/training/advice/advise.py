@@ -1,6 +1,6 @@
 """Pipeline from a source and an encoder to an `Advice` with a decision."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,13 +8,7 @@ from lathe.training.advice.evidence import MIN_ROWS, Evidence, measure_evidence
 from lathe.training.advice.places.decision import PlaceDecision, decide
 from lathe.training.advice.places.engines import require_engine
 from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.sample import (
-    Sample,
-    SampleEncoder,
-    build_text_sample,
-    build_vector_sample,
-    list_texts_to_encode,
-)
+from lathe.training.advice.sample import Sample, build_vector_sample, encode_sample
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit
@@ -27,8 +21,6 @@ ENCODED = 0.6
 """Progress fraction once all texts are encoded."""
 DECIDED = 0.2
 """Progress fraction of the rest once it is decided what to store, if evidence is measured too."""
-OnDecision = Callable[[PlaceDecision], None]
-"""Function called with the decision as soon as it is made."""
 MIN_SCRIPT_SHARE = 0.1
 """Minimum share of a script among the texts; if two scripts reach it, a note says that the source mixes scripts."""
 
@@ -64,7 +56,7 @@ def advise(
     request: AdviceRequest,
     encoder: TextEncoder | None,
     on_progress: Progress,
-    on_decision: OnDecision = lambda _decision: None,
+    on_decision: Callable[[PlaceDecision], None] = lambda _decision: None,
 ) -> Advice:
     """Decide in what form a database should store the vectors of a source.
 
@@ -97,39 +89,34 @@ def advise(
             f"{source.name} has {len(row_sample)} distinct rows; advice needs {MIN_DISTINCT_ROWS} at the least"
         )
 
-    failures: list[str] = []
     if row_sample.vectors is not None:
-        sample, described = build_vector_sample(row_sample, row_sample.vectors), None
-        measuring = on_progress
+        # An encoder given with vectors is for the chain that is fitted later.
+        sample, encoder = build_vector_sample(row_sample, row_sample.vectors), None
     elif encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
     else:
-        encoding = SampleEncoder(with_document_prompt(encoder))
-        texts = list_texts_to_encode(row_sample, with_halves=request.evidence)
-        encoding.encode(texts, part_of(on_progress, 0.0, ENCODED))
-        # Halves of texts can fail where the texts do not, so the sample is built from what was encoded.
-        sample = build_text_sample(row_sample, encoding.vectors, encoding.failed, request.evidence)
-        check_encoded_rows(source.name, sample, len(row_sample), encoding.failed)
-        failures, described = list(encoding.list_remarks()), encoding.encoder.describe()
-        measuring = part_of(on_progress, ENCODED, 1.0)
+        encoder = with_document_prompt(encoder)
+        sample = encode_sample(row_sample, encoder, request.evidence, part_of(on_progress, 0.0, ENCODED))
+        check_encoded_rows(source.name, sample, len(row_sample))
+        on_progress = part_of(on_progress, ENCODED, 1.0)
 
-    decision = decide(request, sample, part_of(measuring, 0.0, DECIDED if request.evidence else 1.0))
+    decision = decide(request, sample, part_of(on_progress, 0.0, DECIDED if request.evidence else 1.0))
     on_decision(decision)
-    measured = measure_evidence(sample, request.seed, part_of(measuring, DECIDED, 1.0)) if request.evidence else None
+    evidence = measure_evidence(sample, request.seed, part_of(on_progress, DECIDED, 1.0)) if request.evidence else None
     return Advice(
         source=source.name,
-        encoder=described,
-        rows=sample.row_sample.rows,
+        encoder=None if encoder is None else encoder.describe(),
+        rows=row_sample.rows,
         distinct=len(sample.row_sample),
         capped=len(sample.row_sample) >= request.sample_rows,
         heldout=len(sample.heldout),
         decision=decision,
-        evidence=measured,
-        notes=[*list_remarks(sample), *failures],
+        evidence=evidence,
+        notes=list(list_remarks(sample)),
     )
 
 
-def check_encoded_rows(name: str, sample: Sample, sampled_rows: int, failed: Mapping[str, str]) -> None:
+def check_encoded_rows(name: str, sample: Sample, sampled_rows: int) -> None:
     """Check that enough rows are left to fit on and held out after those that the encoder failed on.
 
     The minimum of each part is a quarter of the sampled rows, and at most a quarter of `MIN_ROWS`.
@@ -138,7 +125,6 @@ def check_encoded_rows(name: str, sample: Sample, sampled_rows: int, failed: Map
         name: name of the source, for the message.
         sample: the encoded sample.
         sampled_rows: number of sampled rows before failures.
-        failed: reasons of the failures, by text.
 
     Raises:
         AdviceError: if too few rows are left to fit on or are held out.
@@ -148,7 +134,7 @@ def check_encoded_rows(name: str, sample: Sample, sampled_rows: int, failed: Map
     if min(fit, heldout) < minimum:
         raise AdviceError(
             f"the encoder fails on {sampled_rows - fit - heldout:,} of {sampled_rows:,} texts of {name} "
-            f"({next(iter(failed.values()))}): {fit:,} are left to fit on and {heldout:,} to measure on, "
+            f"({next(iter(sample.failed.values()))}): {fit:,} are left to fit on and {heldout:,} to measure on, "
             f"{minimum} of each are the least"
         )
 
@@ -156,7 +142,8 @@ def check_encoded_rows(name: str, sample: Sample, sampled_rows: int, failed: Map
 def list_remarks(sample: Sample) -> Iterator[str]:
     """Yield a sentence for each peculiarity of the sampled rows.
 
-    These are blank texts, zero vectors, repeated rows, texts too short to be cut in two, and several scripts.
+    These are blank texts, zero vectors, repeated rows, texts too short to be cut in two, several scripts, and texts on
+    which the encoder fails.
     """
     row_sample = sample.row_sample
     if row_sample.blank:
@@ -183,6 +170,10 @@ def list_remarks(sample: Sample) -> Iterator[str]:
             f"The texts mix scripts ({shares}): part of their mean direction tells languages apart, and halves of a "
             "text find each other by language alone. Ask for advice on each language by itself too."
         )
+
+    if sample.failed:
+        reason = next(iter(sample.failed.values()))
+        yield f"The encoder fails on {len(sample.failed):,} texts or halves of texts, which were left out: {reason}."
 
 
 def build_recommended_fit(advice: Advice, name: str, request: AdviceRequest) -> NewFit:

@@ -3,11 +3,10 @@
 Texts on which the encoder fails are left out.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EncoderError, UpstreamError
@@ -15,9 +14,6 @@ from lathe.training.measures import TextHalves, count_scripts, cut_in_two
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
-
-EncodeTexts = Callable[[Sequence[str]], FloatArray]
-"""Function of n texts that returns their vectors `(n, d)`."""
 
 HELDOUT_SHARE = 0.2
 """Share of the rows that are held out in a large sample."""
@@ -45,6 +41,7 @@ class Sample:
         cut: number of held-out texts that can be cut in two.
         halves: vectors of the halves of these texts; None if they are fewer than `MIN_HALVES`, or none were asked for.
         scripts: share of the texts in each script, largest first; empty for a source of vectors.
+        failed: reasons why texts or halves of texts could not be encoded, by text; they are left out.
     """
 
     row_sample: RowSample
@@ -52,7 +49,8 @@ class Sample:
     heldout: FloatArray
     cut: int
     halves: TextHalves | None
-    scripts: dict[str, float]
+    scripts: dict[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> int:
@@ -63,6 +61,17 @@ class Sample:
 def count_heldout(rows: int) -> int:
     """Return the number of sampled rows that are held out: a fifth, half of a small sample, at most `MAX_HELDOUT`."""
     return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
+
+
+def encode_sample(row_sample: RowSample, encoder: TextEncoder, with_halves: bool, on_progress: Progress) -> Sample:
+    """Encode sampled texts, and with `with_halves` the halves of held-out texts, and split them as a sample.
+
+    Raises:
+        EncoderError: if the encoder fails on every text.
+    """
+    vectors, failed = encode_leniently(encoder, list_texts_to_encode(row_sample, with_halves), on_progress)
+    # Halves of texts can fail where the texts do not, so the sample is built from what was encoded.
+    return replace(build_text_sample(row_sample, vectors, with_halves), failed=failed)
 
 
 def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> list[str]:
@@ -76,9 +85,7 @@ def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> lis
     return [*row_sample.texts, *(half for pair in pairs for half in pair)]
 
 
-def build_text_sample(
-    row_sample: RowSample, encode: EncodeTexts, failed: Collection[str] = frozenset(), with_halves: bool = True
-) -> Sample:
+def build_text_sample(row_sample: RowSample, vectors: Mapping[str, FloatArray], with_halves: bool = True) -> Sample:
     """Split the sampled texts into held-out texts and texts to fit on, and return the vectors of both.
 
     The first texts are held out, because sampled rows are in random order. With `with_halves`, the vectors of the
@@ -86,25 +93,27 @@ def build_text_sample(
 
     Args:
         row_sample: sampled texts.
-        encode: returns the vectors of texts and of halves.
-        failed: texts and halves without a vector; they are left out.
+        vectors: vectors `(d,)` by text or half of a text, at least one; texts and halves without one are left out.
         with_halves: whether split-half retrieval will be measured.
     """
+    dimensions = len(next(iter(vectors.values())))
+
+    def stack(texts: Sequence[str]) -> FloatArray:
+        return np.array([vectors[text] for text in texts], np.float32).reshape(len(texts), dimensions)
+
     held_out = count_heldout(len(row_sample))
-    heldout, fit = (
-        [text for text in part if text not in failed]
-        for part in (row_sample.texts[:held_out], row_sample.texts[held_out:])
-    )
+    parts = row_sample.texts[:held_out], row_sample.texts[held_out:]
+    heldout, fit = ([text for text in part if text in vectors] for part in parts)
     cuts = [cuts for text in heldout if (cuts := cut_in_two(text))] if with_halves else []
-    pairs = [pair for pair in cuts if pair[0] not in failed and pair[1] not in failed]
+    pairs = [pair for pair in cuts if pair[0] in vectors and pair[1] in vectors]
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
 
     return Sample(
         row_sample=replace(row_sample, texts=[*heldout, *fit]),
-        fit=encode(fit),
-        heldout=encode(heldout),
+        fit=stack(fit),
+        heldout=stack(heldout),
         cut=len(pairs),
-        halves=TextHalves(encode(first), encode(second)) if len(pairs) >= MIN_HALVES else None,
+        halves=TextHalves(stack(first), stack(second)) if len(pairs) >= MIN_HALVES else None,
         scripts=count_scripts(row_sample.texts[:SCRIPT_TEXTS]),
     )
 
@@ -115,84 +124,53 @@ def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
     The sample has no text halves.
     """
     held_out = count_heldout(len(row_sample))
-    return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, {})
+    return Sample(row_sample, vectors[held_out:], vectors[:held_out], cut=0, halves=None)
 
 
-class SampleEncoder:
-    """Encoder of a sample that records the texts on which it fails.
+def encode_leniently(
+    encoder: TextEncoder, texts: Sequence[str], on_progress: Progress
+) -> tuple[dict[str, FloatArray], dict[str, str]]:
+    """Encode texts in blocks, and those of a block one by one if the encoder raises.
 
     An encoder that stores its vectors, as `open_encoder` returns one, does not encode them again after a killed run.
 
     Args:
         encoder: encoder of the texts.
-
-    Attributes:
-        failed: reasons why texts could not be encoded, by text.
-    """
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        self.encoder = encoder
-        self.failed: dict[str, str] = {}
-        self._rows: dict[str, NDArray[np.float32]] = {}
-
-    def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode distinct texts in blocks, and store their vectors.
-
-        Texts on which the encoder fails are recorded in `failed` with the reason.
-
-        Args:
-            texts: texts to encode.
-            on_progress: called with progress in [0, 1] and a message.
-
-        Raises:
-            EncoderError: if the encoder fails on every text.
-        """
-        distinct = list(dict.fromkeys(texts))
-        for start in range(0, len(distinct), BLOCK_TEXTS):
-            on_progress(start / len(distinct), f"{start:,} of {len(distinct):,} texts encoded")
-            block = distinct[start : start + BLOCK_TEXTS]
-            vectors, failed = _encode_leniently(self.encoder, block)
-            self.failed |= failed
-            self._rows |= {text: row for text, row in zip(block, vectors, strict=True) if text not in failed}
-        if self.failed and not self._rows:
-            raise EncoderError(f"{self.encoder.name} fails on every text: {next(iter(self.failed.values()))}")
-
-    def vectors(self, texts: Sequence[str]) -> FloatArray:
-        """Return the stored vectors `(n, d)` of texts that were encoded before.
-
-        Raises:
-            KeyError: for a text that has none.
-        """
-        if not texts:
-            return np.empty((0, self.encoder.dimensions), np.float32)
-        return np.stack([self._rows[text] for text in texts])
-
-    def list_remarks(self) -> Iterator[str]:
-        """Yield one sentence if the encoder failed on texts, with their number and the first reason."""
-        if self.failed:
-            reason = next(iter(self.failed.values()))
-            yield f"The encoder fails on {len(self.failed):,} texts or halves of texts, which were left out: {reason}."
-
-
-def _encode_leniently(encoder: TextEncoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
-    """Encode texts in one call, or one by one if that raises.
-
-    A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too. Errors of an
-    embeddings API are raised, since no text is to blame.
+        texts: texts to encode; each is encoded once.
+        on_progress: called with progress in [0, 1] and a message.
 
     Returns:
-        The vectors `(n, d)`, and the reasons of failures by text.
+        The vectors `(d,)` by text, and the reasons of failures by text. A vector with NaN or inf is a failure too.
+
+    Raises:
+        UpstreamError: if an embeddings API fails, since no text is to blame.
+        EncoderError: if the encoder fails on every text.
     """
-    try:
-        vectors = encoder.encode(texts).vectors
-    except UpstreamError:  # no text is to blame
-        raise
-    except Exception as error:  # models raise anything; which text it was is found by trying each
-        if len(texts) == 1:
-            nan = np.full((1, encoder.dimensions), np.nan, np.float32)
-            return nan, {texts[0]: f"{type(error).__name__}: {error}"}
-        each = [_encode_leniently(encoder, [text]) for text in texts]
-        reasons = {text: reason for _, failed in each for text, reason in failed.items()}
-        return np.concatenate([vector for vector, _ in each]), reasons
-    finite = np.asarray(np.isfinite(vectors).all(axis=1))
-    return vectors, {text: "NaN or inf" for text, is_good in zip(texts, finite, strict=True) if not is_good}
+    vectors: dict[str, FloatArray] = {}
+    failed: dict[str, str] = {}
+
+    def encode(block: Sequence[str]) -> None:
+        try:
+            rows = encoder.encode(block).vectors
+        except UpstreamError:
+            raise
+        except Exception as error:  # models raise anything; which text it was is found by trying each
+            if len(block) == 1:
+                failed[block[0]] = f"{type(error).__name__}: {error}"
+            else:
+                for text in block:
+                    encode([text])
+            return
+        for text, row in zip(block, rows, strict=True):
+            if np.isfinite(row).all():
+                vectors[text] = row
+            else:
+                failed[text] = "NaN or inf"
+
+    distinct = list(dict.fromkeys(texts))
+    for start in range(0, len(distinct), BLOCK_TEXTS):
+        on_progress(start / len(distinct), f"{start:,} of {len(distinct):,} texts encoded")
+        encode(distinct[start : start + BLOCK_TEXTS])
+    if failed and not vectors:
+        raise EncoderError(f"{encoder.name} fails on every text: {next(iter(failed.values()))}")
+    return vectors, failed
