@@ -32,7 +32,7 @@ from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import Option, PlaceDecision, decide
 from lathe.training.advice.places.engines import ENGINES, find_engine, search_in_engine
 from lathe.training.advice.places.forms import MAX_FIT_ROWS, FormSearch, StoredForm
-from lathe.training.advice.places.recall import find_nearest
+from lathe.training.advice.places.recall import find_nearest, measure_recall
 from lathe.training.advice.request import AdviceRequest, PlaceName
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.fitting.requests import RowSource
@@ -108,8 +108,8 @@ def decide_from_sample(workload: Workload, place: PlaceName) -> PlaceDecision:
 def measure_engine(workload: Workload, option: Option, place: PlaceName) -> dict[str, Any]:
     """Return recall, and bytes of the searched vectors, of an option in the engine of Qdrant, LanceDB or FAISS."""
     search = FormSearch(workload.rows, workload.queries, "cosine")
-    measured = search_in_engine(place, option.candidate, option.multiple, search)
-    return {"bytes": measured.bytes, "recall": workload.measure_recall(measured.found)}
+    recall, size = search_in_engine(place, option.candidate, option.multiple, search)
+    return {"bytes": size, "recall": recall}
 
 
 def measure_lathe(workload: Workload, option: Option) -> dict[str, Any]:
@@ -305,8 +305,7 @@ def forecast(vectors: Vectors, rows: int, samples: Sequence[int]) -> list[dict[s
     nearest = find_nearest(search.exact)
     for candidate in PLACES["qdrant"].list_candidates(base.shape[1]):
         if candidate.words in FORMS:
-            found = find_nearest(search.score(candidate.form))
-            recall = float((found[:, :, None] == nearest[:, None]).any(axis=1).mean())
+            recall = measure_recall(find_nearest(search.score(candidate.form)), nearest)
             figures.append({"sampled": rows, "words": candidate.words, "found": recall})
     return figures
 

@@ -60,16 +60,15 @@ import numpy as np
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.engines import search_in_engine
 from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.places.recall import find_nearest
+from lathe.training.advice.places.recall import find_nearest, measure_recall
 
 vectors = np.load("vectors.npy")
 search = FormSearch(vectors[:-200], vectors[-200:], sys.argv[1])
 nearest = find_nearest(search.score(StoredForm("float32", 384)))
 for candidate in PLACES["lancedb"].list_candidates(384):
     if sys.argv[1] in candidate.metrics and candidate.form.element != "pq" and not candidate.form.steps:
-        found = search_in_engine("lancedb", candidate, 1, search).found
-        computed = find_nearest(search.score(candidate.form))
-        recalls = [(ids[:, :, None] == nearest[:, None]).any(axis=1).mean() for ids in (found, computed)]
+        found, _ = search_in_engine("lancedb", candidate, 1, search)
+        recalls = [found, measure_recall(find_nearest(search.score(candidate.form)), nearest)]
         assert abs(recalls[0] - recalls[1]) < 0.04, (candidate.words, recalls)
         print(candidate.words, recalls)
 """

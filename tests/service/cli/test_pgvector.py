@@ -258,10 +258,10 @@ def test_what_advice_prints_for_pgvector_runs_on_a_table_with_an_index_and_takes
     (index,) = database.execute(
         "SELECT pg_relation_size(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass AND NOT indisprimary"
     ).fetchone()
-    assert index == pytest.approx(cost.graph, rel=0.1, abs=20_000)
+    assert index == pytest.approx(cost["graph"], rel=0.1, abs=20_000)
     table = database.execute("SELECT pg_table_size('items')").fetchone()[0]
     rest = 60  # bytes of a row besides its vectors
-    assert table < 1.2 * (cost.data + cost.beside + rest * ROWS)
+    assert table < 1.2 * (cost["data"] + cost["beside"] + rest * ROWS)
 
 
 def test_sample_writes_vectors_of_distinct_rows_that_a_fit_reads(run, fill, chains, vectors, tmp_path):

@@ -131,4 +131,4 @@ def test_the_size_of_an_index_of_pgvector_is_that_of_its_pages():
     for (element, dimensions), megabytes in measured.items():
         candidate = by_form.get((element, dimensions))
         if candidate is not None:
-            assert place.measure(candidate, 20_000).graph / 1e6 == pytest.approx(megabytes, rel=0.05)
+            assert place.measure(candidate, 20_000)["graph"] / 1e6 == pytest.approx(megabytes, rel=0.05)

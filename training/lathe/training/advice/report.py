@@ -1,16 +1,15 @@
 """Advice as an HTML page, as JSON, and as plain text for the terminal, with its tables and figures."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lathe.training.advice.advise import Advice
-from lathe.training.advice.debiasing import CONFIDENCE, LARGE_MEAN, NOTHING, DebiasingComparison
-from lathe.training.advice.evidence import MIN_LEAD, Evidence, Matryoshka, find_failing_cuts
+from lathe.training.advice.debiasing import CONFIDENCE, LARGE_MEAN, NOTHING
+from lathe.training.advice.evidence import MIN_LEAD, Evidence, find_failing_cuts
 from lathe.training.advice.places.decision import PlaceDecision
-from lathe.training.advice.sizes import ReducerComparison
 from lathe.training.comparison import Interval
 from lathe.training.reporting.figures import create_panels, draw_figures, plot_curves, use_plain_tick_labels
 from lathe.training.reporting.page import Section, format_text, render_page, render_sentences
@@ -41,7 +40,7 @@ def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
     failing = find_failing_cuts(evidence.matryoshka.cuts) if evidence.matryoshka else []
     data = vars(advice) | vars(evidence)
     data |= {
-        "failing_cuts": sorted(failing, key=lambda cut: cut.first - cut.random),
+        "failing_cuts": sorted(failing, key=lambda cut: cut["first"] - cut["random"]),
         "large_mean": LARGE_MEAN,
         "min_lead": MIN_LEAD,
         "min_mean_norm": MIN_MEAN_NORM,
@@ -51,14 +50,14 @@ def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
     return [*render_sentences(TEMPLATE, data), *evidence.problems]
 
 
-def _build_sections(advice: Advice) -> Iterator[Section]:
-    decision = advice.decision
+def _build_sections(advice: Advice, figures: Mapping[str, str]) -> Iterator[Section]:
+    decision, evidence = advice.decision, advice.evidence
     tables = {"What it can hold": _build_option_table(decision)} if decision.options else {}
-    yield Section(decision.sentence, list_notes(advice), tables=tables)
-    if advice.evidence is not None:
-        yield Section(
-            f"Evidence: {advice.source}", summarize_evidence(advice, advice.evidence), tables=_build_tables(advice)
-        )
+    # Commands keep their lines and their indentation.
+    yield Section(decision.sentence, list_notes(advice), tables=tables, code="\n".join(decision.commands))
+    if evidence is not None:
+        sentences, tables = summarize_evidence(advice, evidence), _build_tables(advice, evidence)
+        yield Section(f"Evidence: {advice.source}", sentences, figures, tables)
 
 
 def list_notes(advice: Advice) -> list[str]:
@@ -77,11 +76,13 @@ def render_html(advice: Advice) -> str:
     """Return the advice as one self-contained HTML page with sentences, commands, figures and tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
     about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
-    first, *others = _build_sections(advice)
-    # Commands keep their lines and their indentation.
-    first = replace(first, code="\n".join(advice.decision.commands))
-    figures = _draw_figures(advice.evidence) if advice.evidence else {}
-    return render_page([first, *(replace(section, figures=figures) for section in others)], about)
+    plots = {
+        "Debiasing: points gained in split-half retrieval": _plot_gains,
+        "Fewer dimensions: what is kept": _plot_sizes,
+        "Where the variance lies": _plot_spectrum,
+    }
+    figures = draw_figures(plots, advice.evidence) if advice.evidence else {}
+    return render_page(list(_build_sections(advice, figures)), about)
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
@@ -97,23 +98,7 @@ def format_evidence(advice: Advice) -> str:
     """Return the notes of the advice as plain text, or if evidence was measured, all sections with their tables."""
     if advice.evidence is None:
         return "\n".join(list_notes(advice))
-    return "\n\n".join(filter(None, map(format_text, _build_sections(advice))))
-
-
-def _build_tables(advice: Advice) -> dict[str, Table]:
-    evidence = advice.evidence
-    if evidence is None:
-        return {}
-    debiasing = "Debiasing: split-half retrieval, where each half of a text searches for the other"
-    tables = {
-        "Mean direction": _build_mean_direction_table(advice, evidence),
-        debiasing: build_debiasing_table(evidence.debiasing) if evidence.debiasing else None,
-        "Fewer dimensions": _build_size_table(evidence.sizes) if evidence.sizes else None,
-        "Do the first coordinates hold more: recall@10 in per cent": (
-            _build_first_coordinate_table(evidence.matryoshka) if evidence.matryoshka else None
-        ),
-    }
-    return {title: table for title, table in tables.items() if table}
+    return "\n\n".join(filter(None, map(format_text, _build_sections(advice, figures={}))))
 
 
 def _build_option_table(decision: PlaceDecision) -> Table:
@@ -124,9 +109,9 @@ def _build_option_table(decision: PlaceDecision) -> Table:
                 f"{decision.rows:,} rows": option.candidate.words + (" ←" if option == best else ""),
                 "beside": option.candidate.beside_words,
                 "ranked": "none" if option.multiple == 1 else f"{10 * option.multiple}",
-                "vectors": format_bytes(option.bytes.data),
-                "graph": format_bytes(option.bytes.graph),
-                "full": format_bytes(option.bytes.beside),
+                "vectors": format_bytes(option.bytes["data"]),
+                "graph": format_bytes(option.bytes["graph"]),
+                "full": format_bytes(option.bytes["beside"]),
                 "recall@10 alone": option.alone.value,
                 "recall@10": option.recall.value,
                 "from": option.recall.low,
@@ -139,108 +124,61 @@ def _build_option_table(decision: PlaceDecision) -> Table:
     )
 
 
+def _build_tables(advice: Advice, evidence: Evidence) -> dict[str, Table]:
+    tables = {"Mean direction": _build_mean_direction_table(advice, evidence)}
+
+    if (debiasing := evidence.debiasing) is not None:
+        gain = f"gain, {100 * CONFIDENCE:.1f} % interval"
+        rows: list[list[Any]] = [["", "steps", "MRR × 100", gain, "‖μ‖ after", "recall@10 of raw"]]
+        for trial in debiasing.trials:
+            method = trial.method + (" ←" if trial.method == debiasing.chosen else "")
+            steps = "" if trial.method == NOTHING else trial.steps
+            rows.append([method, steps, trial.retrieval, trial.gain or "", trial.mean_norm, trial.recall_at_10])
+        tables["Debiasing: split-half retrieval, where each half of a text searches for the other"] = Table.from_rows(
+            rows, {"MRR × 100": FORMAT_MRR, gain: format_points}, ".3f"
+        )
+
+    if (sizes := evidence.sizes) is not None:
+        among = f"among {sizes.rows:,} rows"
+        rows = [[among, "dimensions", "local Spearman", "recall@10", "rescored 4×", "MRR × 100"]]
+        for size in (sizes.full, *sizes.trials):
+            measured = [size.local_spearman, size.recall_at_10, size.rescored_4x.value, size.retrieval]
+            rows.append([size.reducer or "full width", size.dimensions, *measured])
+        tables["Fewer dimensions"] = Table.from_rows(rows, {"dimensions": "d", "MRR × 100": FORMAT_MRR}, ".3f")
+
+    if evidence.matryoshka is not None and (cuts := evidence.matryoshka.cuts):
+        rows = [["", "the first", "random ones", "the best of those"]]
+        rows += [[f"{cut['dimensions']} coordinates", cut["first"], cut["random"], cut["best"]] for cut in cuts]
+        tables["Do the first coordinates hold more: recall@10 in per cent"] = Table.from_rows(rows, default=".1f")
+
+    return tables
+
+
 def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
     diagnosis = evidence.diagnosis
-    alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
+    centered, uncentered = (format_number(diagnosis["alignment"][key], ".3f") for key in ("centered", "uncentered"))
+    norm, floor, isoscore = (f"{diagnosis[key]:.3f}" for key in ("mean_norm", "noise_floor", "isoscore"))
+    unit, zero = format_percent(diagnosis["norms"]["unit"]), f"{diagnosis['zero_rows']:,} rows are zero"
     return Table.from_rows(
         [
             ["held-out rows", "measured", "beside it"],
-            ["mean direction ‖μ‖", f"{diagnosis['mean_norm']:.3f}", f"by chance alone {diagnosis['noise_floor']:.3f}"],
-            [
-                "  |cos| to the top direction",
-                format_number(alignment["centered"], ".3f"),
-                f"of uncentred vectors {format_number(alignment['uncentered'], '.3f')}",
-            ],
-            [
-                "rows of unit length",
-                format_percent(diagnosis["norms"]["unit"]),
-                f"{diagnosis['zero_rows']:,} rows are zero",
-            ],
-            [
-                "IsoScore",
-                f"{diagnosis['isoscore']:.3f}",
-                f"spread over {diagnosis['participation_ratio']:.0f} directions",
-            ],
+            ["mean direction ‖μ‖", norm, f"by chance alone {floor}"],
+            ["  |cos| to the top direction", centered, f"of uncentred vectors {uncentered}"],
+            ["rows of unit length", unit, zero],
+            ["IsoScore", isoscore, f"spread over {diagnosis['participation_ratio']:.0f} directions"],
             ["rank", f"{diagnosis['rank']:,}", f"of {diagnosis['dimensions']:,} dimensions"],
             *(
                 [f"directions for {float(share):.0%}", f"{count:,}", "of the variance"]
-                for share, count in directions.items()
+                for share, count in diagnosis["dimensions_for"].items()
             ),
             ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {evidence.cut:,} of them cut in two"],
         ]
     )
 
 
-def build_debiasing_table(debiasing: DebiasingComparison) -> Table:
-    """Return the table of debiasing methods, with a row for each.
-
-    The columns are steps, reciprocal rank of split-half retrieval and its gain, norm of the mean, and recall@10. An
-    arrow marks the recommended method.
-    """
-    gain = f"gain, {100 * CONFIDENCE:.1f} % interval"
-    return Table.from_records(
-        (
-            {
-                "": trial.method + (" ←" if trial.method == debiasing.chosen else ""),
-                "steps": "" if trial.method == NOTHING else trial.steps,
-                "MRR × 100": trial.retrieval,
-                gain: trial.gain or "",
-                "‖μ‖ after": trial.mean_norm,
-                "recall@10 of raw": trial.recall_at_10,
-            }
-            for trial in debiasing.trials
-        ),
-        {"MRR × 100": FORMAT_MRR, gain: format_points},
-        ".3f",
-    )
-
-
-def _build_size_table(sizes: ReducerComparison) -> Table:
-    return Table.from_records(
-        (
-            {
-                f"among {sizes.rows:,} rows": trial.reducer or "full width",
-                "dimensions": trial.dimensions,
-                "local Spearman": trial.local_spearman,
-                "recall@10": trial.recall_at_10,
-                "rescored 4×": trial.rescored_4x.value,
-                "MRR × 100": trial.retrieval,
-            }
-            for trial in (sizes.full, *sizes.trials)
-        ),
-        {"dimensions": "d", "MRR × 100": FORMAT_MRR},
-        ".3f",
-    )
-
-
-def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
-    return Table.from_records(
-        (
-            {
-                "": f"{cut.dimensions} coordinates",
-                "the first": cut.first,
-                "random ones": cut.random,
-                "the best of those": cut.best,
-            }
-            for cut in matryoshka.cuts
-        ),
-        default=".1f",
-    )
-
-
-def _draw_figures(evidence: Evidence) -> dict[str, str]:
-    plots = {
-        "Debiasing: points gained in split-half retrieval": _plot_gains,
-        "Fewer dimensions: what is kept": _plot_sizes,
-        "Where the variance lies": _plot_spectrum,
-    }
-    return draw_figures(plots, evidence)
-
-
 def _plot_gains(evidence: Evidence) -> Any:
-    gains = {
-        trial.method: trial.gain for trial in (evidence.debiasing.trials if evidence.debiasing else ()) if trial.gain
-    }
+    trials = evidence.debiasing.trials if evidence.debiasing else []
+    gains = {trial.method: trial.gain for trial in trials if trial.gain}
     if not gains:
         return None
 
@@ -264,18 +202,12 @@ def _plot_sizes(evidence: Evidence) -> Any:
     measures = [name for name in MEASURES if getattr(evidence.sizes.full, name) is not None]
     figure, axes = create_panels(len(measures), len(measures), (3.4, 3))
     for axis, measure in zip(axes, measures, strict=True):
-        values = ((trial, getattr(trial, measure)) for trial in evidence.sizes.trials)
-        plot_curves(
-            axis,
-            (
-                (
-                    trial.reducer,
-                    trial.dimensions,
-                    measured if isinstance(measured, Interval) else Interval(measured, None, None),
-                )
-                for trial, measured in values
-            ),
-        )
+        points = []
+        for trial in evidence.sizes.trials:
+            value = getattr(trial, measure)
+            estimate = value if isinstance(value, Interval) else Interval(value, None, None)
+            points.append((trial.reducer, trial.dimensions, estimate))
+        plot_curves(axis, points)
         axis.set_title(MEASURES[measure], fontsize=10)
         axis.set_xlabel("dimensions")
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from lathe.training.advice.places.databases import PLACES, write_commands
+from lathe.training.advice.places.databases import PLACES, Candidate, Cost, write_commands
 from lathe.training.advice.places.engines import find_engine, search_in_engine
-from lathe.training.advice.places.forms import Candidate, FormSearch, Place, PlaceCost, StoredForm
+from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.advice.places.recall import (
     CANDIDATES,
     PART,
@@ -56,7 +56,7 @@ class Option:
 
     candidate: Candidate
     multiple: int
-    bytes: PlaceCost
+    bytes: Cost
     counted: int
     recall: ExpectedRecall
     alone: ExpectedRecall
@@ -67,6 +67,13 @@ class Option:
     def takes_chain(self) -> bool:
         """Whether a chain has to be fitted and kept for it."""
         return bool(self.candidate.form.chain_steps)
+
+    def describe(self) -> str:
+        """Return the option in words: the form, and how it is ranked by the full vectors."""
+        words, beside_words = self.candidate.words, self.candidate.beside_words
+        if self.multiple > 1:
+            return f"{words}, with {K * self.multiple} candidates ranked by {beside_words}"
+        return f"{words} beside {beside_words}" if beside_words else words
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class PlaceDecision:
         checks: what the chosen option, and the simpler one, found in the engine itself; empty unless it was asked for.
     """
 
-    place: str
+    place: PlaceName
     rows: int
     metric: Metric
     goal: float
@@ -140,60 +147,53 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
     Returns:
         The decision as a sentence, commands and all options.
     """
-    place, rows = PLACES[request.place], request.rows or sample.row_sample.rows
     # Rows of zeros have no nearest rows by cosine.
     base, queries = (vectors[vectors.any(axis=1)] for vectors in (sample.fit, sample.heldout[:QUERIES]))
-    if len(base) + len(queries) < MIN_ROWS:
-        sentence = (
-            f"For {place.title}, nothing can be decided from {len(base) + len(queries):,} distinct rows: "
-            f"{MIN_ROWS:,} are needed."
-        )
-        return PlaceDecision(request.place, rows, request.metric, request.recall, sentence)
+    decision = PlaceDecision(
+        request.place, request.rows or sample.row_sample.rows, request.metric, request.recall, sentence=""
+    )
+    if (distinct := len(base) + len(queries)) < MIN_ROWS:
+        title = PLACES[request.place].title
+        sentence = f"For {title}, nothing can be decided from {distinct:,} distinct rows: {MIN_ROWS:,} are needed."
+        return replace(decision, sentence=sentence)
 
     search = FormSearch(base, queries, request.metric)
     texts = sample.row_sample.vectors is None
-    options, notes = _measure_options(request, rows, search, texts, on_progress)
-    before, other_options = options[0], sorted(options[1:], key=lambda option: option.counted)
-    chosen, simpler = _choose(before, other_options)
+    (before, *others), notes = _measure_options(request, decision.rows, search, texts, on_progress)
+    others.sort(key=lambda option: option.counted)
+    chosen, simpler = _choose(before, others)
     if chosen is not None and chosen.takes_chain and before.counted < CHAIN_BYTES:
         notes.append(
-            f"{_describe(chosen)} would take {format_bytes(chosen.counted)}; below {format_bytes(CHAIN_BYTES)}, that "
+            f"{chosen.describe()} would take {format_bytes(chosen.counted)}; below {format_bytes(CHAIN_BYTES)}, that "
             "is not worth a chain to fit and keep."
         )
         chosen, simpler = simpler, None
-    to_check = [option for option in (chosen, simpler) if option is not None and request.verify]
-    checks = [_check_option(request.place, search, option) for option in to_check]
+
+    checks = [_check_option(request.place, search, option) for option in (chosen, simpler) if option and request.verify]
     notes += [
         f"Verified in {check.engine}: {check.words} found {check.recall:.3f} of the {K} nearest among the "
         f"{check.rows:,} sampled rows, {check.computed:.3f} were expected of it."
         for check in checks
     ]
-
-    return PlaceDecision(
-        place=request.place,
-        rows=rows,
-        metric=request.metric,
-        goal=request.recall,
-        sentence=_write_sentence(place, request.recall, rows, before, chosen, simpler, other_options),
+    decision = replace(
+        decision,
         commands=chosen.commands if chosen else (),
         chosen=chosen,
         simpler=simpler,
         before=before,
-        options=[before, *other_options],
+        options=[before, *others],
         sampled_rows=len(base),
         queries=len(queries),
         notes=notes,
         checks=checks,
     )
+    return replace(decision, sentence=_write_sentence(decision, before))
 
 
 def _check_option(place: PlaceName, search: FormSearch, option: Option) -> EngineCheck:
-    measured = search_in_engine(place, option.candidate, option.multiple, search)
-    hits = (measured.found[:, :, None] == find_nearest(search.exact)[:, None, :]).any(axis=1)
+    recall, size = search_in_engine(place, option.candidate, option.multiple, search)
     engine, rows = find_engine(place) or "", len(search.rows)
-    return EngineCheck(
-        _describe(option), engine, rows, float(hits.mean()), option.recall.sampled, measured.bytes / rows
-    )
+    return EngineCheck(option.describe(), engine, rows, recall, option.recall.sampled, size / rows)
 
 
 def _measure_options(
@@ -207,9 +207,8 @@ def _measure_options(
     sampled, dimensions = search.rows.shape
     part = sampled // PART
     candidates = [candidate for candidate in place.list_candidates(dimensions) if request.metric in candidate.metrics]
-    exact = search.exact
     # Full vectors give the truth: among all sampled rows, and among a quarter as a check.
-    nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
+    nearest, nearest_in_part = find_nearest(search.exact), find_nearest(search.exact[:, :part])
     by_form: dict[StoredForm, list[ExpectedRecall]] = {}
     options: list[Option] = []
     notes: list[str] = []
@@ -230,14 +229,28 @@ def _measure_options(
             # More candidates that are ranked by the full vectors do not find fewer rows.
             by_form[candidate.form] = list(accumulate(expected, lambda fewer, more: bound_recall(max, more, fewer)))
 
-        expected = by_form[candidate.form]
+        expected = by_form[candidate.form][: len(CANDIDATES) if candidate.beside else 1]
         if candidate.beside in by_form:  # in full precision, ranking loses nothing
             # Candidates that are ranked by a form are not found more often than that form finds rows by itself.
             ranking = by_form[candidate.beside][0]
             expected = [expected[0], *(bound_recall(min, ranked, ranking) for ranked in expected[1:])]
-        option = _build_option(request, rows, dimensions, candidate, expected, texts)
-        # The first candidate stores the vectors as they are: there is nothing to carry out.
-        options.append(option if options else replace(option, commands=()))
+        # As few candidates are ranked as reach the recall; if no number reaches it, as many as allowed.
+        reaching = [position for position, recall in enumerate(expected) if recall.low >= request.recall]
+        position = reaching[0] if reaching else len(expected) - 1
+        multiple, cost = CANDIDATES[position], place.measure(candidate, rows)
+        options.append(
+            Option(
+                candidate=candidate,
+                multiple=multiple,
+                bytes=cost,
+                counted=place.count(cost),
+                recall=expected[position],
+                alone=expected[0],
+                reaches=bool(reaching),
+                # The first candidate stores the vectors as they are: there is nothing to carry out.
+                commands=write_commands(request, candidate, multiple, dimensions, texts) if options else (),
+            )
+        )
 
     if rows > SURE_FACTOR * sampled:
         notes.append(
@@ -249,106 +262,51 @@ def _measure_options(
     return options, notes
 
 
-def _build_option(
-    request: AdviceRequest,
-    rows: int,
-    dimensions: int,
-    candidate: Candidate,
-    expected: Sequence[ExpectedRecall],
-    texts: bool,
-) -> Option:
-    """Build the option of a form, ranking as few candidates by the full vectors as reach the recall asked for.
-
-    If no number reaches it, as many as allowed are ranked. `expected` has the recall by position in `CANDIDATES`.
-    """
-    allowed = len(CANDIDATES) if candidate.beside is not None else 1
-    reaching = [position for position in range(allowed) if expected[position].low >= request.recall]
-    position = reaching[0] if reaching else allowed - 1
-    place = PLACES[request.place]
-    cost = place.measure(candidate, rows)
-    multiple = CANDIDATES[position]
-    return Option(
-        candidate=candidate,
-        multiple=multiple,
-        bytes=cost,
-        counted=cost.count(place.counted),
-        recall=expected[position],
-        alone=expected[0],
-        reaches=bool(reaching),
-        commands=write_commands(request, candidate, multiple, dimensions, texts),
-    )
-
-
-def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | None, Option | None]:
+def _choose(before: Option, others: Sequence[Option]) -> tuple[Option | None, Option | None]:
     """Choose the option to store, and a simpler one to name with it.
 
     The first is None to leave the vectors as they are. The second is the smallest option without a chain, or None if
-    the first one has no chain. `other_options` are in the order of their bytes.
+    the first one has no chain. `others` are in the order of their bytes.
     """
-    reaching = [
-        option for option in other_options if option.reaches and option.counted <= (1 - MIN_SAVING) * before.counted
-    ]
-    if not reaching:
-        return None, None
-
-    smallest = reaching[0]
+    reaching = [option for option in others if option.reaches and option.counted <= (1 - MIN_SAVING) * before.counted]
+    smallest = next(iter(reaching), None)
     simpler = next((option for option in reaching if not option.takes_chain), None)
-    if simpler is None or simpler is smallest:
+    if smallest is None or simpler is None or simpler is smallest:
         return smallest, None
     # A chain has to be fitted and kept: it must save more than a setting of the place alone.
     if smallest.counted > (1 - WORTH_A_CHAIN) * simpler.counted:
         return simpler, None
-
     return smallest, simpler
 
 
-def _write_sentence(
-    place: Place,
-    recall: float,
-    rows: int,
-    before: Option,
-    chosen: Option | None,
-    simpler: Option | None,
-    other_options: Sequence[Option],
-) -> str:
+def _write_sentence(decision: PlaceDecision, before: Option) -> str:
     """Return the decision as one or two sentences.
 
     They say what to store, its bytes and its recall, and what a simpler option without a chain would take.
     """
-    where = f"In {place.title}"
+    place, chosen, simpler = PLACES[decision.place], decision.chosen, decision.simpler
     if chosen is None:
-        settings = [option for option in other_options if not option.takes_chain]
+        settings = [option for option in decision.options[1:] if not option.takes_chain]
         best = max(settings, key=lambda option: option.recall.value, default=None)
         tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
         return (
-            f"{where}, leave the vectors as they are ({format_bytes(before.counted)}): no setting that was tried saves "
-            f"{MIN_SAVING:.0%} and is sure to find {recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
+            f"In {place.title}, leave the vectors as they are ({format_bytes(before.counted)}): no setting that was "
+            f"tried saves {MIN_SAVING:.0%} and is sure to find {decision.goal:.0%} of the {K} nearest of "
+            f"{decision.rows:,} rows{tried}."
         )
 
     memory = " of memory" if place.counted == "memory" else ""
-    saved = 1 - chosen.counted / before.counted
     sentence = (
-        f"{where}, store {_describe(chosen)}: {format_bytes(chosen.counted)}{memory} in place of "
-        f"{format_bytes(before.counted)} for {rows:,} rows ({saved:.0%} less), with a recall@{K} of "
-        f"{_format_recall(chosen.recall)}."
+        f"In {place.title}, store {chosen.describe()}: {format_bytes(chosen.counted)}{memory} in place of "
+        f"{format_bytes(before.counted)} for {decision.rows:,} rows ({1 - chosen.counted / before.counted:.0%} less), "
+        f"with a recall@{K} of {_format_recall(chosen.recall)}."
     )
     if simpler is None:
         return sentence
-
-    extra = 1 - chosen.counted / simpler.counted
     return (
-        f"{sentence} Without a chain, {_describe(simpler)} takes {format_bytes(simpler.counted)}: if {extra:.0%} is "
-        "not worth a chain, do only that."
+        f"{sentence} Without a chain, {simpler.describe()} takes {format_bytes(simpler.counted)}: if "
+        f"{1 - chosen.counted / simpler.counted:.0%} is not worth a chain, do only that."
     )
-
-
-def _describe(option: Option) -> str:
-    words = option.candidate.words
-    if option.multiple > 1:
-        words += f", with {K * option.multiple} candidates ranked by {option.candidate.beside_words}"
-    elif option.candidate.beside is not None:
-        words += f" beside {option.candidate.beside_words}"
-    return words
 
 
 def _format_recall(recall: ExpectedRecall) -> str:

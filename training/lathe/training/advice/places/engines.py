@@ -6,17 +6,16 @@ What `forms` computes is checked by them: `lathe advise --verify`, and benchmark
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lathe.training.advice.places.forms import Candidate, FormSearch, Structure
-from lathe.training.advice.places.recall import K
+from lathe.training.advice.places.databases import Candidate
+from lathe.training.advice.places.forms import FormSearch
+from lathe.training.advice.places.recall import K, find_nearest, measure_recall
 from lathe.training.advice.request import PlaceName
 from lathe.training.errors import AdviceError
 
@@ -32,19 +31,6 @@ LISTS = 256
 """Lists of an inverted file that are searched: all of them."""
 BATCH_ROWS = 2000
 """Rows of a call that inserts."""
-
-
-@dataclass(frozen=True)
-class EngineSearch:
-    """What searches in a store found, and the bytes that its searched vectors take.
-
-    Attributes:
-        found: positions of the best rows of each query, `(q, 10)`; −1 where it found fewer.
-        bytes: bytes of the searched vectors with their graph or lists.
-    """
-
-    found: NDArray[np.int64]
-    bytes: int
 
 
 def find_engine(place: PlaceName) -> str | None:
@@ -65,7 +51,10 @@ def require_engine(place: PlaceName) -> None:
         raise AdviceError(f"verify needs {ENGINES[place][1]}: pip install 'lathe-training[engines,faiss]'")
 
 
-def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, search: FormSearch) -> EngineSearch:
+_Found = tuple[list[list[int]], int]
+
+
+def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, search: FormSearch) -> tuple[float, int]:
     """Store rows as a candidate says in the engine of a place, in a temporary folder, and search them.
 
     Args:
@@ -75,27 +64,25 @@ def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, sear
         search: rows, queries, and how they are compared; the chain of the form is fitted on its rows.
 
     Returns:
-        The ten best rows of each query, and the bytes that the store takes.
+        The share of the ten nearest rows that were found, and the bytes of the searched vectors with their graph or
+        lists.
     """
     form = candidate.form
     rows, queries = search.transform(form.steps or form.rotation)
     # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
     in_store, limit = (1, K * multiple) if form.steps else (multiple, K)
     run = {"qdrant": _search_qdrant, "lancedb": _search_lancedb, "faiss": _search_faiss}[place]
-    stored = FormSearch(rows, queries, search.metric)
     with tempfile.TemporaryDirectory() as folder:
-        found, size = run(Path(folder), candidate, stored, in_store, limit)
+        found, size = run(Path(folder), candidate, FormSearch(rows, queries, search.metric), in_store, limit)
 
+    # A query that found fewer rows has −1 in place of the others, which is none of the nearest.
     positions = np.full((len(queries), limit), -1, np.int64)
     for position, ids in enumerate(found):
         positions[position, : len(ids)] = ids
     if limit > K:
         scores = np.where(positions >= 0, np.take_along_axis(search.exact, np.maximum(positions, 0), axis=1), -np.inf)
         positions = np.take_along_axis(positions, np.argsort(-scores, axis=1)[:, :K], axis=1)
-    return EngineSearch(positions, size)
-
-
-_Found = tuple[list[list[int]], int]
+    return measure_recall(positions, find_nearest(search.exact)), size
 
 
 def _count_bytes(folder: Path, is_counted: Callable[[str], bool]) -> int:
@@ -107,22 +94,21 @@ def _count_bytes(folder: Path, is_counted: Callable[[str], bool]) -> int:
 def _search_qdrant(folder: Path, candidate: Candidate, vectors: FormSearch, multiple: int, limit: int) -> _Found:
     import qdrant_edge as qdrant
 
-    rows, queries, metric = vectors.rows, vectors.queries, vectors.metric
-    setting = candidate.setting
+    rows, element, setting = vectors.rows, candidate.form.element, candidate.setting.capitalize()
     quantization: Any = None
-    if setting == "scalar":
+    if element == "range7":
         quantization = qdrant.ScalarQuantizationConfig(type=qdrant.ScalarType.Int8)
-    elif setting == "binary":
+    elif element == "bit":
         quantization = qdrant.BinaryQuantizationConfig()
-    elif setting == "product":
+    elif element == "pq":
         quantization = qdrant.ProductQuantizationConfig(compression=qdrant.CompressionRatio.X16)
-    elif setting.startswith("BITS"):
-        bits = getattr(qdrant.TurboQuantBitSize, setting.capitalize())
-        quantization = qdrant.TurboQuantQuantizationConfig(bits=bits)
-    datatype = setting.capitalize() if setting in ("FLOAT16", "TURBO4", "TURBO8") else "Float32"
+    elif element == "turbo_scaled":
+        quantization = qdrant.TurboQuantQuantizationConfig(bits=getattr(qdrant.TurboQuantBitSize, setting))
+    # Without a quantization, the setting is a type of numbers, or empty.
+    datatype = setting if quantization is None and setting else "Float32"
     parameters = qdrant.EdgeVectorParams(
         size=rows.shape[1],
-        distance=getattr(qdrant.Distance, {"cosine": "Cosine", "ip": "Dot", "l2": "Euclid"}[metric]),
+        distance=getattr(qdrant.Distance, {"cosine": "Cosine", "ip": "Dot", "l2": "Euclid"}[vectors.metric]),
         datatype=getattr(qdrant.VectorStorageDatatype, datatype),
         quantization_config=quantization,
     )
@@ -143,7 +129,7 @@ def _search_qdrant(folder: Path, candidate: Candidate, vectors: FormSearch, mult
     )
     requests = [
         qdrant.SearchRequest(query=qdrant.Query.Nearest(query), limit=limit, params=search_parameters)
-        for query in queries.tolist()
+        for query in vectors.queries.tolist()
     ]
     found: Any = [[point.id for point in shard.search(request)] for request in requests]
     shard.close()
@@ -156,23 +142,22 @@ def _search_lancedb(folder: Path, candidate: Candidate, vectors: FormSearch, mul
     import lancedb.index as indexes
     import pyarrow
 
-    rows, queries, metric = vectors.rows, vectors.queries, vectors.metric
-    distance: Any = {"cosine": "cosine", "ip": "dot", "l2": "l2"}[metric]
+    rows, form = vectors.rows, candidate.form
+    distance: Any = {"cosine": "cosine", "ip": "dot", "l2": "l2"}[vectors.metric]
     column = pyarrow.FixedSizeListArray.from_arrays(np.ascontiguousarray(rows, np.float32).ravel(), rows.shape[1])
     data = pyarrow.table({"id": np.arange(len(rows)), "full": column})
     table = lancedb.connect(folder).create_table("items", data)
-    kind = candidate.setting
-    if kind:
-        index: Any = {
-            "HnswSq": lambda: indexes.HnswSq(distance_type=distance, num_partitions=1),
-            "IvfRq": lambda: indexes.IvfRq(distance_type=distance, num_bits=int(candidate.form.bits)),
-            "IvfPq": lambda: indexes.IvfPq(distance_type=distance, num_sub_vectors=candidate.form.code_bytes),
-        }[kind]()
-        table.create_index("full", config=index)
+    if kind := candidate.setting:
+        options: Any = {
+            "HnswSq": {"num_partitions": 1},
+            "IvfRq": {"num_bits": int(form.bits)},
+            "IvfPq": {"num_sub_vectors": form.code_bytes},
+        }[kind]
+        table.create_index("full", config=getattr(indexes, kind)(distance_type=distance, **options))
     found = []
-    for query in queries:
+    for query in vectors.queries:
         search: Any = table.search(query, vector_column_name="full").distance_type(distance).limit(limit)
-        search = search.nprobes(LISTS) if candidate.structure is Structure.LISTS else search.ef(EF)
+        search = search.nprobes(LISTS) if candidate.structure == "lists" else search.ef(EF)
         if multiple > 1:
             search = search.refine_factor(multiple)
         found.append(search.select(["id", "_distance"]).to_arrow()["id"].to_pylist())
@@ -182,17 +167,17 @@ def _search_lancedb(folder: Path, candidate: Candidate, vectors: FormSearch, mul
 def _search_faiss(folder: Path, candidate: Candidate, vectors: FormSearch, multiple: int, limit: int) -> _Found:
     import faiss
 
-    rows, queries, metric = vectors.rows, vectors.queries, vectors.metric
-    kind = candidate.setting
-    faiss_metric = faiss.METRIC_INNER_PRODUCT if metric == "ip" else faiss.METRIC_L2
-    index: Any = faiss.index_factory(rows.shape[1], kind, faiss_metric)
-    index.train(rows)
-    index.add(rows)
+    # FAISS itself ranks the candidates, unless they are of reduced vectors.
+    refines = candidate.beside is not None and not candidate.form.steps
+    metric = faiss.METRIC_INNER_PRODUCT if vectors.metric == "ip" else faiss.METRIC_L2
+    index: Any = faiss.index_factory(vectors.rows.shape[1], candidate.setting, metric)
+    index.train(vectors.rows)
+    index.add(vectors.rows)
     parameters: Any = faiss.ParameterSpace()
-    parameter = ("nprobe", LISTS) if candidate.structure is Structure.LISTS else ("efSearch", EF)
+    parameter = ("nprobe", LISTS) if candidate.structure == "lists" else ("efSearch", EF)
     parameters.set_index_parameter(index, *parameter)
-    if "Refine" in kind:
+    if refines:
         parameters.set_index_parameter(index, "k_factor_rf", multiple)
-    _, found = index.search(queries, limit)
-    searched = faiss.downcast_index(index.base_index) if "Refine" in kind else index
+    _, found = index.search(vectors.queries, limit)
+    searched = faiss.downcast_index(index.base_index) if refines else index
     return found.tolist(), len(faiss.serialize_index(searched))

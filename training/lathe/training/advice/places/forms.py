@@ -1,20 +1,15 @@
-"""Forms in which places store vectors, what a search through each finds, and the candidates that a place can hold.
+"""Forms in which places store vectors, and what a search through each finds."""
 
-A candidate is a form to search and what is stored besides, with the bytes of both.
-"""
-
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.advice.request import Metric, PlaceName
+from lathe.training.advice.request import Metric
 from lathe.training.errors import AdviceError
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.quality.store_codes import TurboQuantizer, round_between
@@ -54,18 +49,8 @@ turbo_both        the same as turbo, and queries are stored in codes too
 pq, codes         codes of a product quantizer, or of Lathe
 """
 
-ELEMENT_BITS: dict[Element, int] = {
-    "float32": 32,
-    "float16": 16,
-    "int8": 8,
-    "int4": 4,
-    "range8": 8,
-    "range7": 8,
-    "sq8": 8,
-    "bit": 1,
-    "bit_centred": 1,
-}
-"""Bits that a place takes for a coordinate in each element with a fixed number of them."""
+ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4, "range8": 8, "range7": 8, "sq8": 8}
+"""Bits of a coordinate in the elements that do not leave the number to `StoredForm.bits`."""
 PQ_BITS = 8
 """Bits of the code of a part of a vector, of a product quantizer."""
 MIN_PQ_ROWS = 39 * 2**PQ_BITS
@@ -113,14 +98,6 @@ class StoredForm:
         return int(np.ceil(ELEMENT_BITS.get(self.element, self.bits) * self.dimensions / 8))
 
 
-def _find_form_problem(form: StoredForm, rows: int) -> str | None:
-    if form.element == "pq" and rows < MIN_PQ_ROWS:
-        return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
-    if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
-        return "it is computed by faiss: pip install 'lathe-training[faiss]'"
-    return None
-
-
 class FormSearch:
     """Searches of queries among rows, through any form of them.
 
@@ -152,10 +129,14 @@ class FormSearch:
 
         Raises:
             TransformError: if the reduction of the form cannot be fitted on these rows.
-            AdviceError: if `_find_form_problem` says why it cannot be measured.
+            AdviceError: if a product quantizer would be fitted on too few rows, or faiss is needed and not installed.
         """
-        if problem := _find_form_problem(form, len(self.rows)):
-            raise AdviceError(problem)
+        if form.element == "pq" and len(self.rows) < MIN_PQ_ROWS:
+            raise AdviceError(
+                f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {len(self.rows):,}"
+            )
+        if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
+            raise AdviceError("it is computed by faiss: pip install 'lathe-training[faiss]'")
 
         rows, queries = self.transform(form.steps or form.rotation)
         if form.element == "codes":
@@ -247,100 +228,3 @@ def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int, 
     np.put_along_axis(scores, ranked_rows, ranked if by_product else -ranked, axis=1)
 
     return scores
-
-
-REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
-"""Shares of the dimensions that a reduction keeps."""
-MULTIPLE = 8
-"""Divisor of every reduced number of dimensions."""
-LINKS = 16
-"""Links of a graph per vector, the default of all places. There are twice as many on the lowest level."""
-GRAPH_LINK_BYTES = 4 * (2 * LINKS + 1) + 4 * LINKS // (LINKS - 1)
-"""Average bytes of a vector's links in an HNSW graph in memory, over all levels, at 4 bytes a link."""
-
-Counted = Literal["total", "memory"]
-"""Which bytes are compared: all, or those that should be in memory."""
-
-
-class Structure(StrEnum):
-    """What a place builds over the vectors that are searched."""
-
-    GRAPH = "graph"
-    LISTS = "lists"
-    NONE = "none"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to store vectors in a place.
-
-    Attributes:
-        form: form that is searched.
-        beside: form in which the full vectors are kept, to rank candidates by them; None without them.
-        words: the form in the place's own words, such as "halfvec(96)".
-        beside_words: the full vectors in the place's own words; empty without them.
-        setting: what the place's template in `snippets` sets to get this form.
-        metrics: ways to compare vectors for which the place has it.
-        added: bytes that the place adds to each searched vector, such as a factor.
-        structure: what is searched: a graph, the lists of an inverted file, or all vectors.
-    """
-
-    form: StoredForm
-    beside: StoredForm | None
-    words: str
-    beside_words: str = ""
-    setting: str = ""
-    metrics: tuple[Metric, ...] = get_args(Metric)
-    added: int = 0
-    structure: Structure = Structure.GRAPH
-
-
-@dataclass(frozen=True)
-class PlaceCost:
-    """Bytes that vectors take in a place.
-
-    Attributes:
-        data: bytes of the vectors that are searched.
-        graph: bytes of their graph or lists.
-        beside: bytes of the full vectors, which are read for the candidates alone.
-    """
-
-    data: int
-    graph: int
-    beside: int
-
-    def count(self, counted: Counted) -> int:
-        """Return the bytes by which candidates are compared.
-
-        For "total" these are all bytes, for "memory" the bytes of the searched vectors and their graph.
-        """
-        return self.data + self.graph + (self.beside if counted == "total" else 0)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Place that stores and searches vectors.
-
-    Attributes:
-        name: name that users give.
-        title: name in sentences.
-        counted: which bytes are compared.
-        list_candidates: returns the candidates for a number of dimensions; the first stores the vectors as they are.
-        measure: returns the bytes of a candidate for a number of rows.
-        computed: whether its forms are computed as its makers describe them and were never run in the place itself.
-    """
-
-    name: PlaceName
-    title: str
-    counted: Counted
-    list_candidates: Callable[[int], Iterator[Candidate]]
-    measure: Callable[[Candidate, int], PlaceCost]
-    computed: bool = False
-
-
-def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:
-    """Yield the reduced numbers of dimensions to try, largest first, each with the steps of its PCA."""
-    for share in REDUCTIONS:
-        size = round(dimensions * share / MULTIPLE) * MULTIPLE
-        if 0 < size < dimensions:
-            yield size, f"pca:{size},center=none"

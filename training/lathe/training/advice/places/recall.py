@@ -59,6 +59,11 @@ def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
     return _find_highest(scores, K)
 
 
+def measure_recall(found: NDArray[np.int64], nearest: NDArray[np.int64]) -> float:
+    """Return the share of the nearest rows, positions `(q, K)`, that are among the found ones `(q, any number)`."""
+    return float((found[:, :, None] == nearest[:, None, :]).any(axis=1).mean())
+
+
 def count_found(scores: NDArray[np.float32], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count, for each query, how many of its k truly nearest rows are among the first m·k rows by score.
 
