@@ -89,7 +89,7 @@ def trained(found: list[tuple[str, str]], texts: list[str], looks: tuple[int, ..
 def verdict(vectors: FloatArray) -> dict[str, Any]:
     """Return what the advice says of vectors, with the figures behind it."""
     found = compare_first_coordinates(vectors)
-    cuts = {str(cut.dimensions): {"first": cut.first, "random": cut.random, "best": cut.best} for cut in found.cuts}
+    cuts = {str(cut["dimensions"]): {key: cut[key] for key in ("first", "random", "best")} for cut in found.cuts}
     return {"first_hold_more": found.first_hold_more, "cuts": cuts}
 
 

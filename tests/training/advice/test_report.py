@@ -1,11 +1,10 @@
 import re
-from dataclasses import replace
 
 import numpy as np
 
 from lathe.training.advice.advise import Advice
 from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from lathe.training.advice.evidence import DimensionCut, Evidence, Matryoshka, Shortage
+from lathe.training.advice.evidence import Evidence, Matryoshka, Shortage
 from lathe.training.advice.places.decision import PlaceDecision
 from lathe.training.advice.report import summarize_evidence
 from lathe.transforms.quality import diagnose
@@ -14,7 +13,7 @@ DIAGNOSIS = diagnose(np.random.default_rng(0).standard_normal((100, 8)).astype(n
     "mean_norm": 0.6,
     "noise_floor": 0.03,
 }
-HOLDS = DimensionCut(48, 70.0, 60.0, 65.0)
+HOLDS = {"dimensions": 48, "first": 70.0, "random": 60.0, "best": 65.0}
 DECISION = PlaceDecision("lathe", 2000, "cosine", 0.95, "Leave the vectors as they are.")
 
 
@@ -27,7 +26,7 @@ def debiasing(by_halves="R2", chosen="R2"):
 def summarize(capped=False, **parts):
     """Return the sentences about evidence with the given parts replaced."""
     advice = Advice("some.txt", {"name": "any"}, 2000, 2000, capped, 1000, DECISION)
-    given = {"matryoshka": Matryoshka([replace(HOLDS, dimensions=96), HOLDS], True), "debiasing": debiasing()}
+    given = {"matryoshka": Matryoshka([HOLDS | {"dimensions": 96}, HOLDS], True), "debiasing": debiasing()}
     return summarize_evidence(advice, Evidence(1000, DIAGNOSIS, 0.99, **(given | parts)))
 
 
@@ -53,13 +52,11 @@ def test_summary_says_a_long_mean_promises_no_gain_unless_it_decided():
 def test_summary_quotes_a_number_of_first_coordinates_that_supports_its_verdict():
     (said,) = find_sentences("first coordinates")
     assert said.startswith("The first coordinates hold more") and "the first 48 find 70.0 %" in said
-    behind = DimensionCut(96, 80.0, 79.0, 81.0)
-    (said,) = find_sentences(
-        "first coordinates", matryoshka=Matryoshka([DimensionCut(192, 99.0, 90.0, 91.0), behind, HOLDS], False)
-    )
+    behind = {"dimensions": 96, "first": 80.0, "random": 79.0, "best": 81.0}
+    (said,) = find_sentences("first coordinates", matryoshka=Matryoshka([HOLDS, behind, HOLDS], False))
     assert "do not reliably hold more" in said and "the first 96 find 80.0 %" in said and "81.0 % at best." in said
-    near = DimensionCut(96, 80.0, 79.0, 79.5)
-    (said,) = find_sentences("first coordinates", matryoshka=Matryoshka([HOLDS, near], False))
+    near = Matryoshka([HOLDS, behind | {"best": 79.5}], False)
+    (said,) = find_sentences("first coordinates", matryoshka=near)
     assert said.endswith("79.5 % at best; 2 points above the average are the least.") and "encoder" not in said
 
 

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lathe.training.advice.sample import MIN_HALVES, Sample
-from lathe.training.comparison import Interval, choose_cheapest, compare
+from lathe.training.comparison import Array, Interval, choose_cheapest, compare
 from lathe.training.measures import rank_halves
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
@@ -104,26 +101,37 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
     Returns:
         A trial of each method, the recommended method and the reason.
     """
-    cut = sample.halves
-    ranks: dict[str, NDArray[np.float64]] = {}
+    ranks: dict[str, Array] = {}
     trials: list[DebiasingTrial] = []
-
     for method, steps in METHODS.items():
         try:
             chain = Chain(parse_steps(steps)).fit(sample.fit)
         except TransformError as error:
             trials.append(DebiasingTrial(method, steps, problem=str(error)))
             continue
-        if cut is not None:
-            ranks[method] = rank_halves(chain, cut)
-        trials.append(_measure_method(method, chain, sample, ranks))
 
-    by_halves, why = choose_by_halves(ranks) if ranks else (NOTHING, _explain_no_halves(sample))
+        retrieval, gain = None, None
+        if sample.halves is not None:
+            ranks[method] = rank_halves(chain, sample.halves)
+            retrieval = float(ranks[method].mean())
+            gain = estimate_gain(ranks[method], ranks[NOTHING]) if method != NOTHING else None
+        after = chain.floats(sample.heldout)
+        before, near = sample.heldout[:GEOMETRY_ROWS], after[:GEOMETRY_ROWS]
+        recall = recall_at_k(before, near, 10) if len(near) > 10 else None
+        mean_norm = Moments.from_vectors(after).mean_norm()
+        trials.append(DebiasingTrial(method, steps, retrieval, gain, mean_norm, recall))
+
+    if ranks:
+        by_halves, why = choose_by_halves(ranks)
+    elif sample.row_sample.vectors is not None:
+        by_halves, why = NOTHING, "of vectors without texts it cannot be told whether debiasing helps"
+    else:
+        count = f"only {sample.cut} held-out texts are long enough to be cut in two, {MIN_HALVES} are the least"
+        by_halves, why = NOTHING, f"{count}, so that it cannot be told whether debiasing helps"
     # R2 is known to help where the mean is long, also where split-half retrieval cannot tell.
     chosen, r2 = by_halves, next(trial for trial in trials if trial.method == "R2")
-    if r2.problem is None and (mean_norm := trials[0].mean_norm) is not None:
-        chosen = choose_by_mean_norm(by_halves, mean_norm, r2.gain)
-
+    if r2.problem is None and (mean_norm_before := trials[0].mean_norm) is not None:
+        chosen = choose_by_mean_norm(by_halves, mean_norm_before, r2.gain)
     if chosen != by_halves:
         why += f"; it is recommended for the length of the mean, not measured here: ‖μ‖ is {trials[0].mean_norm:.2f}"
         why += f"; {BY_POOLING}" if sample.row_sample.vectors is not None else ""
@@ -146,33 +154,12 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not r2_loses else by_halves
 
 
-def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """Return the measurements of a fitted debiasing method on the held-out rows.
-
-    They are the mean reciprocal rank of split-half retrieval with its gain, the norm of the mean, and recall@10 of the
-    neighbours among the raw vectors. Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without
-    the method's `ranks`, reciprocal ranks `(n,)` by method.
-    """
-    after = chain.floats(sample.heldout)
-    before, near = sample.heldout[:GEOMETRY_ROWS], after[:GEOMETRY_ROWS]
-    method_ranks = ranks.get(method)
-
-    return DebiasingTrial(
-        method,
-        METHODS[method],
-        retrieval=None if method_ranks is None else float(method_ranks.mean()),
-        gain=None if method_ranks is None or method == NOTHING else estimate_gain(method_ranks, ranks[NOTHING]),
-        mean_norm=Moments.from_vectors(after).mean_norm(),
-        recall_at_10=recall_at_k(before, near, 10) if len(near) > 10 else None,
-    )
-
-
-def estimate_gain(ranks: NDArray[np.float64], baseline: NDArray[np.float64]) -> Interval:
+def estimate_gain(ranks: Array, baseline: Array) -> Interval:
     """Return the mean difference of reciprocal ranks × 100, paired by text, with an interval of level `CONFIDENCE`."""
     return compare(100 * ranks, 100 * baseline, CONFIDENCE)
 
 
-def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
+def choose_by_halves(ranks: dict[str, Array]) -> tuple[str, str]:
     """Choose a debiasing method by split-half retrieval, in which each half of a text searches for its other half.
 
     Among methods with a significant gain, this is the first (simplest) one that no other is significantly better than.
@@ -183,35 +170,18 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     Returns:
         The method, or `NOTHING` if no gain is significant, and the reason as a clause.
     """
-    gains = {
-        method: estimate_gain(method_ranks, ranks[NOTHING])
-        for method, method_ranks in ranks.items()
-        if method != NOTHING
-    }
+    gains = {name: estimate_gain(values, ranks[NOTHING]) for name, values in ranks.items() if name != NOTHING}
     # METHODS are in order, the simplest first.
     chosen = list(ranks)[choose_cheapest(list(ranks.values()), CONFIDENCE)]
     if chosen == NOTHING:
-        worse = [method for method, gain in gains.items() if gain.sign < 0]
-        harm = ""
-        if worse:
+        why = "no method gains in split-half retrieval beyond its interval"
+        if worse := [method for method, gain in gains.items() if gain.sign < 0]:
             # As in a sentence: "a, b and c".
-            names = " and ".join(filter(None, [", ".join(worse[:-1]), worse[-1]]))
-            harm = f"; harm is done by {names}"
-        return NOTHING, f"no method gains in split-half retrieval beyond its interval{harm}"
+            why += "; harm is done by " + " and ".join(filter(None, [", ".join(worse[:-1]), worse[-1]]))
+        return NOTHING, why
 
-    best = max(gains, key=lambda method: gains[method].value)
     why = f"it gains {gains[chosen].value:.2f} points in split-half retrieval"
-
+    best = max(gains, key=lambda method: gains[method].value)
     if chosen != best:
         why += f"; {best} is less simple, and not better beyond the interval"
-
     return chosen, why
-
-
-def _explain_no_halves(sample: Sample) -> str:
-    if sample.row_sample.vectors is not None:
-        return "of vectors without texts it cannot be told whether debiasing helps"
-    return (
-        f"only {sample.cut} held-out texts are long enough to be cut in two, {MIN_HALVES} are the least, so that it "
-        "cannot be told whether debiasing helps"
-    )

@@ -5,7 +5,7 @@ that the sample is too small to answer are listed, with how many more rows would
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,25 +32,17 @@ MIN_COORDINATE_ROWS = 100
 MIN_LEAD = 2.0
 """Points of recall@10 by which the first coordinates must exceed the mean of random ones, at a quarter of the
 dimensions and less. There is no such margin at a half, where any coordinates find nearly all neighbours."""
+MIN_ROWS = 100
+"""Minimum number of distinct rows for evidence."""
+MIN_HELDOUT = 500
+"""Minimum number of held-out rows to judge a reduction by. With fewer, the forty candidates of a rescored search are so
+large a share of all rows that any reduction seems to preserve the neighbours."""
+PRECISE_POINTS = 0.5
+"""Half-width of the interval of R2's gain that a large enough sample reaches, in points (100·MRR)."""
+DEBIASED = 0.2
+"""Progress fraction once the debiasing methods are compared; the reducers take the rest of the time."""
 MAX_ZERO_NORM = 1e-12
 """Norm of a mean of unit vectors up to which it counts as zero, since it is only rounding error."""
-
-
-@dataclass(frozen=True)
-class DimensionCut:
-    """Recall@10 of the first k coordinates and of k random ones, on held-out rows.
-
-    Attributes:
-        dimensions: number k of coordinates.
-        first: recall@10 of the first coordinates, in per cent.
-        random: mean recall@10 of random coordinates, in per cent.
-        best: largest recall@10 of random coordinates, in per cent.
-    """
-
-    dimensions: int
-    first: float
-    random: float
-    best: float
 
 
 @dataclass(frozen=True)
@@ -58,12 +50,13 @@ class Matryoshka:
     """Comparison of the first coordinates of vectors with random ones, at several numbers of coordinates.
 
     Attributes:
-        cuts: comparisons, the largest number of coordinates first.
+        cuts: for each number of coordinates, the largest first, this number (`dimensions`) and recall@10 in per cent:
+            of the `first` coordinates, the mean of `random` ones, and the `best` of the random ones.
         first_hold_more: whether the first coordinates exceed all random choices at every size, and their mean by
             `MIN_LEAD` points below a half; False with fewer than two sizes.
     """
 
-    cuts: list[DimensionCut]
+    cuts: list[dict[str, float]]
     first_hold_more: bool
 
 
@@ -84,29 +77,24 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
         # 19 random choices: the first coordinates exceed all of them by chance in one case of 20.
         samples = [np.sort(random.permutation(dimensions)[:size]) for _ in range(RESAMPLES)]
         random_recalls = [100 * recall_at_k(rows, rows[:, coordinates], NEIGHBOURS) for coordinates in samples]
-        cuts.append(DimensionCut(size, first, float(np.mean(random_recalls)), max(random_recalls)))
+        average, best = float(np.mean(random_recalls)), max(random_recalls)
+        cuts.append({"dimensions": size, "first": first, "random": average, "best": best})
 
     return Matryoshka(cuts, len(cuts) > 1 and not find_failing_cuts(cuts))
 
 
-def find_failing_cuts(cuts: list[DimensionCut]) -> list[DimensionCut]:
+def find_failing_cuts(cuts: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     """Return the cuts at which the first coordinates preserve no more neighbours than random ones.
 
     Recall@10 of the first coordinates does not exceed all random choices there, or exceeds their mean by less than
     `MIN_LEAD`. The margin is not required of the first cut, at half of the dimensions.
     """
     # At half of the dimensions any coordinates find nearly all neighbours, so no margin is asked for there.
-    near = [False, *(cut.first - cut.random < MIN_LEAD for cut in cuts[1:])]
-    return [cut for cut, is_near in zip(cuts, near, strict=False) if cut.first <= cut.best or is_near]
-
-
-MIN_ROWS = 100
-"""Minimum number of distinct rows for evidence."""
-MIN_HELDOUT = 500
-"""Minimum number of held-out rows to judge a reduction by. With fewer, the forty candidates of a rescored search are so
-large a share of all rows that any reduction seems to preserve the neighbours."""
-PRECISE_POINTS = 0.5
-"""Half-width of the interval of R2's gain that a large enough sample reaches, in points (100·MRR)."""
+    return [
+        cut
+        for position, cut in enumerate(cuts)
+        if cut["first"] <= cut["best"] or (position > 0 and cut["first"] - cut["random"] < MIN_LEAD)
+    ]
 
 
 @dataclass(frozen=True)
@@ -124,83 +112,45 @@ class Shortage:
     instead: str = "not even the most rows that are held out would tell"
 
 
-def _check_row_count(rows: int) -> Shortage | None:
-    if rows >= MIN_ROWS:
-        return None
-    return Shortage(
-        f"{rows} distinct rows are too few to measure debiasing or fewer dimensions; {MIN_ROWS} are the least",
-        MIN_ROWS - rows,
-    )
+def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
+    """Yield the questions that the sample is too small to answer, each with the number of missing rows.
 
-
-def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> list[Shortage]:
-    """Return the questions that the sample is too small to answer, each with the number of missing rows.
-
-    The questions are whether debiasing helps, and what a reduction preserves.
+    The questions are whether debiasing helps, and what a reduction preserves. Debiasing is unclear if too few texts can
+    be cut in two, or if the gain of R2, a debiasing method, is neither significant nor known to ± `PRECISE_POINTS`.
+    Nothing is said of it for vectors without texts, since more rows would not help.
     """
-    shortages = list(_check_debiasing(sample, debiasing))
-    if len(sample.heldout) < MIN_HELDOUT:
-        question = f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows"
-        shortages.append(Shortage(question, count_rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample)))
-    return shortages
+    heldout = len(sample.heldout)
 
+    def count_missing_rows(needed: int) -> int | None:
+        return count_rows_for_heldout(needed) - len(sample.row_sample) if needed <= MAX_HELDOUT else None
 
-def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield a shortage if the sample cannot tell whether debiasing helps.
+    if sample.halves is not None:
+        gain = debiasing.trial("R2").gain
+        reach = gain.reach if gain is not None and gain.sign == 0 else None
+        if reach is not None and reach > PRECISE_POINTS:
+            yield Shortage(
+                f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} "
+                "texts cut in two",
+                # The half-width of an interval falls with the root of the number of rows.
+                count_missing_rows(int(heldout * (reach / PRECISE_POINTS) ** 2) + 1),
+            )
+    elif sample.row_sample.texts:
+        count = f"{sample.cut} held-out texts have" if sample.cut else "none of the held-out texts has"
+        what = f"whether debiasing helps cannot be told: {count} the {2 * MIN_WORDS} words to be cut in two"
+        if sample.cut:
+            # As many of further texts are taken to be long enough as of these.
+            yield Shortage(what, count_missing_rows(math.ceil(MIN_HALVES * heldout / sample.cut)))
+        else:
+            yield Shortage(what, None, "longer texts would tell, more of these would not")
 
-    This is so if too few texts can be cut in two, or if the gain of R2, a debiasing method, is neither significant nor
-    known to ± `PRECISE_POINTS`. Nothing is yielded for vectors without texts, since more rows would not help.
-    """
-    if sample.halves is None and not sample.row_sample.texts:
-        return  # of vectors no number of rows would tell
-    if sample.halves is None:
-        yield _check_cutting(sample)
-        return
-
-    gain = debiasing.trial("R2").gain
-    if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
-        return
-
-    half_width = (gain.high - gain.low) / 2
-    if half_width > PRECISE_POINTS:
-        # The half-width of an interval falls with the root of the number of rows.
-        heldout = int(len(sample.heldout) * (half_width / PRECISE_POINTS) ** 2) + 1
-        yield Shortage(
-            f"whether debiasing gains or loses less than {half_width:.1f} points cannot be told with {sample.cut:,} "
-            "texts cut in two",
-            count_rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
-        )
-
-
-def _check_cutting(sample: Sample) -> Shortage:
-    """Return the shortage of held-out texts that are long enough to be cut in two.
-
-    It estimates how many more rows would be enough, if the same share of further texts can be cut. The estimate is None
-    if no text can be cut, or if even `MAX_HELDOUT` held-out rows would not be enough.
-    """
-    question = "whether debiasing helps cannot be told"
-    if sample.cut == 0:
-        return Shortage(
-            f"{question}: none of the held-out texts has the {2 * MIN_WORDS} words to be cut in two",
-            None,
-            "longer texts would tell, more of these would not",
-        )
-
-    # As many of further texts are taken to be long enough as of these.
-    heldout = math.ceil(MIN_HALVES * len(sample.heldout) / sample.cut)
-    return Shortage(
-        f"{question}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",
-        count_rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
-    )
+    if heldout < MIN_HELDOUT:
+        what = f"what a size keeps cannot be told among {heldout:,} held-out rows"
+        yield Shortage(what, count_missing_rows(MIN_HELDOUT))
 
 
 def count_rows_for_heldout(heldout: int) -> int:
     """Return how many distinct rows a sample needs so that `heldout` are held out: the inverse of `count_heldout`."""
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
-
-
-DEBIASED = 0.2
-"""Progress fraction once the debiasing methods are compared; the reducers take the rest of the time."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +191,9 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
     """
     on_progress(0.0, "trying what debiasing does")
     diagnosis, agreement = diagnose(sample.heldout), compute_cosine_of_means(sample.fit, sample.heldout)
-    if shortage := _check_row_count(len(sample.row_sample)):
-        return Evidence(sample.cut, diagnosis, agreement, shortages=[shortage])
+    if (rows := len(sample.row_sample)) < MIN_ROWS:
+        what = f"{rows} distinct rows are too few to measure debiasing or fewer dimensions; {MIN_ROWS} are the least"
+        return Evidence(sample.cut, diagnosis, agreement, shortages=[Shortage(what, MIN_ROWS - rows)])
 
     debiasing = compare_debiasing(sample)
     sizes = compare_reducers(sample, debiasing.trial(debiasing.chosen).steps, part_of(on_progress, DEBIASED, 1.0))
@@ -255,7 +206,7 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
         debiasing=debiasing,
         matryoshka=compare_first_coordinates(sample.heldout, seed) if has_enough_rows else None,
         sizes=sizes,
-        shortages=list_shortages(sample, debiasing),
+        shortages=list(list_shortages(sample, debiasing)),
         problems=[f"{name} could not be fitted: {problem}." for name, problem in problems.items()],
     )
 

@@ -96,15 +96,18 @@ def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> R
 
     def measure(reducer: str, chain: Chain, size: int | None) -> ReducerTrial:
         after = chain.floats(heldout, size)
-        ranks = None if sample.halves is None else rank_halves(chain, sample.halves, dimensions=size)
+        retrieval, loss = None, None
+        if sample.halves is not None and full_ranks is not None:
+            ranks = rank_halves(chain, sample.halves, dimensions=size)
+            retrieval, loss = float(ranks.mean()), mean_interval(100 * (ranks - full_ranks))
         return ReducerTrial(
             reducer=reducer,
             dimensions=int(after.shape[1]),
             local_spearman=local_spearman(before, after),
             recall_at_10=float(recall_per_row(before, after, NEIGHBOURS).mean()),
             rescored_4x=mean_interval(recall_per_row(before, after, NEIGHBOURS, OVERSAMPLING)),
-            retrieval=None if ranks is None else float(ranks.mean()),
-            loss=None if ranks is None or full_ranks is None else mean_interval(100 * (ranks - full_ranks)),
+            retrieval=retrieval,
+            loss=loss,
         )
 
     sizes = list_dimensions(sample.dimensions)
