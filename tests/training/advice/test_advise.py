@@ -9,10 +9,7 @@ from lathe.training.advice.evidence import compute_cosine_of_means, measure_evid
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample
-
-
-def ignore_progress(_fraction, _sentence):
-    return
+from lathe.transforms.progress import no_progress
 
 
 def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
@@ -66,7 +63,7 @@ def test_advise_refuses_an_encoder_that_fails_on_119_of_120_texts(tmp_path):
     lines = [f"the text number {number} of many that are here" for number in range(120)]
     (tmp_path / "some.txt").write_text("\n".join(lines))
     with pytest.raises(AdviceError, match=r"fails on 119 of 120 texts of some.txt \(RuntimeError: no\)"):
-        advise(AdviceRequest(source=str(tmp_path / "some.txt")), FailsOnMost(), ignore_progress)
+        advise(AdviceRequest(source=str(tmp_path / "some.txt")), FailsOnMost(), no_progress)
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -75,7 +72,7 @@ def test_evidence_on_vectors_with_a_long_mean_favours_r2_for_its_length(make_sam
     sample = make_sample(rows=240, common=2.0)
     vectors = np.concatenate([sample.heldout, sample.fit])
     sample = replace(sample, row_sample=RowSample([], vectors, 240, 0, 0.0), halves=None, cut=0)
-    found = measure_evidence(sample, 0, ignore_progress)
+    found = measure_evidence(sample, 0, no_progress)
     assert (found.debiasing.chosen, found.matryoshka.first_hold_more) == ("R2", False)
     assert "recommended for the length of the mean, not measured here" in found.debiasing.why
     assert "gained under CLS pooling" in found.debiasing.why and found.problems == []
@@ -83,13 +80,13 @@ def test_evidence_on_vectors_with_a_long_mean_favours_r2_for_its_length(make_sam
 
 @pytest.mark.usefixtures("few_steps")
 def test_evidence_of_few_rows_says_what_it_cannot_tell(make_sample):
-    found = measure_evidence(make_sample(rows=180), 0, ignore_progress)
+    found = measure_evidence(make_sample(rows=180), 0, no_progress)
     assert found.matryoshka is None and found.debiasing is not None
-    found = measure_evidence(make_sample(rows=90), 0, ignore_progress)
+    found = measure_evidence(make_sample(rows=90), 0, no_progress)
     assert found.debiasing is None and found.sizes is None and found.shortages[0].more == 10
 
 
 @pytest.mark.usefixtures("few_steps")
 def test_methods_that_cannot_be_fitted_are_named(make_sample):
-    found = measure_evidence(make_sample(rows=100, width=160), 0, ignore_progress)
+    found = measure_evidence(make_sample(rows=100, width=160), 0, no_progress)
     assert any(said.startswith("PCA could not be fitted: ") for said in found.problems)

@@ -14,6 +14,7 @@ from lathe.training.advice.sample import (
 )
 from lathe.training.errors import EncoderError
 from lathe.training.sources.row_sample import RowSample
+from lathe.transforms.progress import no_progress
 
 TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}" for number in range(200)]
 
@@ -35,13 +36,9 @@ class Scripted:
         return SimpleNamespace(vectors=rows)
 
 
-def ignore_progress(_fraction, _sentence):
-    return
-
-
 def test_encode_leniently_encodes_each_text_once():
     encoder = Scripted()
-    vectors, failed = encode_leniently(encoder, [*TEXTS[:5], *TEXTS[:5]], ignore_progress)
+    vectors, failed = encode_leniently(encoder, [*TEXTS[:5], *TEXTS[:5]], no_progress)
     assert encoder.seen == [TEXTS[:5]] and failed == {}
     np.testing.assert_array_equal([vectors[text] for text in TEXTS[:5]], encoder.encode(TEXTS[:5]).vectors)
 
@@ -50,14 +47,14 @@ def test_encode_sample_leaves_out_texts_and_halves_on_which_the_encoder_fails():
     row_sample = RowSample(TEXTS, None, 200, 0, 0.0)
     half = list_texts_to_encode(row_sample)[201]
     encoder = Scripted(fails=[TEXTS[3], TEXTS[150]], nan=[TEXTS[7], half])
-    sample = encode_sample(row_sample, encoder, True, ignore_progress)
+    sample = encode_sample(row_sample, encoder, True, no_progress)
     assert set(sample.failed) == {TEXTS[3], TEXTS[150], TEXTS[7], half}
     aside = count_heldout(200)
     assert len(sample.heldout) == aside - 2 and len(sample.fit) == 200 - aside - 1
     assert sample.cut == len(sample.halves.first) == aside - 3 >= MIN_HALVES
     assert np.isfinite(sample.halves.first).all() and np.isfinite(sample.halves.second).all()
     assert len(sample.row_sample.texts) == 197
-    whole = encode_sample(row_sample, encoder, False, ignore_progress)
+    whole = encode_sample(row_sample, encoder, False, no_progress)
     assert (whole.cut, whole.halves, len(whole.heldout)) == (0, None, aside - 2)
     (note,) = list_remarks(sample)
     assert note.startswith("The encoder fails on 4 texts or halves")
@@ -70,4 +67,4 @@ def test_build_text_sample_without_a_vector_to_fit_on_has_no_rows_to_fit_on():
 
 def test_encode_leniently_raises_encoder_error_if_every_text_fails():
     with pytest.raises(EncoderError, match="scripted fails on every text: RuntimeError: index out of range"):
-        encode_leniently(Scripted(fails=TEXTS), TEXTS, ignore_progress)
+        encode_leniently(Scripted(fails=TEXTS), TEXTS, no_progress)

@@ -105,22 +105,7 @@ def test_lines_of_a_place_find_the_nearest_rows(place, metric, folder, vectors):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_lines_for_elasticsearch_are_json_and_python_whose_fields_and_dimensions_agree(metric):
-    """No engine of it can be installed here."""
-    for candidate in [*PLACES["elasticsearch"].list_candidates(WIDTH)][1:]:
-        lines = "\n".join(write_commands(request_of("elasticsearch", metric), candidate, 4, WIDTH))
-        properties = json.loads(lines.partition("-d '")[2].partition("\n}'")[0] + "\n}")["mappings"]["properties"]
-        reduced = bool(candidate.form.steps)
-        assert {name: field["dims"] for name, field in properties.items()} == (
-            {"full": WIDTH, "small": candidate.form.dimensions} if reduced else {"full": WIDTH}
-        )
-        program = lines.partition("python - <<'END'\n")[2].removesuffix("END")
-        compile(program, "lines", "exec")
-        assert f'"field": "{"small" if reduced else "full"}"' in program
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("place", ["opensearch", "weaviate", "redis", "vectorchord"])
+@pytest.mark.parametrize("place", ["elasticsearch", "opensearch", "weaviate", "redis", "vectorchord"])
 def test_lines_for_servers_that_cannot_be_installed_here_name_dimensions_and_are_json_and_python(place, metric):
     for candidate in [*PLACES[place].list_candidates(WIDTH)][1:]:
         lines = "\n".join(write_commands(request_of(place, metric), candidate, 4 if candidate.beside else 1, WIDTH))
@@ -128,12 +113,16 @@ def test_lines_for_servers_that_cannot_be_installed_here_name_dimensions_and_are
             assert f"ADD COLUMN small {candidate.setting}({WIDTH});" in lines
             assert f"(small {candidate.setting}_{metric}_ops)" in lines and "LIMIT 10;" in lines
             continue
-        if place == "opensearch":
-            properties = json.loads(lines.partition("-d '")[2].partition("\n}'")[0] + "\n}")["mappings"]["properties"]
-            assert properties["full"]["dimension"] == WIDTH
-        program = lines.partition("python - <<'END'\n")[2].removesuffix("END")
+        shell, _, program = lines.removesuffix("END").partition("python - <<'END'\n")
         compile(program, "lines", "exec")
-        assert program.count("chain.transform") == (2 if candidate.form.rotation else 0)
+        reduced = bool(candidate.form.steps)
+        assert program.count("chain.transform") == (2 if candidate.form.chain_steps else 0)
+        if place in ("elasticsearch", "opensearch"):
+            fields = json.loads(shell.partition("-d '")[2].rstrip().removesuffix("'"))["mappings"]["properties"]
+            dimensions = {name: field.get("dims", field.get("dimension")) for name, field in fields.items()}
+            assert dimensions == {"full": WIDTH} | ({"small": candidate.form.dimensions} if reduced else {})
+        if place == "elasticsearch":
+            assert f'"field": "{"small" if reduced else "full"}"' in program
 
 
 @pytest.mark.services

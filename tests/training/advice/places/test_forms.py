@@ -50,6 +50,16 @@ def test_signs_are_compared_by_their_hamming_distance(vectors):
         (StoredForm("float16", 24, "pca:24,center=none"), 0.95),
         (StoredForm("codes", WIDTH, code_bytes=16), 0.9),
         (StoredForm("rabitq", WIDTH), 0.7),
+        (StoredForm("turbo", WIDTH, bits=8), 0.999),
+        (StoredForm("turbo", WIDTH, bits=4), 0.98),
+        (StoredForm("turbo_both", WIDTH, bits=4), 0.97),
+        (StoredForm("turbo_scaled", WIDTH, bits=2), 0.9),
+        (StoredForm("turbo_scaled", WIDTH, bits=1.5), 0.8),
+        (StoredForm("turbo_scaled", WIDTH, bits=1), 0.7),
+        (StoredForm("range8", WIDTH), 0.999),
+        (StoredForm("range7", WIDTH), 0.998),
+        (StoredForm("int4", WIDTH), 0.95),
+        (StoredForm("bit_centred", WIDTH), 0.5),
     ],
 )
 def test_scores_through_a_form_agree_with_exact_ones_as_well_as_it_can(vectors, form, least):
@@ -61,9 +71,10 @@ def test_scores_through_a_form_agree_with_exact_ones_as_well_as_it_can(vectors, 
 
 
 def test_bytes_of_a_form_are_those_of_its_numbers_or_codes():
-    forms = [StoredForm(element, 100) for element in ("float32", "float16", "int8", "sq8", "bit")]
-    assert [form.bytes for form in forms] == [400, 200, 100, 100, 13]
-    assert StoredForm("codes", 100, code_bytes=24).bytes == 24
+    elements = {"float32": 400, "float16": 200, "int8": 100, "sq8": 100, "int4": 50, "bit": 13, "bit_centred": 13}
+    assert {element: StoredForm(element, 100).bytes for element in elements} == elements
+    assert StoredForm("codes", 100, code_bytes=24).bytes == 24 and StoredForm("rabitq", 384, bits=4).bytes == 192
+    assert [StoredForm("turbo_scaled", 384, bits=bits).bytes for bits in (1, 1.5, 2, 4, 8)] == [48, 72, 96, 192, 384]
 
 
 def test_a_product_quantizer_is_fitted_on_enough_rows_or_refused(vectors):
@@ -77,27 +88,6 @@ def test_a_product_quantizer_is_fitted_on_enough_rows_or_refused(vectors):
     assert np.corrcoef(exact.ravel(), scores.ravel())[0, 1] > 0.9
 
 
-@pytest.mark.parametrize(
-    ("form", "least"),
-    [
-        (StoredForm("turbo", WIDTH, bits=8), 0.999),
-        (StoredForm("turbo", WIDTH, bits=4), 0.98),
-        (StoredForm("turbo_both", WIDTH, bits=4), 0.97),
-        (StoredForm("turbo_scaled", WIDTH, bits=2), 0.9),
-        (StoredForm("turbo_scaled", WIDTH, bits=1.5), 0.8),
-        (StoredForm("turbo_scaled", WIDTH, bits=1), 0.7),
-        (StoredForm("range8", WIDTH), 0.999),
-        (StoredForm("range7", WIDTH), 0.998),
-        (StoredForm("int4", WIDTH), 0.95),
-        (StoredForm("bit_centred", WIDTH), 0.5),
-    ],
-)
-def test_scores_through_the_codes_of_stores_agree_with_exact_ones_as_well_as_they_can(vectors, form, least):
-    search = FormSearch(*vectors, "cosine")
-    exact, scores = search.score(StoredForm("float32", WIDTH)), search.score(form)
-    assert np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(exact, scores, strict=True)]) > least
-
-
 def test_a_rotation_keeps_exact_scores_and_helps_signs_of_vectors_with_a_common_mean(vectors):
     rows, queries = vectors[0] + np.float32(4), vectors[1] + np.float32(4)
     search = FormSearch(rows, queries, "cosine")
@@ -109,11 +99,6 @@ def test_a_rotation_keeps_exact_scores_and_helps_signs_of_vectors_with_a_common_
         for rotation in ("", aligned)
     )
     assert raw + 0.1 < turned
-
-
-def test_bytes_of_codes_are_those_of_their_bits():
-    assert [StoredForm("turbo_scaled", 384, bits=bits).bytes for bits in (1, 1.5, 2, 4, 8)] == [48, 72, 96, 192, 384]
-    assert StoredForm("int4", 100).bytes == 50 and StoredForm("rabitq", 384, bits=4).bytes == 192
 
 
 def test_codes_of_rabitq_rank_by_the_metric(vectors):
