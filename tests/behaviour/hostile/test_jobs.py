@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.home import Home
+from lathe.service.jobs.kinds.fit import FitJob
 from lathe.service.jobs.process import run_job
 from lathe.service.jobs.redis_queue import LOST_SECONDS, QUEUE, RUNNING, RedisQueue, build_queue_name
 from lathe.service.jobs.redis_record import RECORD
-from lathe.service.jobs.requests import FitJob
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.services import Services
 from lathe.service.settings import read_settings
@@ -70,7 +70,7 @@ def npy(tmp_path):
     return (tmp_path / "rows.npy").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["os.system", "lathe.service.jobs.process.run_request", "fit\n"])
+@pytest.mark.parametrize("kind", ["os.system", "lathe.service.jobs.kinds.fit:FitJob", "fit\n"])
 def test_an_unknown_job_kind_fails_the_job_and_runs_no_code(kind, run_request, tmp_path):
     job = run_request(kind, {"args": [f"touch {tmp_path}/ran"]})
     assert (job.state, job.kind) == ("failed", "unknown") and "damaged" in job.error

@@ -38,8 +38,7 @@ from lathe.service.index.protocol import Artifact
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import read_artifact_files
 from lathe.service.index.spec import IndexSpec, Originals
-from lathe.service.jobs.reindexing import run_reindex
-from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.kinds.reindex import ReindexJob
 from lathe.service.settings import read_settings
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
@@ -214,7 +213,7 @@ def reindex_again_and_again(subject: Subject, home: Path, folder: Path) -> NoRet
     for number in range(10**6):
         spec = replace(current_spec(folder), generation=f"{os.getpid()}n{number}", m=4 + number % 3)
         asked = ReindexJob(index=folder.name, spec=spec, encoder=None, text_field="text")
-        run_reindex(asked, job, settings, lambda _fraction, _message: None)
+        asked.run(job, settings, lambda _fraction, _message: None)
     raise AssertionError("killed before")
 
 

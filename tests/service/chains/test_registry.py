@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from cachetools import LRUCache
 
-from lathe.service.chains.fits import read_general_gaussian
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import STARTERS, Registry
+from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.transforms import ArtifactError, Chain, parse_steps
@@ -160,9 +159,7 @@ def test_another_registry_on_the_folder_sees_a_promotion_at_once_and_a_version_t
 
 PUBLISH_SOME = """
 import sys, pathlib, numpy as np
-from lathe.service.chains.fits import read_general_gaussian
-from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import STARTERS, Registry
+from lathe.service.chains.registry import Registry
 from lathe.transforms import Chain, parse_steps
 
 for step in range(8):
@@ -242,10 +239,3 @@ def test_a_route_is_free_if_its_chain_is_deleted_or_does_not_serve_the_size(regi
     with pytest.raises(BadValueError, match="there are 3, 384"):
         size_routes.find_chain_for("enc", 4, encoder_dimensions=384)
     assert publish(registry, size_routes, "third", "geopres:4") == ["4"]
-
-
-def test_general_vectors_are_known_for_the_encoder_of_the_starter_chains_alone():
-    fingerprint = Chain.load(STARTERS / "codes48" / "1").metadata["encoder"]["fingerprint"]
-    gaussian = read_general_gaussian(fingerprint)
-    assert gaussian is not None and gaussian.directions.shape == (128, 384)
-    assert read_general_gaussian("another") is None

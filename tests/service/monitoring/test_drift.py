@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Tally, Window
+from lathe.service.publishing.context import PublishContext
+from lathe.service.publishing.fits import run_fit
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import parse_steps
 from lathe.transforms.artifact import DISTRIBUTION
@@ -47,9 +48,9 @@ def fit(app, name, rows, steps="r2,pca:8", encoder=None, **request):
     """Fit a chain on vectors in this process, as a job would. They are those of an encoder, or of none."""
     path = app.settings.home / f"{name}.npy"
     np.save(path, rows)
-    services = app.services
+    context = PublishContext.open(app.settings, "lathe fit", encoders=())
     asked = NewFit(name=name, steps=[step.spec() for step in parse_steps(steps)], source=str(path), **request)
-    return run_fit(asked, FitContext(services.registry, services.home.vectors, "lathe fit", encoder), no_progress)
+    return run_fit(asked, context, no_progress, encoder=encoder)
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,13 @@ from prometheus_client import REGISTRY
 from redis.client import Pipeline
 from redis.exceptions import WatchError
 
-from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
+from lathe.service.publishing.context import PublishContext
+from lathe.service.publishing.fits import run_fit
 from lathe.service.redis.shared_versions import build_files_key
 from lathe.service.redis.version_record import (
     CHANGES,
@@ -26,6 +27,7 @@ from lathe.service.redis.version_record import (
     write_pointer,
     write_stamp,
 )
+from lathe.service.settings import Settings
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import ArtifactError
 from lathe.transforms.artifact import MANIFEST, TENSORS
@@ -555,6 +557,7 @@ def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_r
             client.config_set("maxmemory", 0)
 
     asked = NewFit(name="mine", source=str(tmp_path / "rows.npy"), steps=[{"kind": "r2"}])
-    done = run_fit(asked, FitContext(replica.registry, tmp_path / "work", "lathe fit"), make_room)
+    settings = Settings(home=tmp_path / "home")
+    done = run_fit(asked, PublishContext(settings, replica.registry, replica.trained, "lathe fit"), make_room)
     assert done["promoted"] and live(replica) == 1
     assert sum("waiting: Redis is full" in message for message in said) == 1

@@ -12,11 +12,8 @@ from lathe.service.cli.options import (
     ProgressBar,
     build_request,
     flag,
-    format_command_line,
     load_encoder,
-    load_state,
-    open_chains,
-    open_trained_encoders,
+    open_publish_context,
     take_fields,
 )
 from lathe.training.deciding.adapt_request import AdaptRequest
@@ -42,16 +39,13 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
     request = build_request(AdaptRequest, fields)
     request.check()
     from lathe.service.chains.names import require_name
-    from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
+    from lathe.service.publishing.adaptations import run_adaptation
     from lathe.training.deciding.adapt_report import format_adaptation
 
-    settings, home = load_state()
     if request.name is not None:
         require_name(request.name)
-    registry = open_chains(write=True)
-    loaded = load_encoder(settings, request.encoder)
-    trained = open_trained_encoders(write=True)
-    context = AdaptationContext(settings, registry, trained, home, format_command_line())
+    context = open_publish_context(encoders=None)
+    loaded = load_encoder(context.settings, request.encoder)
     with ProgressBar() as progress:
         adaptation = run_adaptation(request, loaded, context, progress)
     if as_json:

@@ -14,10 +14,8 @@ from lathe.service.cli.options import (
     ProgressBar,
     build_request,
     flag,
-    format_command_line,
     load_encoder,
-    load_state,
-    open_chains,
+    open_publish_context,
     take_fields,
 )
 from lathe.service.errors import BadValueError
@@ -26,7 +24,7 @@ from lathe.training.errors import AdviceError
 from lathe.transforms.files import replace_synced
 
 if TYPE_CHECKING:
-    from lathe.service.settings import Settings
+    from lathe.service.publishing.context import PublishContext
     from lathe.training.advice.advise import Advice
     from lathe.training.advice.places.decision import PlaceDecision
     from lathe.training.encoder.text_encoder import TextEncoder
@@ -70,15 +68,14 @@ def advise(
     request = build_request(AdviceRequest, fields | {"place": place or _ask_for_place()})
     if request.fit is not None:
         require_name(request.fit)
-    settings, _ = load_state()
-    open_chains(write=True)  # fails before hours of encoding if the folder cannot be written
+    context = open_publish_context()  # fails before hours of encoding if the folder cannot be written
     _require_report_folder(report)
     source = request.source.location
     texts = open_source(source).kind() == "texts"
     if request.encoder is not None and not texts and request.fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
 
-    loaded = load_encoder(settings, request.encoder) if texts or request.encoder else None
+    loaded = load_encoder(context.settings, request.encoder) if texts or request.encoder else None
     with ProgressBar() as progress:
         show = (lambda _decision: None) if as_json else partial(_print_decision, progress)
         advice = run(request, loaded, progress, show)
@@ -90,7 +87,7 @@ def advise(
     outcome: dict[str, Any] = {"fit": None}
     try:
         if request.fit is not None:
-            outcome = _fit_decided(advice, request.fit, request, loaded, settings)
+            outcome = _fit_decided(advice, request.fit, request, loaded, context)
             if not as_json:
                 typer.echo("\n" + (outcome.get("fit_error") or format_fit_result(outcome["fit"])))
     finally:  # the measurements are printed even if the fit fails
@@ -124,19 +121,18 @@ def _require_report_folder(report: Path | None) -> None:
 
 
 def _fit_decided(
-    advice: "Advice", name: str, request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
+    advice: "Advice", name: str, request: AdviceRequest, encoder: "TextEncoder | None", context: "PublishContext"
 ) -> dict[str, Any]:
     """Fit the chain of the decision on the whole source and register it.
 
     Returns `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the decision takes none.
     """
-    from lathe.service.chains.fits import FitContext, run_fit
-    from lathe.service.home import Home
+    from lathe.service.publishing.fits import run_fit
     from lathe.training.advice.advise import build_recommended_fit
 
     try:
         with ProgressBar() as progress:
-            context = FitContext(open_chains(write=True), Home(settings.home).vectors, format_command_line(), encoder)
-            return {"fit": run_fit(build_recommended_fit(advice, name, request), context, progress)}
+            fit = build_recommended_fit(advice, name, request)
+            return {"fit": run_fit(fit, context, progress, encoder=encoder)}
     except AdviceError as error:
         return {"fit": None, "fit_error": str(error)}

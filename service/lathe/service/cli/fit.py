@@ -17,11 +17,9 @@ from lathe.service.cli.options import (
     build_request,
     describe_size_routes,
     flag,
-    format_command_line,
     load_encoder,
-    load_state,
-    open_chains,
     open_engine,
+    open_publish_context,
     take_fields,
 )
 from lathe.service.errors import BadValueError
@@ -60,8 +58,8 @@ def fit(
     again. For vectors (.npy), name the encoder that made them with --encoder. Without it, the chain takes any vectors
     of their dimensions and no texts, since nothing says which encoder fits it.
     """
-    from lathe.service.chains.fits import FitContext, run_fit
     from lathe.service.chains.names import require_name
+    from lathe.service.publishing.fits import run_fit
     from lathe.training.sources.source import open_source
     from lathe.transforms.chain import parse_steps
 
@@ -73,22 +71,22 @@ def fit(
     require_name(request.name)
     request.check()
 
-    settings, home = load_state()
-    registry = open_chains(write=True)
+    context = open_publish_context()
+    settings = context.settings
     has_texts = open_source(request.source.location, request.bad_shards).kind() == "texts"
     with (
         open_engine(engine, address, workers, settings) as opened,
         ProgressBar() as progress,
     ):  # fails at once if there is no cluster
-        context = FitContext(
-            registry,
-            home.vectors,
-            format_command_line(),
-            load_encoder(settings, request.encoder) if has_texts or request.encoder else None,
-            load_encoder(settings, request.target_encoder) if request.target_encoder else None,
-            opened,
+        result = run_fit(
+            request,
+            context,
+            progress,
+            encoder=load_encoder(settings, request.encoder) if has_texts or request.encoder else None,
+            target_encoder=load_encoder(settings, request.target_encoder) if request.target_encoder else None,
+            engine=opened,
+            vectors_to=transform,
         )
-        result = run_fit(request, context, progress, transform)
     typer.echo(json.dumps(result, indent=1) if as_json else format_fit_result(result))
 
 

@@ -212,8 +212,8 @@ def _write_qdrant_move(migration: "Migration", encoder: "TextEncoder", chain: st
 
 def _publish_chain(migration: "Migration", encoder: "TextEncoder", name: str, registry: "Registry") -> str:
     """Certify the chain that the decision measured, publish it, and print its certificate. Return its version."""
-    from lathe.service.chains.fits import publish_fitted_chain
     from lathe.service.cli.fit import format_fit_result
+    from lathe.service.publishing.fits import publish_fitted_chain
 
     _, home = load_state()
     texts = home.vectors / "out_of_domain"

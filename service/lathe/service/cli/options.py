@@ -5,7 +5,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import wraps
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry
     from lathe.service.encoders.trained import TrainedEncoders
     from lathe.service.home import Home
+    from lathe.service.publishing.context import PublishContext
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
     from lathe.training.fitting.encoding import FitEngine
@@ -152,6 +153,22 @@ def open_trained_encoders(write: bool) -> "TrainedEncoders":
 
     settings, home = load_writable_state() if write else load_state()
     return open_trained(home, settings.redis_url)
+
+
+def open_publish_context(encoders: "Iterable[str] | None" = ()) -> "PublishContext":
+    """Open what this command publishes with: the registries, in the state folder or shared in Redis, for writing.
+
+    Args:
+        encoders: names of the trained encoders to copy from Redis; None for all.
+
+    Raises:
+        ValueError: if the state folder cannot be written, or is not safe to use.
+        UnavailableError: if replicas share chains and Redis cannot be reached.
+    """
+    from lathe.service.publishing.context import PublishContext
+
+    settings, _ = load_writable_state()
+    return PublishContext.open(settings, format_command_line(), encoders)
 
 
 def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:

@@ -12,10 +12,8 @@ from lathe.service.cli.options import (
     build_request,
     find_encoder,
     flag,
-    format_command_line,
     load_state,
-    load_writable_state,
-    open_trained_encoders,
+    open_publish_context,
     take_fields,
 )
 from lathe.service.errors import BadValueError
@@ -156,25 +154,20 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
     _require_training_extra()
     import torch
 
-    from lathe.service.encoders.training import TrainingContext, require_free_name, train_encoder
+    from lathe.service.publishing.training import require_free_name, train_encoder
     from lathe.training.finetuning.job import TrainingJob, read_settings
 
-    settings, home = load_writable_state()
+    context = open_publish_context(encoders=None)
+    settings = context.settings
     require_free_name(fields["name"], settings)
     job = read_settings(config, TrainingJob)
     torch.set_num_threads(settings.threads)
     request = build_request(NewTraining, fields | {"job": {}})
     request = request.model_copy(update={"job": job.model_dump(mode="json", exclude_unset=True)})
-    context = TrainingContext(
-        open_trained_encoders(write=True),
-        home.training,
-        format_command_line(),
-        find_encoder(settings, job.encoder),
-        find_encoder(settings, job.negatives.model if job.negatives else None),
-        settings,
-    )
+    base = find_encoder(settings, job.encoder)
+    auxiliary = find_encoder(settings, job.negatives.model if job.negatives else None)
     with ProgressBar() as progress:
-        result = train_encoder(request, context, progress)
+        result = train_encoder(request, context, progress, base=base, auxiliary=auxiliary)
     typer.echo("\n".join(_format_training_result(result)))
 
 

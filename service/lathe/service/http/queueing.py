@@ -11,7 +11,7 @@ from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
 from lathe.service.index.spec import ReindexRequest
 from lathe.service.index.spec_resolver import SpecResolver
 from lathe.service.jobs.job import FILE_OF_NEW_TEXTS, FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, Job
-from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.kinds.reindex import ReindexJob
 from lathe.service.jobs.sources import resolve_allowed_path
 from lathe.service.services import Services
 from lathe.training.fitting.requests import Pairs

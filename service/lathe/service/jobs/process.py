@@ -10,24 +10,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from lathe.service.errors import BadValueError, ForbiddenError, ServiceError
 from lathe.service.home import Home
 from lathe.service.jobs.folder import FolderQueue
 from lathe.service.jobs.job import Job
 from lathe.service.jobs.queue import JobQueue
-from lathe.service.jobs.requests import (
-    AdaptJob,
-    AdviseJob,
-    AnyJob,
-    FitJob,
-    JobRequest,
-    MigrateJob,
-    ReindexJob,
-    TrainJob,
-    parse_request,
-)
+from lathe.service.jobs.requests import JobRequest, parse_request
 from lathe.service.settings import Settings, read_settings
 from lathe.service.waiting import StandingMessage
 from lathe.training.errors import TrainingError
@@ -41,35 +31,6 @@ STANDING_WRITE_SECONDS = 5.0
 """Seconds between two writes of a job whose progress stands."""
 PARENT_SECONDS = 0.5
 """Seconds between two checks of whether the worker is alive."""
-
-
-def run_request(request: AnyJob, folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run a job's request in the job's folder, and return its result as JSON. Only the code of its kind is imported."""
-    match request:
-        case FitJob():
-            from lathe.service.jobs.fitting import run_fit_job
-
-            return run_fit_job(request, folder, settings, on_progress)
-        case AdviseJob():
-            from lathe.service.jobs.fitting import run_advice_job
-
-            return run_advice_job(request, folder, settings, on_progress)
-        case ReindexJob():
-            from lathe.service.jobs.reindexing import run_reindex
-
-            return run_reindex(request, folder, settings, on_progress)
-        case TrainJob():
-            from lathe.service.jobs.training import run_train_job
-
-            return run_train_job(request, folder, settings, on_progress)
-        case AdaptJob():
-            from lathe.service.jobs.training import run_adapt_job
-
-            return run_adapt_job(request, folder, settings, on_progress)
-        case MigrateJob():
-            from lathe.service.jobs.fitting import run_migrate_job
-
-            return run_migrate_job(request, folder, settings, on_progress)
 
 
 class _ProgressReporter:
@@ -138,7 +99,7 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
                 if queue.shared:
                     _require_allowed(request, settings)
                     request = _find_trained_encoders(request, settings, reporter)
-                result = run_request(request, folder, settings, reporter)
+                result = request.run(folder, settings, reporter)
             except Exception as error:
                 ended = reporter.job.fail(_describe_error(error, folder, settings))
             else:
@@ -146,7 +107,7 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
         queue.end(ended, folder)
 
 
-def _parse_request(kind: str, content: bytes) -> AnyJob:
+def _parse_request(kind: str, content: bytes) -> JobRequest:
     try:
         return parse_request(kind, content)
     except ValueError as error:
@@ -213,7 +174,7 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
             )
 
 
-def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Progress) -> AnyJob:
+def _find_trained_encoders(request: JobRequest, settings: Settings, on_progress: Progress) -> JobRequest:
     """Replace specs of trained encoders in the request by specs with this machine's paths.
 
     Models that are missing here are copied from Redis first. In the request, the folders are on the server that

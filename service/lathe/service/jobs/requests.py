@@ -1,23 +1,33 @@
-"""The request of each kind of job: JSON in a folder or in Redis, validated when it is read.
+"""What a job is asked to do: JSON in a folder or in Redis, validated when it is read.
 
-A job is data only: its kind selects a function, see `lathe.service.jobs.process.run_request`, and its request holds
-no more than the parameters below.
+A job is data only: its kind selects a class of `lathe.service.jobs.kinds`, whose fields are all that a request holds.
 """
 
-from typing import Annotated, Any
+from abc import ABC, abstractmethod
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from lathe.service.chains.names import is_name
-from lathe.service.encoder_settings import NAME_PATTERN
-from lathe.service.index.spec import IndexSpec
 from lathe.service.jobs.job import INPUT_NAMES, describe_validation_error
-from lathe.training.advice.request import AdviceRequest
-from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.deciding.migrate_request import MigrateRequest
+from lathe.service.settings import Settings
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.requests import NewFit, SourcedRequest
+from lathe.training.fitting.requests import SourcedRequest
+from lathe.transforms.progress import Progress
+
+if TYPE_CHECKING:
+    from lathe.training.encoder.text_encoder import TextEncoder
+
+KINDS = {
+    "fit": "lathe.service.jobs.kinds.fit:FitJob",
+    "advise": "lathe.service.jobs.kinds.advise:AdviseJob",
+    "reindex": "lathe.service.jobs.kinds.reindex:ReindexJob",
+    "train": "lathe.service.jobs.kinds.train:TrainJob",
+    "adapt": "lathe.service.jobs.kinds.adapt:AdaptJob",
+    "migrate": "lathe.service.jobs.kinds.migrate:MigrateJob",
+}
+"""Class of each kind of job, which is imported when a request of the kind is read: a worker imports none."""
 
 
 def _require_input_name(name: str) -> str:
@@ -30,28 +40,26 @@ def _require_input_name(name: str) -> str:
     return name
 
 
-def _require_generation(spec: IndexSpec) -> IndexSpec:
-    if not is_name(spec.generation):
-        raise ValueError("no generation has this name")
-    return spec
-
-
-def _require_chain_name(request: AdviceRequest) -> AdviceRequest:
-    if request.fit is not None and not is_name(request.fit):
-        raise ValueError("no chain has the name in fit")
-    return request
-
-
 InputName = Annotated[str, AfterValidator(_require_input_name)]
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+AnyRequest = TypeVar("AnyRequest", bound=SourcedRequest)
 
 
-class JobRequest(BaseModel):
-    """Parameters of a job."""
+class JobRequest(BaseModel, ABC):
+    """Parameters of a job, and what it does with them."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     encoder: EncoderSpec | None
+
+    @abstractmethod
+    def run(self, folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+        """Run the job in its folder, and return the result as JSON.
+
+        Args:
+            folder: folder with the job's input files, to which result files are written; its name is the job's id.
+            settings: settings of the process.
+            on_progress: called with progress in [0, 1] and a message.
+        """
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a dict for JSON, which `parse_request` reads."""
@@ -63,87 +71,33 @@ class JobRequest(BaseModel):
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in fields.items() if isinstance(value, EncoderSpec)}
 
+    def load_encoders(self, settings: Settings) -> "dict[str, TextEncoder]":
+        """Load the encoders of the job, and return them by field."""
+        from lathe.training.encoder.opening import open_encoder
+
+        return {
+            field: open_encoder(spec, settings.device, settings.vector_stores) for field, spec in self.encoders.items()
+        }
+
     @property
     def paths(self) -> list[str]:
         """Sources that the job reads from outside its folder."""
         return []
 
 
-class _SourcedJob(JobRequest):
+class SourcedJob(JobRequest, Generic[AnyRequest]):
     """A request with the spec of its encoder, and the names of the files that came with it."""
 
-    request: SourcedRequest
+    request: AnyRequest
     files: tuple[InputName, ...]
 
     @property
     def paths(self) -> list[str]:
+        """Sources that the job reads from outside its folder."""
         return [path for path in self.request.paths.values() if path not in self.files]
 
 
-class FitJob(_SourcedJob):
-    """A fit with the specs of the encoders that it names."""
-
-    target_encoder: EncoderSpec | None
-    request: NewFit
-
-    @property
-    def paths(self) -> list[str]:
-        """Sources that the job reads from outside its folder."""
-        return super().paths + [path for path in self.request.out_of_domain.values() if path not in self.files]
-
-
-class AdviseJob(_SourcedJob):
-    """An advice request."""
-
-    request: Annotated[AdviceRequest, AfterValidator(_require_chain_name)]
-
-
-class ReindexJob(JobRequest):
-    """Parameters of an index's next generation.
-
-    `text_field` is the metadata field with the texts to encode.
-    """
-
-    index: Name
-    spec: Annotated[IndexSpec, AfterValidator(_require_generation)]
-    text_field: str
-
-
-class TrainJob(JobRequest):
-    """A training with the specs of the encoder to train and of the one that mines negatives."""
-
-    encoder: EncoderSpec
-    auxiliary: EncoderSpec
-    request: NewTraining
-
-
-class AdaptJob(_SourcedJob):
-    """An adaptation with the spec of its encoder, which it always has."""
-
-    encoder: EncoderSpec
-    request: AdaptRequest
-
-
-class MigrateJob(_SourcedJob):
-    """A decision between two encoders, with the specs of both."""
-
-    encoder: EncoderSpec
-    new: EncoderSpec
-    request: MigrateRequest
-
-
-AnyJob = FitJob | AdviseJob | ReindexJob | TrainJob | AdaptJob | MigrateJob
-KINDS: dict[str, type[AnyJob]] = {
-    "fit": FitJob,
-    "advise": AdviseJob,
-    "reindex": ReindexJob,
-    "train": TrainJob,
-    "adapt": AdaptJob,
-    "migrate": MigrateJob,
-}
-
-
-def parse_request(kind: str, content: bytes) -> AnyJob:
+def parse_request(kind: str, content: bytes) -> JobRequest:
     """Parse and validate the JSON request of a job, and return it as the class of its kind.
 
     Raises:
@@ -151,7 +105,8 @@ def parse_request(kind: str, content: bytes) -> AnyJob:
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind of job {kind[:40]!r}; there are {', '.join(KINDS)}")
+    job_class: type[JobRequest] = resolve_name(KINDS[kind])
     try:
-        return KINDS[kind].model_validate_json(content)
+        return job_class.model_validate_json(content)
     except ValidationError as error:
         raise ValueError(f"the request of the job is damaged: {describe_validation_error(error)}") from None

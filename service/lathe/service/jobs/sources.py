@@ -1,13 +1,14 @@
 """The source of a job: a path the server may read, or texts or vectors sent with the request."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
 from lathe.service.jobs.job import FILE_OF_TEXTS, FILE_OF_VECTORS
+from lathe.service.jobs.requests import AnyRequest, SourcedJob
 from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.journal import serialize_lines
@@ -22,20 +23,6 @@ MAX_COUNTED = 1000
 
 PATHS = ("folder", "jsonl", "corpus")
 """Settings of a training's source, target or evaluation that hold a path."""
-
-
-class _NamesPaths(Protocol):
-    """A request that names files, some of which may have been sent with it."""
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Paths of files, by the field that names them."""
-
-    def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request with these paths, by field, in place of its own."""
-
-
-AnyRequest = TypeVar("AnyRequest", bound=_NamesPaths)
 
 
 @dataclass(frozen=True)
@@ -212,14 +199,7 @@ def _locate_section(section: dict[str, Any], field: str, data_root: Path | None)
     }
 
 
-def locate_inputs(request: AnyRequest, files: Collection[str], folder: Path) -> AnyRequest:
-    """Return a copy of a fit or adaptation in which files that were sent with it have paths in the job's folder.
-
-    Args:
-        request: the fit or adaptation.
-        files: names of the files that came with it.
-        folder: the job's folder.
-    """
-    return request.with_paths(
-        {field: str(RootedFile(folder, path)) for field, path in request.paths.items() if path in files}
-    )
+def locate_inputs(job: SourcedJob[AnyRequest], folder: Path) -> AnyRequest:
+    """Return the request of a job in which files that were sent with it have paths in the job's folder."""
+    paths = job.request.paths.items()
+    return job.request.with_paths({field: str(RootedFile(folder, path)) for field, path in paths if path in job.files})

@@ -30,7 +30,7 @@ PRELOADED = (
     "sentence_transformers",
     "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
     "lathe.service.jobs.process",
-    "lathe.service.jobs.fitting",
+    "lathe.service.publishing.fits",
 )
 """Modules that encoders and jobs import, the most urgent first."""
 

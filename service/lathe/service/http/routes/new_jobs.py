@@ -10,7 +10,6 @@ from starlette.responses import Response
 from lathe.service.chains.names import require_name
 from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.encoders.engine.engine import Engine
-from lathe.service.encoders.training import require_free_name, require_trainable
 from lathe.service.errors import BadValueError, ConflictError, NotSupportedError, UnknownNameError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
@@ -23,7 +22,11 @@ from lathe.service.jobs.job import (
     FILE_OF_TARGETS,
     Job,
 )
-from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, MigrateJob, TrainJob
+from lathe.service.jobs.kinds.adapt import AdaptJob
+from lathe.service.jobs.kinds.advise import AdviseJob
+from lathe.service.jobs.kinds.fit import FitJob
+from lathe.service.jobs.kinds.migrate import MigrateJob
+from lathe.service.jobs.kinds.train import TrainJob
 from lathe.service.jobs.sources import (
     JobSource,
     locate_data_sets,
@@ -31,6 +34,7 @@ from lathe.service.jobs.sources import (
     resolve_allowed_folder,
     resolve_allowed_path,
 )
+from lathe.service.publishing.training import require_free_name, require_trainable
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.advice.request import AdviceRequest, find_missing_module
 from lathe.training.deciding.adapt_request import AdaptRequest

@@ -1,7 +1,7 @@
 """Generation of an index: rows, graph and chain that belong together.
 
-A search uses one generation throughout. Reindexing builds the next one alongside; see `lathe.service.jobs.reindexing`
-and `maintenance`.
+A search uses one generation throughout. Reindexing builds the next one alongside; see `maintenance` and
+`lathe.service.jobs.kinds.reindex`.
 """
 
 import math

@@ -1,17 +1,18 @@
 """Training of an encoder up to its published version: shared by `lathe train` with a name and by the job."""
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lathe.service.chains.names import require_name
 from lathe.service.encoder_settings import AddedEncoders
-from lathe.service.encoders.trained import TrainedEncoders, digest_files
+from lathe.service.encoders.trained import digest_files
 from lathe.service.errors import BadValueError, ConflictError
-from lathe.service.home import Home
+from lathe.service.publishing.context import PublishContext
 from lathe.service.settings import Settings
 from lathe.service.waiting import wait_for_redis
 from lathe.training.digests import digest
@@ -38,57 +39,48 @@ OUT_OF_MEMORY = "the training ran out of memory: set a smaller batch_size, mini_
 """Error of a training that needs more memory than there is."""
 
 
-@dataclass(frozen=True)
-class TrainingContext:
-    """What a training works with besides its request: settings, specs of encoders, and folders.
-
-    Attributes:
-        trained: trained encoders, to which the version is added.
-        workspace: folder of the work folders.
-        command: the user's command, for the provenance.
-        base: spec of the encoder to train.
-        auxiliary: spec of the encoder that negatives are mined with.
-        settings: settings of the process.
-        job: id of the job; one that runs twice publishes once.
-        on_work_folder: called with the work folder before the training begins.
-    """
-
-    trained: TrainedEncoders
-    workspace: Path
-    command: str
-    base: EncoderSpec
-    auxiliary: EncoderSpec
-    settings: Settings
-    job: str | None = None
-    on_work_folder: Callable[[Path], None] | None = None
-
-
-def train_encoder(request: NewTraining, context: TrainingContext, on_progress: Progress) -> dict[str, Any]:
+def train_encoder(
+    request: NewTraining, context: PublishContext, on_progress: Progress, *, base: EncoderSpec, auxiliary: EncoderSpec
+) -> dict[str, Any]:
     """Train an encoder, certify it, and publish it as the next version of its name.
 
     Returns `{encoder: "name@1", promoted, failed_gates, certificate}`. A training that was stopped is resumed from its
     last checkpoint, as long as its work folder is there. The work folder is deleted once the version is published, or a
     week after the training was stopped.
 
+    Args:
+        request: what to train, under which name.
+        context: trained encoders, folders and provenance.
+        on_progress: called with progress in [0, 1] and a message.
+        base: spec of the encoder to train.
+        auxiliary: spec of the encoder that negatives are mined with.
+
     Raises:
         JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
         ServiceError: if the name cannot be used.
     """
     job = request.check()
-    require_trainable(context.base)
+    require_trainable(base)
     trained = context.trained
     published = wait_for_redis(partial(trained.find_published, request.name, context.job), on_progress)
 
     if published is None:
-        key = digest(request.name, request.method, request.job, context.base.to_json())[:32]
-        with claim_workspace_folder(context.workspace, key) as folder:
+        from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
+
+        key = digest(request.name, request.method, request.job, base.to_json())[:32]
+        with claim_workspace_folder(context.home.training, key) as folder:
             if context.on_work_folder is not None:
                 context.on_work_folder(folder)
-            manifest = _train_and_certify(request, job, context, folder, on_progress)
+            with _explain_exhaustion(folder):
+                is_trained = (folder / MODEL).is_dir() and (folder / SUMMARY).is_file()
+                if not is_trained:  # an earlier run may have been stopped later
+                    progress, device = part_of(on_progress, 0.0, TRAINING_SHARE), context.settings.device
+                    run_training(request.method, job, base, device, folder, progress, auxiliary, holds_out=True)
+                manifest = _certify(request, job, base, context, folder, part_of(on_progress, TRAINING_SHARE, 1.0))
             on_progress(1.0, "publishing")
-            promote = False if manifest["failed_gates"] else request.promote
-            failed_gates = manifest.pop("failed_gates")
-            publish = partial(trained.publish, request.name, folder / "model", manifest, promote, context.job)
+            failed_gates = list_failed_gates(request.gates, manifest["certificate"])
+            promote = False if failed_gates else request.promote
+            publish = partial(trained.publish, request.name, folder / MODEL, manifest, promote, context.job)
             version, live = wait_for_redis(publish, on_progress)
         certificate = manifest["certificate"]
     else:
@@ -104,19 +96,11 @@ def train_encoder(request: NewTraining, context: TrainingContext, on_progress: P
     }
 
 
-def _train_and_certify(
-    request: NewTraining, job: "TrainingJob", context: TrainingContext, folder: Path, on_progress: Progress
-) -> dict[str, Any]:
-    """Train an encoder in its work folder and certify it.
-
-    Returns the version's manifest, with the gates that it fails under `failed_gates`.
-
-    Raises:
-        JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
-    """
+@contextmanager
+def _explain_exhaustion(folder: Path) -> Iterator[None]:
+    """Raise `JobError` for an error that says that memory or the disk is full; then delete the folder's checkpoints."""
     try:
-        summary = _train(request.method, job, context, folder, part_of(on_progress, 0.0, TRAINING_SHARE))
-        return _build_manifest(request, job, context, folder, summary, part_of(on_progress, TRAINING_SHARE, 1.0))
+        yield
     except Exception as error:  # each library has its own kinds of error for a full disk
         message = str(error).lower()
         if any(sign in message for sign in DISK_FULL_SIGNS):
@@ -129,52 +113,31 @@ def _train_and_certify(
         raise
 
 
-def _train(
-    method: str, job: "TrainingJob", context: TrainingContext, folder: Path, on_progress: Progress
-) -> dict[str, Any]:
-    """Train an encoder in its work folder, unless an earlier run has, and return the summary of the training."""
-    import orjson
-
-    from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
-
-    if not ((folder / MODEL).is_dir() and (folder / SUMMARY).is_file()):
-        run_training(
-            method,
-            job,
-            context.base,
-            context.settings.device,
-            folder,
-            on_progress,
-            context.auxiliary,
-            holds_out=True,
-        )
-    summary: dict[str, Any] = orjson.loads((folder / SUMMARY).read_bytes())
-    return summary
-
-
-def _build_manifest(
+def _certify(
     request: NewTraining,
     job: "TrainingJob",
-    context: TrainingContext,
+    base_spec: EncoderSpec,
+    context: PublishContext,
     folder: Path,
-    summary: dict[str, Any],
     on_progress: Progress,
 ) -> dict[str, Any]:
-    """Certify the encoder in the work folder, and return the manifest, with failed gates under `failed_gates`."""
+    """Certify the encoder in the work folder, and return the manifest of its version."""
+    import orjson
+
     from lathe.training.encoder.encoder import Encoder
     from lathe.training.finetuning.certificate import certify_job, read_job_tests
+    from lathe.training.finetuning.run import MODEL, SUMMARY
 
-    model = folder / "model"
+    summary: dict[str, Any] = orjson.loads((folder / SUMMARY).read_bytes())
+    model = folder / MODEL
     digest_files(model)  # refuses files that no version may have, before minutes of certifying
     on_progress(0.0, "reading the tests")
     tests = read_job_tests(job)
     device = context.settings.device
-    base = Encoder(replace(context.base, dtype="float32", compile=False), device)
-    spec = EncoderSpec(
-        request.name, str(model), long_text=context.base.long_text, chat_template=context.base.chat_template
-    )
+    base = Encoder(replace(base_spec, dtype="float32", compile=False), device)
+    spec = EncoderSpec(request.name, str(model), long_text=base_spec.long_text, chat_template=base_spec.chat_template)
     trained = Encoder(spec, device)
-    certificate = certify_job(base, trained, tests, Home(context.settings.home).vectors, on_progress)
+    certificate = certify_job(base, trained, tests, context.home.vectors, on_progress)
 
     provenance = {
         "command": context.command,
@@ -184,8 +147,7 @@ def _build_manifest(
         "libraries": summary.get("libraries"),
         "date": summary.get("date"),
     }
-    failed_gates = list_failed_gates(request.gates, certificate)
-    return build_manifest(request.method, base, trained, certificate, provenance) | {"failed_gates": failed_gates}
+    return build_manifest(request.method, base, trained, certificate, provenance)
 
 
 def build_manifest(

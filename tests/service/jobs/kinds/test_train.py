@@ -2,15 +2,15 @@ import os
 
 import pytest
 
-from lathe.service.jobs import training
 from lathe.service.jobs.job import LOG
-from lathe.service.jobs.training import TrainingLog
+from lathe.service.jobs.kinds import train
+from lathe.service.jobs.kinds.train import TrainingLog
 
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """Return the folder of a job, and the work folder of its trainings."""
-    monkeypatch.setattr(training, "COPY_SECONDS", 0.0)
+    monkeypatch.setattr(train, "COPY_SECONDS", 0.0)
     job, work = tmp_path / "job", tmp_path / "work"
     job.mkdir()
     work.mkdir()

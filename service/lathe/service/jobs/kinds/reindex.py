@@ -8,11 +8,13 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, StringConstraints
 
-from lathe.service.chains.names import RAW
+from lathe.service.chains.names import RAW, is_name
+from lathe.service.encoder_settings import NAME_PATTERN
 from lathe.service.errors import ConflictError, UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.bridge import fit_bridge
@@ -25,9 +27,8 @@ from lathe.service.index.items import get_text
 from lathe.service.index.reducer import Reducer, Vectors
 from lathe.service.index.spec import IndexSpec
 from lathe.service.jobs.job import FILE_OF_NEW_TEXTS
-from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.requests import JobRequest
 from lathe.service.settings import Settings
-from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import NotFiniteError
 from lathe.training.locks import lock_file
@@ -105,39 +106,49 @@ class Reembedding:
         return new, np.array([old[label] for label in labels], np.float32).reshape(len(labels), spec.width)
 
 
-def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Build the next generation of an index (rows and search graph) and wait until its server uses it.
+def _require_generation(spec: IndexSpec) -> IndexSpec:
+    if not is_name(spec.generation):
+        raise ValueError("no generation has this name")
+    return spec
 
-    The generation is in a new folder. A lock file tells the index's owner that the job is alive.
 
-    Args:
-        request: request of the job.
-        job: folder of the job, from which inputs are read.
-        settings: settings of the process.
-        on_progress: called with progress in [0, 1] and a message.
+class ReindexJob(JobRequest):
+    """Parameters of an index's next generation.
 
-    Returns:
-        `{index, chain, space_id, rows, seconds}`.
-
-    Raises:
-        ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.
-        UnavailableError: if no owner cuts over to it within `CUTOVER_SECONDS`.
+    `text_field` is the metadata field with the texts to encode.
     """
-    begun = time.monotonic()
-    root = Home(settings.home).indexes / request.index
-    record = IndexRecord(root / "record.db", read_only=True)
-    spec = request.spec
-    folder = root / f"graph-{spec.generation}"
 
-    with lock_file(build_lock_path(folder)):
-        make_folder(folder)
-        rows = _build_generation(request, job, settings, record, spec, folder, on_progress)
-        _wait_for_cutover(record, spec, folder, on_progress)
-    build_lock_path(folder).unlink(missing_ok=True)
-    record.close()
+    index: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+    spec: Annotated[IndexSpec, AfterValidator(_require_generation)]
+    text_field: str
 
-    seconds = round(time.monotonic() - begun, 2)
-    return {"index": request.index, "chain": spec.chain, "space_id": spec.space_id, "rows": rows, "seconds": seconds}
+    def run(self, folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+        """Build the next generation of the index (rows and search graph) and wait until its server uses it.
+
+        The generation is in a new folder. A lock file tells the index's owner that the job is alive.
+
+        Returns:
+            `{index, chain, space_id, rows, seconds}`.
+
+        Raises:
+            ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.
+            UnavailableError: if no owner cuts over to it within `CUTOVER_SECONDS`.
+        """
+        begun = time.monotonic()
+        root = Home(settings.home).indexes / self.index
+        record = IndexRecord(root / "record.db", read_only=True)
+        spec = self.spec
+        generation = root / f"graph-{spec.generation}"
+
+        with lock_file(build_lock_path(generation)):
+            make_folder(generation)
+            rows = _build_generation(self, folder, settings, record, generation, on_progress)
+            _wait_for_cutover(record, spec, generation, on_progress)
+        build_lock_path(generation).unlink(missing_ok=True)
+        record.close()
+
+        seconds = round(time.monotonic() - begun, 2)
+        return {"index": self.index, "chain": spec.chain, "space_id": spec.space_id, "rows": rows, "seconds": seconds}
 
 
 def _build_generation(
@@ -145,7 +156,6 @@ def _build_generation(
     job: Path,
     settings: Settings,
     record: IndexRecord,
-    spec: IndexSpec,
     folder: Path,
     on_progress: Progress,
 ) -> int:
@@ -156,7 +166,7 @@ def _build_generation(
     owner that new items need a text (only with a new encoder) and, at the end, that the generation is ready.
     """
     # Read before any row: rows deleted up to here are not in this generation, so their tombstones can go.
-    sequence, served_spec = record.read_meta("sequence"), record.spec
+    sequence, served_spec, spec = record.read_meta("sequence"), record.spec, request.spec
     artifact = _copy_chain(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
 
@@ -172,7 +182,7 @@ def _build_generation(
     if request.encoder is not None:
         text_field = request.text_field
         on_progress(0.0, "loading the encoder")
-        encoder = with_document_prompt(open_encoder(request.encoder, settings.device, settings.vector_stores))
+        encoder = with_document_prompt(request.load_encoders(settings)["encoder"])
         reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job), report)
         replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
         fit_bridge(*reembedding.sample_pairs(served_spec), spec, folder)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.registry import Registry
-from lathe.service.encoders import adaptations
-from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.home import Home
+from lathe.service.publishing import adaptations
+from lathe.service.publishing.adaptations import run_adaptation
+from lathe.service.publishing.context import PublishContext
 from lathe.service.settings import Settings
 from lathe.training.comparison import compare
 from lathe.training.deciding import adapt
@@ -35,7 +36,7 @@ def context(tmp_path, monkeypatch):
     home = Home(tmp_path / "home")
     home.open()
     settings, trained = Settings(home=home.root, device="cpu"), TrainedEncoders(home.trained)
-    return AdaptationContext(settings, Registry(home.chains), trained, home, "lathe adapt")
+    return PublishContext(settings, Registry(home.chains), trained, "lathe adapt")
 
 
 @pytest.fixture

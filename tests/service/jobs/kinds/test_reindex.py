@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.service.jobs.reindexing import Reembedding
+from lathe.service.jobs.kinds.reindex import Reembedding
 from tests.helpers import eventually
 
 ENCODERS = [{"name": "all-MiniLM-L6-v2", "model": "sentence-transformers/all-MiniLM-L6-v2"}]

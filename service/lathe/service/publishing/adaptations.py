@@ -1,6 +1,5 @@
 """Adaptations up to what is published: shared by `lathe adapt` and its job."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -8,13 +7,10 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from lathe.service.chains.fits import publish_fitted_chain
 from lathe.service.chains.names import require_name
-from lathe.service.chains.registry import Registry
-from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.encoders.training import build_manifest, require_free_name
-from lathe.service.home import Home
-from lathe.service.settings import Settings
+from lathe.service.publishing.context import PublishContext
+from lathe.service.publishing.fits import publish_fitted_chain
+from lathe.service.publishing.training import build_manifest, require_free_name
 from lathe.service.waiting import wait_for_redis
 from lathe.training.deciding.adapt import Adaptation, try_candidates
 from lathe.training.deciding.adapt_report import to_json
@@ -29,29 +25,6 @@ JUDGED = "judged"
 
 TRIALS_SHARE = 0.9
 """Progress once all candidate changes are tried; publishing takes the rest."""
-
-
-@dataclass(frozen=True)
-class AdaptationContext:
-    """What an adaptation works with besides its request: settings, registries and folders.
-
-    Attributes:
-        settings: settings of the process: device, folders of stored vectors.
-        registry: registry to which a chain is added.
-        trained: trained encoders, to which a version is added.
-        home: the state folder, with the workspace.
-        command: the user's command, for the provenance.
-        job: id of the job; one that runs twice publishes once.
-        on_work_folder: called with the folder below which trainings write, before the first begins.
-    """
-
-    settings: Settings
-    registry: Registry
-    trained: TrainedEncoders
-    home: Home
-    command: str
-    job: str | None = None
-    on_work_folder: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +45,7 @@ class PublishedAdaptation:
 
 
 def run_adaptation(
-    request: AdaptRequest, encoder: TextEncoder, context: AdaptationContext, on_progress: Progress
+    request: AdaptRequest, encoder: TextEncoder, context: PublishContext, on_progress: Progress
 ) -> PublishedAdaptation:
     """Try changes of an encoder and its vectors on judged searches, and publish the recommended one.
 
@@ -111,7 +84,7 @@ def run_adaptation(
         )
 
 
-def _publish(result: Adaptation, name: str, context: AdaptationContext, on_progress: Progress) -> dict[str, Any]:
+def _publish(result: Adaptation, name: str, context: PublishContext, on_progress: Progress) -> dict[str, Any]:
     """Publish the recommended change: the trained encoder, if there is one, then the chain of transforms.
 
     The chain is the one that was measured on that encoder, or on the base encoder. The results are under the keys
@@ -140,7 +113,7 @@ def _decide_promotion(result: Adaptation) -> bool | None:
 
 
 def _publish_encoder(
-    result: Adaptation, name: str, context: AdaptationContext, on_progress: Progress
+    result: Adaptation, name: str, context: PublishContext, on_progress: Progress
 ) -> tuple[dict[str, Any], TextEncoder]:
     request, settings = result.request, context.settings
     trained_spec = result.recommended.encoder

@@ -1,6 +1,5 @@
 """Fits up to the registered version: shared by `lathe fit`, `lathe advise` and the jobs."""
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import STARTERS, Registry
+from lathe.service.publishing.context import PublishContext
 from lathe.service.waiting import wait_for_redis
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
@@ -23,31 +23,15 @@ from lathe.transforms.statistics import Gaussian
 from lathe.transforms.vectors import row_blocks
 
 
-@dataclass(frozen=True)
-class FitContext:
-    """What a fit of a chain of transforms needs besides its request: registry, folder and encoders.
-
-    Attributes:
-        registry: registry to which the version is added.
-        workspace: folder for encoded vectors during the fit.
-        command: the user's command, for the provenance.
-        encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
-        target_encoder: encoder whose space the outputs should match, for steps fitted on targets.
-        engine: computes encodings and moments.
-        job: id of the job that fits; with Redis, a job that runs twice publishes one version.
-    """
-
-    registry: Registry
-    workspace: Path
-    command: str
-    encoder: TextEncoder | None = None
-    target_encoder: TextEncoder | None = None
-    engine: FitEngine = LOCAL
-    job: str | None = None
-
-
 def run_fit(
-    request: NewFit, context: FitContext, on_progress: Progress, vectors_to: Path | None = None
+    request: NewFit,
+    context: PublishContext,
+    on_progress: Progress,
+    *,
+    encoder: TextEncoder | None = None,
+    target_encoder: TextEncoder | None = None,
+    engine: FitEngine = LOCAL,
+    vectors_to: Path | None = None,
 ) -> dict[str, Any]:
     """Fit a chain of transforms and add it to the registry as a new version.
 
@@ -57,8 +41,11 @@ def run_fit(
 
     Args:
         request: what to fit.
-        context: encoders, registry and folders.
+        context: registry, folders and provenance.
         on_progress: called with progress in [0, 1] and a message.
+        encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
+        target_encoder: encoder whose space the outputs should match, for steps fitted on targets.
+        engine: computes encodings and moments.
         vectors_to: .npy file for the source's vectors as the new chain transforms them; None to write none.
 
     Returns:
@@ -74,13 +61,13 @@ def run_fit(
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
     fit = fit_new_chain(
         request,
-        context.encoder,
-        context.workspace,
+        encoder,
+        context.home.vectors,
         on_progress,
         context.command,
-        context.target_encoder,
-        context.engine,
-        None if context.encoder is None else read_general_gaussian(context.encoder.fingerprint),
+        target_encoder,
+        engine,
+        None if encoder is None else read_general_gaussian(encoder.fingerprint),
     )
     with fit as fitted:
         if vectors_to is not None:

@@ -1,0 +1,36 @@
+"""Job that tries what judged searches can improve, and publishes the recommended change: `POST /adapt`."""
+
+from pathlib import Path
+from typing import Any
+
+from lathe.service.jobs.kinds.train import TrainingLog
+from lathe.service.jobs.requests import SourcedJob
+from lathe.service.jobs.sources import locate_inputs, resolve_allowed_folder
+from lathe.service.settings import Settings
+from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.transforms.progress import Progress
+
+
+class AdaptJob(SourcedJob[AdaptRequest]):
+    """An adaptation with the spec of its encoder, which it always has."""
+
+    encoder: EncoderSpec
+
+    def run(self, folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+        """Try what judged searches can improve, and publish the recommended change if the request has a name.
+
+        Returns the dict of `lathe.service.publishing.adaptations.Adaptation.to_json`.
+        """
+        from lathe.service.publishing.adaptations import run_adaptation
+        from lathe.service.publishing.context import open_job_context
+
+        request = locate_inputs(self, folder)
+        for path in request.folders:  # a link may have appeared since the request came
+            resolve_allowed_folder(path, settings.data_root, "folders")
+        on_progress(0.0, "loading the encoder")
+        encoder = self.load_encoders(settings)["encoder"]
+        log = TrainingLog(folder)
+        names = [request.name] if request.name else []
+        context = open_job_context(settings, "POST /adapt", folder, on_progress, names, log.watch)
+        return run_adaptation(request, encoder, context, log.follow(on_progress)).to_json()

@@ -1,0 +1,1 @@
+"""Chains of transforms and trained encoders, from a request to the registered version: for commands and jobs."""
