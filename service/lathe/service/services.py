@@ -15,7 +15,7 @@ from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.encoders.trained_serving import Residency, TrainedServing
-from lathe.service.errors import UnavailableError
+from lathe.service.errors import BadValueError, UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.protocol import SearchIndexes
 from lathe.service.jobs.job import Job
@@ -129,7 +129,7 @@ class Services:
                 continue
             try:
                 request = parse_request(job.kind, self.jobs.read_request(job.id))
-            except ValueError as error:
+            except BadValueError as error:
                 self.jobs.report_damaged_request(job.id, str(error))
                 continue
             if isinstance(request, ReindexJob) and request.index == index:

@@ -14,7 +14,7 @@ from lathe.service.jobs.job import FILE_OF_NEW_TEXTS, FILE_OF_PAIRS, FILE_OF_TES
 from lathe.service.jobs.kinds.reindex import ReindexJob
 from lathe.service.jobs.sources import resolve_allowed_path
 from lathe.service.services import Services
-from lathe.training.fitting.requests import Pairs
+from lathe.training.fitting.requests import Pairs, SourcedRequest
 from lathe.training.journal import serialize_lines
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
@@ -22,20 +22,26 @@ PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
 """Name of the file in which pairs of a field go with the job."""
 
 
-def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
-    """Return the path from which a job reads pairs of query and document, after adding sent pairs to `files`.
+def store_pairs(request: SourcedRequest, files: dict[str, bytes], data_root: Path | None) -> dict[str, str]:
+    """Return the paths from which a job reads pairs of query and document, by field. Pairs that were sent become files.
+
+    The files are added to `files`.
 
     Raises:
         BadValueError: if the list of pairs is empty.
         ForbiddenError, UnknownNameError, BadValueError: as `resolve_allowed_path`, for a file.
     """
-    if isinstance(pairs, str):
-        return resolve_allowed_path(pairs, data_root, field)
-    if not pairs:
-        raise BadValueError("the list of pairs is empty", param="pairs")
-    name = PAIR_FILES[field]
-    files[name] = serialize_lines(pair.model_dump() for pair in pairs)
-    return name
+    paths = {}
+    for field, name in PAIR_FILES.items():
+        pairs: Pairs | None = getattr(request, field, None)
+        if isinstance(pairs, str):
+            paths[field] = resolve_allowed_path(pairs, data_root, field)
+        elif pairs is not None:
+            if not pairs:
+                raise BadValueError("the list of pairs is empty", param="pairs")
+            paths[field] = name
+            files[name] = serialize_lines(pair.model_dump() for pair in pairs)
+    return paths
 
 
 def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job:

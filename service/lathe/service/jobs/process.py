@@ -95,7 +95,7 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
             try:
                 if problem:
                     raise BadValueError(problem)
-                request = _parse_request(job.kind, content)
+                request = parse_request(job.kind, content)
                 if queue.shared:
                     _require_allowed(request, settings)
                     request = _find_trained_encoders(request, settings, reporter)
@@ -105,13 +105,6 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
             else:
                 ended = reporter.job.succeed(result)
         queue.end(ended, folder)
-
-
-def _parse_request(kind: str, content: bytes) -> JobRequest:
-    try:
-        return parse_request(kind, content)
-    except ValueError as error:
-        raise BadValueError(str(error)) from None
 
 
 def _describe_error(error: Exception, folder: Path, settings: Settings) -> str:

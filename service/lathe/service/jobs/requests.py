@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from lathe.service.errors import BadValueError
 from lathe.service.jobs.job import INPUT_NAMES, describe_validation_error
 from lathe.service.settings import Settings
 from lathe.training.encoder.spec import EncoderSpec
@@ -96,17 +97,24 @@ class SourcedJob(JobRequest, Generic[AnyRequest]):
         """Sources that the job reads from outside its folder."""
         return [path for path in self.request.paths.values() if path not in self.files]
 
+    def locate_inputs(self, folder: Path) -> AnyRequest:
+        """Return the request in which files that were sent with it have paths in the job's folder."""
+        from lathe.training.sources.shards import RootedFile
+
+        sent = {field: path for field, path in self.request.paths.items() if path in self.files}
+        return self.request.with_paths({field: str(RootedFile(folder, path)) for field, path in sent.items()})
+
 
 def parse_request(kind: str, content: bytes) -> JobRequest:
     """Parse and validate the JSON request of a job, and return it as the class of its kind.
 
     Raises:
-        ValueError: if the kind is unknown or the request is damaged; the message quotes nothing of the request.
+        BadValueError: if the kind is unknown or the request is damaged; the message quotes nothing of the request.
     """
     if kind not in KINDS:
-        raise ValueError(f"there is no kind of job {kind[:40]!r}; there are {', '.join(KINDS)}")
+        raise BadValueError(f"there is no kind of job {kind[:40]!r}; there are {', '.join(KINDS)}")
     job_class: type[JobRequest] = resolve_name(KINDS[kind])
     try:
         return job_class.model_validate_json(content)
     except ValidationError as error:
-        raise ValueError(f"the request of the job is damaged: {describe_validation_error(error)}") from None
+        raise BadValueError(f"the request of the job is damaged: {describe_validation_error(error)}") from None

@@ -8,7 +8,6 @@ from typing import Any
 from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
 from lathe.service.jobs.job import FILE_OF_TEXTS, FILE_OF_VECTORS
-from lathe.service.jobs.requests import AnyRequest, SourcedJob
 from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.journal import serialize_lines
@@ -197,9 +196,3 @@ def _locate_section(section: dict[str, Any], field: str, data_root: Path | None)
     return section | {
         name: resolve_allowed_folder(str(path), data_root, f"{field}.{name}") for name, path in paths.items()
     }
-
-
-def locate_inputs(job: SourcedJob[AnyRequest], folder: Path) -> AnyRequest:
-    """Return the request of a job in which files that were sent with it have paths in the job's folder."""
-    paths = job.request.paths.items()
-    return job.request.with_paths({field: str(RootedFile(folder, path)) for field, path in paths if path in job.files})

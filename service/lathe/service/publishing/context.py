@@ -39,53 +39,38 @@ class PublishContext:
         cls,
         settings: Settings,
         command: str,
-        encoders: Iterable[str] | None,
+        encoders: Iterable[str] | None = (),
         job: str | None = None,
         on_work_folder: Callable[[Path], None] | None = None,
+        on_progress: Progress | None = None,
     ) -> Self:
         """Open the registries in the state folder, or in Redis if replicas share them, and return the context.
 
         Args:
             settings: settings of the process.
-            command: the user's command, for the provenance.
+            command: the user's command, or the method and path of a job's request, for the provenance.
             encoders: names of the trained encoders to copy from Redis; None for all.
             job: id of the job.
             on_work_folder: called with the folder below which trainings write.
+            on_progress: called while Redis is unreachable, which is then waited for, see `wait_for_redis`; None does
+                not wait.
 
         Raises:
             UnavailableError: if Redis cannot be reached.
             ArtifactError: if a record in Redis cannot be read.
         """
-        home = Home(settings.home)
-        registry = open_registry(home, settings.redis_url)
-        trained = open_trained(home, settings.redis_url, encoders)
+
+        def open_registries() -> tuple[Registry, TrainedEncoders]:
+            home, url = Home(settings.home), settings.redis_url
+            return open_registry(home, url), open_trained(home, url, encoders)
+
+        if on_progress is None:
+            registry, trained = open_registries()
+        else:
+            registry, trained = wait_for_redis(open_registries, part_of(on_progress, 0.0, 0.0))
         return cls(settings, registry, trained, command, job, on_work_folder)
 
     @property
     def home(self) -> Home:
         """The state folder."""
         return Home(self.settings.home)
-
-
-def open_job_context(
-    settings: Settings,
-    command: str,
-    folder: Path,
-    on_progress: Progress,
-    encoders: Iterable[str] = (),
-    on_work_folder: Callable[[Path], None] | None = None,
-) -> PublishContext:
-    """Open the context of the job in a folder, and wait while Redis is unreachable, see `wait_for_redis`.
-
-    Args:
-        settings: settings of the process.
-        command: method and path of the request, for the provenance.
-        folder: folder of the job, whose name is its id.
-        on_progress: called with progress in [0, 1] and a message.
-        encoders: names of the trained encoders to copy from Redis.
-        on_work_folder: called with the folder below which trainings write.
-    """
-    return wait_for_redis(
-        lambda: PublishContext.open(settings, command, encoders, folder.name, on_work_folder),
-        part_of(on_progress, 0.0, 0.0),
-    )

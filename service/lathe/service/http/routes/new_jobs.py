@@ -1,6 +1,7 @@
 """Routes that queue jobs: fits, advice on vectors, trainings, adaptations, and decisions between two encoders."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -14,7 +15,7 @@ from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.queueing import PAIR_FILES, store_pairs
+from lathe.service.http.queueing import store_pairs
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.job import (
     FILE_OF_QUERIES,
@@ -66,9 +67,9 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     """
     request = validate_json(json_body, NewFit)
     require_name(request.name)
-    chain = request.check()
+    chain, data_root = request.check(), services.settings.data_root
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source = receive_source(request.source, services.settings.data_root)
+    source = receive_source(request.source, data_root)
     spec = engine.spec if source.texts or request.encoder is not None else None  # vectors may have no encoder
     dimensions = _count_dimensions(source, spec, engine)
     source.check_distinct("a fit")
@@ -78,9 +79,18 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     target = None
     if request.target_encoder is not None:
         target = services.embedder.find_engine(request.target_encoder, param="target_encoder").spec
-    queries = _store_queries(request.queries, dimensions, source.files, services)
-    targets = _store_targets(request.targets, source.files, services)
-    return _submit_fit(request, spec, target, queries | targets, source, services)
+    paths = {"source": source.path}
+    paths |= _store_queries(request.queries, dimensions, source.files, data_root)
+    paths |= _store_targets(request.targets, source.files, data_root)
+    paths |= store_pairs(request, source.files, data_root)
+    _require_usable_pairs(request)
+    corpora = {
+        name: resolve_allowed_path(path, data_root, f"out_of_domain.{name}")
+        for name, path in request.out_of_domain.items()
+    }
+    located = request.with_paths(paths).model_copy(update={"out_of_domain": corpora})
+    job = FitJob(encoder=spec, target_encoder=target, request=located, files=tuple(source.files))
+    return services.jobs.submit("fit", job.to_json(), source.files)
 
 
 def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
@@ -101,38 +111,6 @@ def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engin
     return dimensions
 
 
-def _submit_fit(
-    request: NewFit,
-    spec: EncoderSpec | None,
-    target: EncoderSpec | None,
-    paths: dict[str, str],
-    source: JobSource,
-    services: Services,
-) -> Job:
-    """Resolve the paths of all inputs of a fit, add pairs in the request to the job's files, and queue the job.
-
-    Args:
-        request: the fit.
-        spec: encoder of the rows, or None.
-        target: encoder of the targets, or None.
-        paths: where the job reads queries and targets, by field.
-        source: the rows to fit on; files of pairs are added to its own.
-        services: the services.
-    """
-    data_root = services.settings.data_root
-    for field, pairs in (("pairs", request.pairs), ("test_pairs", request.test_pairs)):
-        if pairs is not None:
-            paths[field] = store_pairs(field, pairs, source.files, data_root)
-    _require_usable_pairs(request)
-    corpora = {
-        name: resolve_allowed_path(path, data_root, f"out_of_domain.{name}")
-        for name, path in request.out_of_domain.items()
-    }
-    located = request.with_paths(paths | {"source": source.path}).model_copy(update={"out_of_domain": corpora})
-    job = FitJob(encoder=spec, target_encoder=target, request=located, files=tuple(source.files))
-    return services.jobs.submit("fit", job.to_json(), source.files)
-
-
 def _require_usable_pairs(request: NewFit) -> None:
     """Raise `FitError` if the request's pairs are too few to fit on some and certify with others, or overlap.
 
@@ -146,7 +124,7 @@ def _require_usable_pairs(request: NewFit) -> None:
 
 
 def _store_queries(
-    queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], services: Services
+    queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], data_root: Path | None
 ) -> dict[str, str]:
     """Return the path from which the job reads queries, as `{"queries": path}`, or {} without queries.
 
@@ -157,7 +135,7 @@ def _store_queries(
     """
     if queries is None:
         return {}
-    received = receive_source(queries, services.settings.data_root)
+    received = receive_source(queries, data_root)
     if None not in (dimensions, received.dimensions) and dimensions != received.dimensions:
         raise BadValueError(
             f"the queries have {received.dimensions} dimensions, the fitted vectors {dimensions}", param="queries"
@@ -169,7 +147,7 @@ def _store_queries(
     return {"queries": name}
 
 
-def _store_targets(targets: RowSource | None, files: dict[str, bytes], services: Services) -> dict[str, str]:
+def _store_targets(targets: RowSource | None, files: dict[str, bytes], data_root: Path | None) -> dict[str, str]:
     """Return the path from which the job reads target vectors, as `{"targets": path}`, or {} without targets.
 
     Vectors in the request are added to `files`.
@@ -182,7 +160,7 @@ def _store_targets(targets: RowSource | None, files: dict[str, bytes], services:
     if targets.texts is not None:
         raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
     if targets.path is not None:
-        return {"targets": resolve_allowed_path(targets.path, services.settings.data_root)}
+        return {"targets": resolve_allowed_path(targets.path, data_root)}
     rows = targets.vectors or []
     files[FILE_OF_TARGETS] = dump_npy(as_vectors(rows, max_rows=len(rows) + 1))
     return {"targets": FILE_OF_TARGETS}
@@ -276,10 +254,7 @@ def _create_adapt_job(services: Services, json_body: bytes) -> Job:
     engine = services.embedder.find_engine(request.encoder, param="encoder")
     source = receive_source(request.source, data_root)
     source.check_distinct("an adaptation")
-    paths = {"source": source.path}
-    for field in PAIR_FILES:
-        if (pairs := getattr(request, field)) is not None:
-            paths[field] = store_pairs(field, pairs, source.files, data_root)
+    paths = {"source": source.path} | store_pairs(request, source.files, data_root)
     folders = [resolve_allowed_folder(folder, data_root, "folders") for folder in request.folders]
     located = request.with_paths(paths).model_copy(update={"folders": folders})
     job = AdaptJob(encoder=engine.spec, request=located, files=tuple(source.files))
@@ -299,10 +274,10 @@ def _create_migrate_job(services: Services, json_body: bytes) -> Job:
     request = validate_json(json_body, MigrateRequest)
     present = _find_encoder(services, request.encoder, "encoder")
     new = _find_encoder(services, request.to, "to")
-    source = receive_source(request.source, services.settings.data_root)
+    data_root = services.settings.data_root
+    source = receive_source(request.source, data_root)
     source.check_distinct("a migration")
-    paths = {"source": source.path} | _store_queries(request.queries, None, source.files, services)
-    if request.pairs is not None:
-        paths["pairs"] = store_pairs("pairs", request.pairs, source.files, services.settings.data_root)
+    paths = {"source": source.path} | _store_queries(request.queries, None, source.files, data_root)
+    paths |= store_pairs(request, source.files, data_root)
     job = MigrateJob(encoder=present, new=new, request=request.with_paths(paths), files=tuple(source.files))
     return services.jobs.submit("migrate", job.to_json(), source.files)

@@ -5,7 +5,7 @@ from typing import Any
 
 from lathe.service.jobs.kinds.train import TrainingLog
 from lathe.service.jobs.requests import SourcedJob
-from lathe.service.jobs.sources import locate_inputs, resolve_allowed_folder
+from lathe.service.jobs.sources import resolve_allowed_folder
 from lathe.service.settings import Settings
 from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.encoder.spec import EncoderSpec
@@ -23,14 +23,14 @@ class AdaptJob(SourcedJob[AdaptRequest]):
         Returns the dict of `lathe.service.publishing.adaptations.Adaptation.to_json`.
         """
         from lathe.service.publishing.adaptations import run_adaptation
-        from lathe.service.publishing.context import open_job_context
+        from lathe.service.publishing.context import PublishContext
 
-        request = locate_inputs(self, folder)
+        request = self.locate_inputs(folder)
         for path in request.folders:  # a link may have appeared since the request came
             resolve_allowed_folder(path, settings.data_root, "folders")
         on_progress(0.0, "loading the encoder")
         encoder = self.load_encoders(settings)["encoder"]
         log = TrainingLog(folder)
         names = [request.name] if request.name else []
-        context = open_job_context(settings, "POST /adapt", folder, on_progress, names, log.watch)
+        context = PublishContext.open(settings, "POST /adapt", names, folder.name, log.watch, on_progress)
         return run_adaptation(request, encoder, context, log.follow(on_progress)).to_json()

@@ -8,7 +8,6 @@ from pydantic import AfterValidator
 from lathe.service.chains.names import is_name
 from lathe.service.jobs.job import REPORT
 from lathe.service.jobs.requests import SourcedJob
-from lathe.service.jobs.sources import locate_inputs
 from lathe.service.settings import Settings
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.errors import TrainingError
@@ -42,7 +41,7 @@ class AdviseJob(SourcedJob[AdviceRequest]):
         from lathe.training.advice.advise import advise, build_recommended_fit
         from lathe.training.advice.report import render_html, to_json
 
-        request, name = locate_inputs(self, folder), self.request.fit
+        request, name = self.locate_inputs(folder), self.request.fit
         share = ADVICE_SHARE if name else 1.0
         on_progress(0.0, "loading the encoder")
         encoder = self.load_encoders(settings).get("encoder")
@@ -53,7 +52,7 @@ class AdviseJob(SourcedJob[AdviceRequest]):
         if name:
             fitting = part_of(on_progress, share, 1.0)
             try:
-                context = PublishContext.open(settings, "POST /advise", (), folder.name)
+                context = PublishContext.open(settings, "POST /advise", job=folder.name)
                 fit = build_recommended_fit(advice, name, request)
                 result["fit"] = run_fit(fit, context, fitting, encoder=encoder)
             except (TrainingError, TransformError) as error:  # the advice holds all the same

@@ -5,7 +5,6 @@ from typing import Any
 
 from lathe.service.jobs.job import VECTORS
 from lathe.service.jobs.requests import SourcedJob
-from lathe.service.jobs.sources import locate_inputs
 from lathe.service.settings import Settings
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.requests import NewFit
@@ -28,14 +27,15 @@ class FitJob(SourcedJob[NewFit]):
         Returns the dict of `run_fit`. With `transform`, the source's vectors, transformed by the chain, are written to
         the job's folder, and the result also has their `vectors_url`.
         """
-        from lathe.service.publishing.context import open_job_context
+        from lathe.service.publishing.context import PublishContext
         from lathe.service.publishing.fits import run_fit
 
         on_progress(0.0, "loading the encoder")
         encoders = self.load_encoders(settings)
+        context = PublishContext.open(settings, "POST /fit-transform", job=folder.name, on_progress=on_progress)
         result = run_fit(
-            locate_inputs(self, folder),
-            open_job_context(settings, "POST /fit-transform", folder, on_progress),
+            self.locate_inputs(folder),
+            context,
             on_progress,
             encoder=encoders.get("encoder"),
             target_encoder=encoders.get("target_encoder"),

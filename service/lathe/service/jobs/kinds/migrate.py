@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from lathe.service.jobs.requests import SourcedJob
-from lathe.service.jobs.sources import locate_inputs
 from lathe.service.settings import Settings
 from lathe.training.deciding.migrate_request import MigrateRequest
 from lathe.training.encoder.spec import EncoderSpec
@@ -23,5 +22,5 @@ class MigrateJob(SourcedJob[MigrateRequest]):
 
         on_progress(0.0, "loading the encoders")
         encoders = self.load_encoders(settings)
-        request = locate_inputs(self, folder)
-        return decide_migration(request, encoders["encoder"], encoders["new"], on_progress).to_json()
+        present, new = encoders["encoder"], encoders["new"]
+        return decide_migration(self.locate_inputs(folder), present, new, on_progress).to_json()

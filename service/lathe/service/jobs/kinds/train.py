@@ -35,7 +35,7 @@ class TrainJob(JobRequest):
         Returns the dict of `train_encoder`, with the `log_url` of the training log. The training log is copied to the
         job's folder each time it grows.
         """
-        from lathe.service.publishing.context import open_job_context
+        from lathe.service.publishing.context import PublishContext
         from lathe.service.publishing.training import require_free_name, train_encoder
 
         require_free_name(self.request.name, settings)
@@ -44,7 +44,8 @@ class TrainJob(JobRequest):
         located = locate_data_sets(self.request.job, settings.data_root)
         request = self.request.model_copy(update={"job": located})
         log = TrainingLog(folder)
-        context = open_job_context(settings, "POST /train", folder, on_progress, [request.name], log.watch)
+        names = [request.name]
+        context = PublishContext.open(settings, "POST /train", names, folder.name, log.watch, on_progress)
         reporting = log.follow(on_progress)
         result = train_encoder(request, context, reporting, base=self.encoder, auxiliary=self.auxiliary)
         return result | {"log_url": f"/jobs/{folder.name}/log"}
