@@ -22,10 +22,10 @@ import orjson
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from lathe.training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, choose_by_mean_norm, compare_debiasing
-from lathe.training.advice.evidence import MIN_ROWS
-from lathe.training.advice.sample import build_text_sample, list_texts_to_encode
 from lathe.training.comparison import Interval
+from lathe.training.deciding.debiasing import LARGE_MEAN, METHODS, NOTHING, choose_by_mean_norm, compare_debiasing
+from lathe.training.deciding.evidence import MIN_ROWS
+from lathe.training.deciding.sample import build_text_sample, list_texts_to_encode
 from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder, text_key, write_vectors
 from lathe.training.evaluation.run import compute_trial_key

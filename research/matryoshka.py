@@ -16,7 +16,7 @@ import torch
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 
 from benchmarks.report import markdown_table, parser, write_report
-from lathe.training.advice.evidence import MAX_ROWS, compare_first_coordinates
+from lathe.training.deciding.evidence import MAX_ROWS, compare_first_coordinates
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.advice.evidence import MAX_ZERO_NORM, cosine_similarity
 from lathe.training.comparison import Array
+from lathe.training.deciding.evidence import MAX_ZERO_NORM, cosine_similarity
 from lathe.transforms import Moments
 from lathe.transforms.quality import UNIT_TOLERANCE, centered_alignment, uncentered_alignment
 from lathe.transforms.statistics import Spectrum

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.databases import PLACES, write_commands
-from lathe.training.advice.request import AdviceRequest
+from lathe.training.deciding.advise_request import AdviceRequest
+from lathe.training.deciding.places.databases import PLACES, write_commands
 from lathe.transforms import Chain, parse_steps
 from tests.docs.blocks import ROOT, blocks_of
 from tests.exports.environments import run_script
@@ -57,10 +57,10 @@ import sys
 
 import numpy as np
 
-from lathe.training.advice.places.databases import PLACES
-from lathe.training.advice.places.engines import search_in_engine
-from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.places.recall import find_nearest, measure_recall
+from lathe.training.deciding.places.databases import PLACES
+from lathe.training.deciding.places.engines import search_in_engine
+from lathe.training.deciding.places.forms import FormSearch, StoredForm
+from lathe.training.deciding.places.recall import find_nearest, measure_recall
 
 vectors = np.load("vectors.npy")
 search = FormSearch(vectors[:-200], vectors[-200:], sys.argv[1])

@@ -10,7 +10,7 @@ import pytest
 import lathe.training
 import lathe.training.notebook
 from lathe.training import FitResult, TrainingError, advise, evaluate, fit, load_encoder
-from lathe.training.advice.sizes import REDUCERS
+from lathe.training.deciding.sizes import REDUCERS
 from lathe.transforms import Chain, parse_steps
 
 API = {

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.advice.advise import Advice
-from lathe.training.advice.advise import advise as advise_on_source
-from lathe.training.advice.request import DEFAULT_RECALL, DEFAULT_ROWS, AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.advise import Advice
+from lathe.training.deciding.advise import advise as advise_on_source
+from lathe.training.deciding.advise_request import DEFAULT_RECALL, DEFAULT_ROWS, AdviceRequest, Metric, PlaceName
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError

@@ -55,6 +55,7 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
     typer.echo(format_adaptation(adaptation.result))
     if published := adaptation.published.get("encoder"):
         typer.echo(f"\n{published['encoder']} is {'live' if published['promoted'] else 'published, and not live'}")
+        typer.echo(f"To roll back: lathe encoders delete {published['encoder']}")
     if published := adaptation.published.get("chain"):
         typer.echo("\n" + format_fit_result(published))
     if request.name is None and adaptation.result.recommended is not adaptation.result.baseline:

@@ -19,14 +19,14 @@ from lathe.service.cli.options import (
     take_fields,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.advice.request import AdviceRequest, PlaceName, find_missing_module
+from lathe.training.deciding.advise_request import AdviceRequest, PlaceName, find_missing_module
 from lathe.training.errors import AdviceError
 from lathe.transforms.files import replace_synced
 
 if TYPE_CHECKING:
     from lathe.service.publishing.context import PublishContext
-    from lathe.training.advice.advise import Advice
-    from lathe.training.advice.places.decision import PlaceDecision
+    from lathe.training.deciding.advise import Advice
+    from lathe.training.deciding.places.decision import PlaceDecision
     from lathe.training.encoder.text_encoder import TextEncoder
 
 
@@ -60,8 +60,8 @@ def advise(
     import orjson
 
     from lathe.service.chains.names import require_name
-    from lathe.training.advice.advise import advise as run
-    from lathe.training.advice.report import format_evidence, render_html, to_json
+    from lathe.training.deciding.advise import advise as run
+    from lathe.training.deciding.advise_report import format_evidence, render_html, to_json
     from lathe.training.sources.source import open_source
 
     fields["evidence"] = fields["evidence"] or report is not None
@@ -128,7 +128,7 @@ def _fit_decided(
     Returns `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the decision takes none.
     """
     from lathe.service.publishing.fits import run_fit
-    from lathe.training.advice.advise import build_recommended_fit
+    from lathe.training.deciding.advise import build_recommended_fit
 
     try:
         with ProgressBar() as progress:

@@ -91,7 +91,7 @@ def fit(
 
 
 def format_fit_result(result: dict[str, Any]) -> str:
-    """Return a fit's result as text: tables of the certificate's measures, warnings, and whether the chain is live."""
+    """Return a fit's result as text: tables of measures, warnings, whether the chain is live, and how to roll back."""
     certificate = result["certificate"]
     lines = [
         f"{result['chain']} fitted on {certificate['n_fit']:,} rows, measured on {certificate['n_heldout']:,} held out",
@@ -111,6 +111,7 @@ def format_fit_result(result: dict[str, Any]) -> str:
         lines.append(f"It is live. {describe_size_routes(routes) if routes else unserved}")
     else:
         lines.append(f"It is not live: lathe chains promote {result['chain']}")
+    lines.append(f"To roll back: lathe chains delete {result['chain']}")
     return "\n".join(lines)
 
 

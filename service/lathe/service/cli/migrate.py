@@ -223,5 +223,4 @@ def _publish_chain(migration: "Migration", encoder: "TextEncoder", name: str, re
         result = publish_fitted_chain(fitted, name, None, registry, progress)
     typer.echo("\n" + format_fit_result(result))
     version: str = result["chain"]
-    typer.echo(f"To roll back: lathe chains delete {version}")
     return version

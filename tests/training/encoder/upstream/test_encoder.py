@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.training.advice.sample import encode_leniently
+from lathe.training.deciding.sample import encode_leniently
 from lathe.training.distributed.engine import RayEngine
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, model_validator
 
-from lathe.training.advice.request import PlaceName
+from lathe.training.deciding.advise_request import PlaceName
 from lathe.training.fitting.requests import MAX_BYTES, Pairs, RowSource, SourcedRequest
 
 MIN_SAMPLE = 100

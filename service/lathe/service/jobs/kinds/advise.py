@@ -9,7 +9,7 @@ from lathe.service.chains.names import is_name
 from lathe.service.jobs.job import REPORT
 from lathe.service.jobs.requests import SourcedJob
 from lathe.service.settings import Settings
-from lathe.training.advice.request import AdviceRequest
+from lathe.training.deciding.advise_request import AdviceRequest
 from lathe.training.errors import TrainingError
 from lathe.transforms.errors import TransformError
 from lathe.transforms.files import write_synced
@@ -38,8 +38,8 @@ class AdviseJob(SourcedJob[AdviceRequest]):
         """
         from lathe.service.publishing.context import PublishContext
         from lathe.service.publishing.fits import run_fit
-        from lathe.training.advice.advise import advise, build_recommended_fit
-        from lathe.training.advice.report import render_html, to_json
+        from lathe.training.deciding.advise import advise, build_recommended_fit
+        from lathe.training.deciding.advise_report import render_html, to_json
 
         request, name = self.locate_inputs(folder), self.request.fit
         share = ADVICE_SHARE if name else 1.0

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from lathe.training.advice.evidence import count_rows_for_heldout, list_shortages
-from lathe.training.advice.sample import count_heldout
 from lathe.training.comparison import Interval
+from lathe.training.deciding.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from lathe.training.deciding.evidence import count_rows_for_heldout, list_shortages
+from lathe.training.deciding.sample import count_heldout
 from lathe.training.sources.row_sample import RowSample
 
 UNCLEAR = Interval(0.0, -0.2, 0.2)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.databases import PLACES, write_commands
-from lathe.training.advice.request import AdviceRequest
+from lathe.training.deciding.advise_request import AdviceRequest
+from lathe.training.deciding.places.databases import PLACES, write_commands
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 400

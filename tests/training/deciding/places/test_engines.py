@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.places import decision
-from lathe.training.advice.places.databases import PLACES
-from lathe.training.advice.places.decision import decide
-from lathe.training.advice.places.engines import require_engine, search_in_engine
-from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.places.recall import find_nearest, measure_recall
-from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.sample import build_vector_sample
+from lathe.training.deciding.advise_request import AdviceRequest
+from lathe.training.deciding.places import decision
+from lathe.training.deciding.places.databases import PLACES
+from lathe.training.deciding.places.decision import decide
+from lathe.training.deciding.places.engines import require_engine, search_in_engine
+from lathe.training.deciding.places.forms import FormSearch, StoredForm
+from lathe.training.deciding.places.recall import find_nearest, measure_recall
+from lathe.training.deciding.sample import build_vector_sample
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
@@ -71,6 +71,6 @@ def test_a_verified_decision_says_what_the_engine_found(drawn, monkeypatch):
 def test_an_engine_that_is_a_server_or_not_installed_is_refused(monkeypatch):
     with pytest.raises(AdviceError, match="pgvector has none that can"):
         require_engine("pgvector")
-    monkeypatch.setattr("lathe.training.advice.places.engines.find_spec", lambda name: None)
+    monkeypatch.setattr("lathe.training.deciding.places.engines.find_spec", lambda name: None)
     with pytest.raises(AdviceError, match="needs qdrant-edge-py: pip install"):
         require_engine("qdrant")

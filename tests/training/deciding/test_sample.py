@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.training.advice.advise import list_remarks
-from lathe.training.advice.sample import (
+from lathe.training.deciding.advise import list_remarks
+from lathe.training.deciding.sample import (
     MIN_HALVES,
     build_text_sample,
     count_heldout,

@@ -2,11 +2,11 @@ import re
 
 import numpy as np
 
-from lathe.training.advice.advise import Advice
-from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from lathe.training.advice.evidence import Evidence, Matryoshka, Shortage
-from lathe.training.advice.places.decision import PlaceDecision
-from lathe.training.advice.report import summarize_evidence
+from lathe.training.deciding.advise import Advice
+from lathe.training.deciding.advise_report import summarize_evidence
+from lathe.training.deciding.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from lathe.training.deciding.evidence import Evidence, Matryoshka, Shortage
+from lathe.training.deciding.places.decision import PlaceDecision
 from lathe.transforms.quality import diagnose
 
 DIAGNOSIS = diagnose(np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)) | {

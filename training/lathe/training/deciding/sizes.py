@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from lathe.training.advice.debiasing import GEOMETRY_ROWS
-from lathe.training.advice.sample import Sample
 from lathe.training.comparison import Interval, mean_interval
+from lathe.training.deciding.debiasing import GEOMETRY_ROWS
+from lathe.training.deciding.sample import Sample
 from lathe.training.measures import rank_halves
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError

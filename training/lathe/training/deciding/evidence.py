@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from lathe.training.advice.debiasing import DebiasingComparison, compare_debiasing
-from lathe.training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
-from lathe.training.advice.sizes import NEIGHBOURS, ReducerComparison, compare_reducers
 from lathe.training.comparison import Array
+from lathe.training.deciding.debiasing import DebiasingComparison, compare_debiasing
+from lathe.training.deciding.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
+from lathe.training.deciding.sizes import NEIGHBOURS, ReducerComparison, compare_reducers
 from lathe.training.measures import MIN_WORDS
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import Diagnostics, diagnose, recall_at_k

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from lathe.training.advice.sample import MIN_HALVES, Sample
 from lathe.training.comparison import Array, Interval, choose_cheapest, compare
+from lathe.training.deciding.sample import MIN_HALVES, Sample
 from lathe.training.measures import rank_halves
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError

@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lathe.training.advice.places.forms import Element, StoredForm
-from lathe.training.advice.places.recall import K
-from lathe.training.advice.request import AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.advise_request import AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.places.forms import Element, StoredForm
+from lathe.training.deciding.places.recall import K
 
 REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
 """Shares of the dimensions that a reduction keeps."""
@@ -89,6 +89,7 @@ class Place:
 
     name: PlaceName
     title: str
+    undo: str
     counted: Literal["total", "memory"]
     forms: Sequence[dict[str, Any]]
     computed: bool = False
@@ -218,4 +219,7 @@ def write_commands(
         "vectors": source if source.endswith(".npy") and not texts else "vectors.npy",
     }
     templates = [f"{place}.j2"] if place in ("pgvector", "vectorchord") else ["prepare.j2", f"{place}.j2"]
-    return tuple(line for name in templates for line in TEMPLATES.get_template(name).render(values).splitlines())
+    lines = [line for name in templates for line in TEMPLATES.get_template(name).render(values).splitlines()]
+    comment = "--" if place in ("pgvector", "vectorchord") else "#"
+    chain = f", and lathe chains delete {values['name']}@VERSION" if form.chain_steps else ""
+    return (f"{comment} to roll back: {PLACES[place].undo}{chain}; the full vectors stay as they are", *lines)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.advice.debiasing import (
+from lathe.training.comparison import Interval
+from lathe.training.deciding.debiasing import (
     METHODS,
     NOTHING,
     choose_by_halves,
@@ -10,7 +11,6 @@ from lathe.training.advice.debiasing import (
     compare_debiasing,
     estimate_gain,
 )
-from lathe.training.comparison import Interval
 
 
 def test_compare_debiasing_chooses_r2_if_vectors_share_a_direction(make_sample):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.places.recall import CANDIDATES, NEAREST, PART, K, count_found, extrapolate, find_nearest
+from lathe.training.deciding.places.forms import FormSearch, StoredForm
+from lathe.training.deciding.places.recall import CANDIDATES, NEAREST, PART, K, count_found, extrapolate, find_nearest
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.databases import PLACES
-from lathe.training.advice.places.decision import decide
-from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.request import AdviceRequest, PlaceName
-from lathe.training.advice.sample import build_vector_sample
+from lathe.training.deciding.advise_request import AdviceRequest, PlaceName
+from lathe.training.deciding.places.databases import PLACES
+from lathe.training.deciding.places.decision import decide
+from lathe.training.deciding.places.forms import FormSearch, StoredForm
+from lathe.training.deciding.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
 
@@ -18,13 +18,13 @@ from lathe.transforms.progress import no_progress
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
     """Resample the queries of an interval 40 times, since 300 take most of a decision's time."""
-    monkeypatch.setattr("lathe.training.advice.places.recall.RESAMPLES", 40)
+    monkeypatch.setattr("lathe.training.deciding.places.recall.RESAMPLES", 40)
 
 
 @pytest.fixture
 def no_floor(monkeypatch):
     """Advise chains for vectors of any size."""
-    monkeypatch.setattr("lathe.training.advice.places.decision.CHAIN_BYTES", 0)
+    monkeypatch.setattr("lathe.training.deciding.places.decision.CHAIN_BYTES", 0)
 
 
 def request_of(place, rows=None, **fields):

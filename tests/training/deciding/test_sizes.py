@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.advice.evidence import MIN_LEAD, compare_first_coordinates, find_failing_cuts
-from lathe.training.advice.sizes import REDUCERS, compare_reducers, list_dimensions
+from lathe.training.deciding.evidence import MIN_LEAD, compare_first_coordinates, find_failing_cuts
+from lathe.training.deciding.sizes import REDUCERS, compare_reducers, list_dimensions
 from lathe.training.measures import rank_halves
 from lathe.transforms import Chain, local_spearman, parse_steps, recall_at_k
 from lathe.transforms.quality import recall_per_row

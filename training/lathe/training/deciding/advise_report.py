@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lathe.training.advice.advise import Advice
-from lathe.training.advice.debiasing import CONFIDENCE, LARGE_MEAN, NOTHING
-from lathe.training.advice.evidence import MIN_LEAD, Evidence, find_failing_cuts
-from lathe.training.advice.places.decision import PlaceDecision
 from lathe.training.comparison import Interval
+from lathe.training.deciding.advise import Advice
+from lathe.training.deciding.debiasing import CONFIDENCE, LARGE_MEAN, NOTHING
+from lathe.training.deciding.evidence import MIN_LEAD, Evidence, find_failing_cuts
+from lathe.training.deciding.places.decision import PlaceDecision
 from lathe.training.reporting.figures import create_panels, draw_figures, plot_curves, use_plain_tick_labels
 from lathe.training.reporting.page import Section, format_text, render_page, render_sentences
 from lathe.training.reporting.tables import Table

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.forms import FormSearch, StoredForm
+from lathe.training.deciding.places.forms import FormSearch, StoredForm
 from lathe.training.errors import AdviceError
 
 WIDTH = 32

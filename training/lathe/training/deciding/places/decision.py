@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from lathe.training.advice.places.databases import PLACES, Candidate, Cost, write_commands
-from lathe.training.advice.places.engines import find_engine, search_in_engine
-from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.places.recall import (
+from lathe.training.deciding.advise_request import AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.places.databases import PLACES, Candidate, Cost, write_commands
+from lathe.training.deciding.places.engines import find_engine, search_in_engine
+from lathe.training.deciding.places.forms import FormSearch, StoredForm
+from lathe.training.deciding.places.recall import (
     CANDIDATES,
     PART,
     ExpectedRecall,
@@ -18,8 +19,7 @@ from lathe.training.advice.places.recall import (
     extrapolate,
     find_nearest,
 )
-from lathe.training.advice.request import AdviceRequest, Metric, PlaceName
-from lathe.training.advice.sample import Sample
+from lathe.training.deciding.sample import Sample
 from lathe.training.errors import AdviceError
 from lathe.training.reporting.text import format_bytes
 from lathe.transforms.errors import TransformError
