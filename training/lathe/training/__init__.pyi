@@ -1,6 +1,6 @@
 """Where the names of the package come from: `__init__` reads this, and so do type checkers."""
 
-from .advice.advise import Advice
+from .deciding.advise import Advice
 from .encoder.encoder import Encoder
 from .encoder.spec import EncoderSpec
 from .errors import TrainingError
