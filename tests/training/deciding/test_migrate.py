@@ -199,10 +199,17 @@ def test_the_cheapest_choice_that_no_other_beats_is_recommended():
 
 
 def test_without_rows_to_fit_a_bridge_on_the_other_choices_are_compared(decide, tmp_path):
-    (tmp_path / "documents.txt").write_text("\n".join(f"document {n}" for n in range(QUERIES + 20)))
-    found = decide(NoisyEncoder("old", 2), NoisyEncoder("new", 0.2))
+    (tmp_path / "documents.txt").write_text("\n".join(f"document {n}" for n in range(60)))
+    found = decide(NoisyEncoder("old", 2), NoisyEncoder("new", 0.2), queries=40)
     assert [trial.candidate for trial in found.trials] == [STAY, AGAIN] and found.recommended.candidate is AGAIN
-    assert "9 rows are left to fit it on, and 60 are needed" in found.format()
+    assert "30 rows are left to fit it on, and 60 are needed" in found.format()
+
+
+def test_where_all_documents_are_relevant_they_are_fitted_on(decide, tmp_path):
+    """In a FAQ every row answers a judged query."""
+    (tmp_path / "documents.txt").write_text("\n".join(f"document {n}" for n in range(QUERIES)))
+    found = decide(NoisyEncoder("old", 2), NoisyEncoder("new", 0.2, turn=1), bytes=4)
+    assert [trial.candidate for trial in found.trials] == [STAY, AGAIN] and len(found.searches.fit_rows) == 50
 
 
 def test_one_encoder_twice_few_queries_and_few_rows_are_refused(decide, tmp_path):

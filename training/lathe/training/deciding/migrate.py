@@ -324,8 +324,10 @@ def decide_migration(
         raise FitError(
             f"the source has {len(searches.documents)} different rows; without judged queries, {MIN_SAMPLE} are needed"
         )
-    # Relevant documents, which come first, are not fitted on: a bridge would know them better than other rows.
-    searches = replace(searches, fit_rows=searches.fit_rows[searches.fit_rows >= relevant])
+    # Relevant documents, which come first, are not fitted on, as a bridge would know them better than other rows, unless
+    # there is little else.
+    others = searches.fit_rows[searches.fit_rows >= relevant]
+    searches = replace(searches, fit_rows=others if len(others) >= MIN_SAMPLE else searches.fit_rows)
 
     documents = searches.documents
     old = encode_documents(present, documents, part_of(on_progress, 0.0, 0.5)).vectors
