@@ -30,13 +30,11 @@ from lathe.training.encoder.spec import (
     Pooling,
     UpstreamSpec,
 )
+from lathe.training.names import NAME_PATTERN
 from lathe.transforms.files import read_plain_file, replace_synced
 
 if TYPE_CHECKING:
     from filelock import FileLock
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""Pattern of the name of a chain or an index."""
 
 ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 """Pattern of an encoder's name, which may have a tag, as in `nomic:latest`."""

@@ -93,7 +93,7 @@ REINDEX = {
         ("fit", fit(files=["../../evil"]), "files"),
         ("fit", fit(request={"name": "mine", "steps": "os.system", "source": "x"}), "steps"),
         ("advise", {"request": {"source": 5}, "encoder": None, "files": []}, "request.source"),
-        ("advise", {"request": {"source": "x", "fit": "../x"}, "encoder": None, "files": []}, "the name in fit"),
+        ("advise", {"request": {"source": "x", "fit": "../x"}, "encoder": None, "files": []}, "request.fit"),
         ("reindex", REINDEX | {"index": "../../etc"}, "index"),
     ],
 )

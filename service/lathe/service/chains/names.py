@@ -2,14 +2,11 @@
 
 import re
 
-from lathe.service.encoder_settings import NAME_PATTERN
 from lathe.service.errors import BadValueError, UnknownNameError, WrongShapeError
+from lathe.training.names import NAME_PATTERN, find_name_problem
 
 RAW = "none"
 """Name of no chain: requests use it to ask for the encoder's vectors, responses and indexes to mark them."""
-
-RESERVED = {RAW}
-"""Names that no chain or index may have."""
 
 
 def is_name(text: str) -> bool:
@@ -28,12 +25,8 @@ def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
         what: what is named, for the message.
         param: parameter of the request, for the error.
     """
-    if not is_name(name) or name in RESERVED:
-        raise BadValueError(
-            f"{name[:80]!r} cannot name {what}: letters, digits, '.', '_' and '-', at most 64, "
-            f"beginning with a letter or digit, and not {', '.join(RESERVED)}",
-            param=param,
-        )
+    if problem := find_name_problem(name, what):
+        raise BadValueError(problem, param=param)
 
 
 def parse_number(text: str) -> int | None:

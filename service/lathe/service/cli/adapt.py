@@ -38,12 +38,9 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
     """
     request = build_request(AdaptRequest, fields)
     request.check()
-    from lathe.service.chains.names import require_name
     from lathe.service.publishing.adaptations import run_adaptation
     from lathe.training.deciding.adapt_report import format_adaptation
 
-    if request.name is not None:
-        require_name(request.name)
     context = open_publish_context(encoders=None)
     loaded = load_encoder(context.settings, request.encoder)
     with ProgressBar() as progress:

@@ -59,15 +59,12 @@ def advise(
         raise AdviceError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
     import orjson
 
-    from lathe.service.chains.names import require_name
     from lathe.training.deciding.advise import advise as run
     from lathe.training.deciding.advise_report import format_evidence, render_html, to_json
     from lathe.training.sources.source import open_source
 
     fields["evidence"] = fields["evidence"] or report is not None
     request = build_request(AdviceRequest, fields | {"place": place or _ask_for_place()})
-    if request.fit is not None:
-        require_name(request.fit)
     context = open_publish_context()  # fails before hours of encoding if the folder cannot be written
     _require_report_folder(report)
     source = request.source.location

@@ -58,7 +58,6 @@ def fit(
     again. For vectors (.npy), name the encoder that made them with --encoder. Without it, the chain takes any vectors
     of their dimensions and no texts, since nothing says which encoder fits it.
     """
-    from lathe.service.chains.names import require_name
     from lathe.service.publishing.fits import run_fit
     from lathe.training.sources.source import open_source
     from lathe.transforms.chain import parse_steps
@@ -68,7 +67,6 @@ def fit(
     if "steps" in fields:
         fields["steps"] = [step.spec() for step in parse_steps(fields["steps"])]
     request = build_request(NewFit, fields | {"transform": transform is not None})
-    require_name(request.name)
     request.check()
 
     context = open_publish_context()

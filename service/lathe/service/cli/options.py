@@ -384,7 +384,7 @@ def _find_type(field: FieldInfo) -> tuple[Any, list[Any]]:
     kind, constraints = next(kind for kind in alternatives if kind is not NoneType), field.metadata
     if get_origin(kind) is Annotated:
         kind, inner = get_args(kind)
-        constraints = [*constraints, *inner.metadata]
+        constraints = [*constraints, *getattr(inner, "metadata", ())]
 
     is_option_type = kind in (bool, int, float, list[str], dict[str, str], dict[str, float])
     return (kind if is_option_type or get_origin(kind) is Literal else str), constraints

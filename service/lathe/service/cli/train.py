@@ -159,10 +159,10 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
 
     context = open_publish_context(encoders=None)
     settings = context.settings
-    require_free_name(fields["name"], settings)
     job = read_settings(config, TrainingJob)
     torch.set_num_threads(settings.threads)
     request = build_request(NewTraining, fields | {"job": {}})
+    require_free_name(request.name, settings)
     request = request.model_copy(update={"job": job.model_dump(mode="json", exclude_unset=True)})
     base = find_encoder(settings, job.encoder)
     auxiliary = find_encoder(settings, job.negatives.model if job.negatives else None)

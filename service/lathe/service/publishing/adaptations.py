@@ -7,7 +7,6 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from lathe.service.chains.names import require_name
 from lathe.service.publishing.context import PublishContext
 from lathe.service.publishing.fits import publish_fitted_chain
 from lathe.service.publishing.training import build_manifest, require_free_name
@@ -60,13 +59,11 @@ def run_adaptation(
 
     Raises:
         TrainingError, TransformError: as `try_candidates`; nothing is published then.
-        BadValueError: if the name is not valid.
+        ConflictError: if the encoder is to be trained under the name of another one.
     """
     settings = context.settings
-    if request.name is not None:
-        require_name(request.name)
-        if request.train:
-            require_free_name(request.name, settings)
+    if request.name is not None and request.train:
+        require_free_name(request.name, settings)
     trials_progress = part_of(on_progress, 0.0, TRIALS_SHARE)
     with try_candidates(
         request,

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.publishing.context import PublishContext
 from lathe.service.waiting import wait_for_redis
@@ -56,7 +55,6 @@ def run_fit(
         TrainingError, TransformError: if the fit cannot be done, or `vectors_to` is no .npy file in an existing folder;
             nothing is registered then.
     """
-    require_name(request.name)
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
     fit = fit_new_chain(

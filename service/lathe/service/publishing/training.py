@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.names import require_name
 from lathe.service.encoder_settings import AddedEncoders
 from lathe.service.encoders.trained import digest_files
 from lathe.service.errors import BadValueError, ConflictError
@@ -186,13 +185,7 @@ def require_trainable(base: EncoderSpec) -> None:
 
 
 def require_free_name(name: str, settings: Settings) -> None:
-    """Raise unless a name can be the name of a trained encoder.
-
-    Raises:
-        BadValueError: if it is not valid.
-        ConflictError: if an encoder of the settings or the state folder has it.
-    """
-    require_name(name, "an encoder")
+    """Raise `ConflictError` if an encoder of the settings or the state folder has a name."""
     others = {encoder.name for encoder in (*settings.hosted, *AddedEncoders(settings.home).read())}
     if name in others | {DEFAULT_ENCODER.name}:
         raise ConflictError(f"the name {name} is in use by another encoder", param="name")

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import MAX_BYTES, Pairs, RowSource, SourcedRequest
+from lathe.training.names import ChainName
 from lathe.training.settings import MAX_ENTRIES
 
 HELD_OUT_SHARE = 0.2
@@ -59,7 +60,7 @@ class AdaptRequest(SourcedRequest):
 
     source: RowSource
     pairs: Pairs
-    name: str | None = None
+    name: ChainName | None = None
     folders: Annotated[list[str], Field(max_length=MAX_ENTRIES)] = []
     test_pairs: Pairs | None = None
     encoder: str | None = None

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource, SourcedRequest
+from lathe.training.names import ChainName
 
 DEFAULT_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
@@ -88,7 +89,7 @@ class AdviceRequest(SourcedRequest):
     rows: Annotated[int | None, Field(ge=1, le=10**12)] = None
     metric: Metric = "cosine"
     recall: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_RECALL
-    fit: str | None = None
+    fit: ChainName | None = None
     evidence: bool = False
     verify: bool = False
     sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS

@@ -324,8 +324,8 @@ def decide_migration(
         raise FitError(
             f"the source has {len(searches.documents)} different rows; without judged queries, {MIN_SAMPLE} are needed"
         )
-    # Relevant documents, which come first, are not fitted on, as a bridge would know them better than other rows, unless
-    # there is little else.
+    # Relevant documents, which come first, are fitted on only where there is little else: a bridge would know them
+    # better than other rows.
     others = searches.fit_rows[searches.fit_rows >= relevant]
     searches = replace(searches, fit_rows=others if len(others) >= MIN_SAMPLE else searches.fit_rows)
 

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from lathe.training.errors import JobError
 from lathe.training.finetuning.regularizers.registry import METHODS
 from lathe.training.json_object import JsonObject
+from lathe.training.names import EncoderName
 from lathe.training.settings import MAX_ENTRIES
 from lathe.transforms.suggestions import find_similar
 
@@ -50,7 +51,7 @@ class NewTraining(JsonObject):
         },
     )
 
-    name: str
+    name: EncoderName
     method: str
     job: dict[str, Any]
     gates: Annotated[dict[str, float], Field(max_length=MAX_ENTRIES)] = {}

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from lathe.training.errors import FitError
 from lathe.training.json_object import JsonObject
+from lathe.training.names import ChainName
 from lathe.training.settings import MAX_ENTRIES
 from lathe.training.sources.bad_shards import BadShards
 
@@ -273,7 +274,7 @@ class NewFit(SourcedRequest):
         },
     )
 
-    name: str
+    name: ChainName
     source: RowSource
     steps: list[dict[str, Any]] | dict[str, list[dict[str, Any]]] | None = None
     normalize: bool = True

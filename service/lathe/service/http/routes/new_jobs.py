@@ -8,7 +8,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.names import require_name
 from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.errors import BadValueError, ConflictError, NotSupportedError, UnknownNameError
@@ -66,7 +65,6 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     Vectors for which the request names no encoder are fitted without one.
     """
     request = validate_json(json_body, NewFit)
-    require_name(request.name)
     chain, data_root = request.check(), services.settings.data_root
     engine = services.embedder.find_engine(request.encoder, param="encoder")
     source = receive_source(request.source, data_root)
@@ -185,8 +183,6 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
     request = validate_json(json_body, AdviceRequest)
     if module := find_missing_module():
         raise NotSupportedError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
-    if request.fit is not None:
-        require_name(request.fit, param="fit")
     engine = services.embedder.find_engine(request.encoder, param="encoder")
     source = receive_source(request.source, services.settings.data_root)
     source.check_distinct("advice")
@@ -245,10 +241,8 @@ async def adapt(request: Request, services: ServicesDep) -> Response:
 def _create_adapt_job(services: Services, json_body: bytes) -> Job:
     request = validate_json(json_body, AdaptRequest)
     request.check()
-    if request.name is not None:
-        require_name(request.name)
-        if request.train:
-            require_free_name(request.name, services.settings)
+    if request.name is not None and request.train:
+        require_free_name(request.name, services.settings)
 
     data_root = services.settings.data_root
     engine = services.embedder.find_engine(request.encoder, param="encoder")

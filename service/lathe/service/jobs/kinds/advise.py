@@ -1,11 +1,8 @@
 """Job that decides in what form to store vectors, and may fit the decision's chain: `POST /advise`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator
-
-from lathe.service.chains.names import is_name
 from lathe.service.jobs.job import REPORT
 from lathe.service.jobs.requests import SourcedJob
 from lathe.service.settings import Settings
@@ -19,16 +16,8 @@ ADVICE_SHARE = 0.6
 """Share of the progress bar that the advice takes in a job that then fits; the fit takes the rest."""
 
 
-def _require_chain_name(request: AdviceRequest) -> AdviceRequest:
-    if request.fit is not None and not is_name(request.fit):
-        raise ValueError("no chain has the name in fit")
-    return request
-
-
 class AdviseJob(SourcedJob[AdviceRequest]):
     """An advice request."""
-
-    request: Annotated[AdviceRequest, AfterValidator(_require_chain_name)]
 
     def run(self, folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
         """Advise in what form to store the source's vectors, write `report.html` to the folder, and return the advice.
