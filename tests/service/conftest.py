@@ -360,13 +360,13 @@ def open_replica(redis_server, tmp_path, monkeypatch):
     opened = []
 
     def open_one(name="replica", url=redis_server.url, **cache):
-        opened.append(Replica.open(Home(tmp_path / name), url, grace_seconds=0, **cache))
+        opened.append(Replica(Home(tmp_path / name), url, grace_seconds=0, **cache))
         opened[-1].start()
         return opened[-1]
 
     yield open_one
     for replica in opened:
-        replica.replicator.stopping.set()  # all end at once
+        replica.stopping.set()  # all end at once
         if replica.cache is not None:
             replica.cache.stopping.set()
     for replica in opened:

@@ -233,7 +233,7 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
     settings.require_redis_extra()
     from lathe.service.redis.replica import Replica
 
-    return Replica.open(home, settings.redis_url, settings.redis_cache_bytes, settings.redis_cache_seconds)
+    return Replica(home, settings.redis_url, settings.redis_cache_bytes, settings.redis_cache_seconds)
 
 
 def _open_jobs(

@@ -24,7 +24,7 @@ def open_registry(home: Home, redis_url: str = "") -> Registry:
     if redis_url:
         from lathe.service.redis.replica import Replica
 
-        replica = Replica.open(home, redis_url)
+        replica = Replica(home, redis_url)
         replica.bring_up_to_date()
         return replica.registry
     registry = Registry(home.chains)
@@ -53,8 +53,10 @@ def open_trained(home: Home, redis_url: str = "", names: Iterable[str] | None = 
     if not redis_url:
         return TrainedEncoders(home.trained)
     from lathe.service.redis.connection import RedisConnection
-    from lathe.service.redis.trained import SharedTrainedEncoders
+    from lathe.service.redis.registry import SharedTrainedEncoders
 
     trained = SharedTrainedEncoders(home.shared_trained, RedisConnection(redis_url))
-    trained.bring_up_to_date(names)
+    trained.join_and_push()
+    for name in trained.list_all_names() if names is None else names:
+        trained.pull(name)
     return trained

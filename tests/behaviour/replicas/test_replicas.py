@@ -99,7 +99,7 @@ def publish(tmp_path_factory, encoder):
     """Return a function that publishes two versions of a chain for the default encoder."""
 
     def both(url):
-        replica = Replica.open(Home(tmp_path_factory.mktemp("publisher")), url)
+        replica = Replica(Home(tmp_path_factory.mktemp("publisher")), url)
         replica.bring_up_to_date()
         for seed in (0, 1):
             chain = Chain(parse_steps("r2,geopres:steps=2,dimensions=16"))

@@ -156,7 +156,7 @@ def api(serving, new_home, lasting_redis, data):
 @pytest.fixture(scope="module")
 def served(lasting_redis, chains, tmp_path_factory):
     """Publish a chain of two versions, the first live, and return its name."""
-    replica = Replica.open(Home(tmp_path_factory.mktemp("publisher")), lasting_redis.url)
+    replica = Replica(Home(tmp_path_factory.mktemp("publisher")), lasting_redis.url)
     replica.bring_up_to_date()
     for chain in chains[:2]:
         replica.registry.publish(chain, "served", None)

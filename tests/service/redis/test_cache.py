@@ -235,7 +235,7 @@ def test_an_unresponsive_redis_delays_only_the_first_request_by_half_a_second_an
     finally:
         os.kill(own_redis.process.pid, signal.SIGCONT)
     eventually(lambda: all(cache.get(keys, True, WIDTH)))
-    replica.replicator.stop()  # it would be the first to notice
+    replica.stop_replicator()  # it would be the first to notice
     own_redis.stop()
     before = counted("failures", operation="read") + counted("failures", operation="write")
     # On a slow machine, the write of before may be the first to find Redis gone, and not the read.

@@ -13,20 +13,14 @@ from redis.exceptions import WatchError
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
+from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.publishing.context import PublishContext
 from lathe.service.publishing.fits import run_fit
-from lathe.service.redis.shared_versions import build_files_key
-from lathe.service.redis.version_record import (
-    CHANGES,
-    IDENTITY,
-    VersionStamp,
-    build_key,
-    compute_digest,
-    write_pointer,
-    write_stamp,
-)
+from lathe.service.redis.shared_versions import IDENTITY
+from lathe.service.redis.version_record import CHANGES, RecordedVersion, build_key, compute_digest, write_pointer
+from lathe.service.registries import open_trained
 from lathe.service.settings import Settings
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import ArtifactError
@@ -143,24 +137,15 @@ def test_a_version_appears_on_another_replica_only_when_complete(open_replica, c
     assert max(seen) >= 8 and left_over(there.registry) == []
 
 
-def test_publish_by_the_same_job_gives_one_version(open_replica, chains):
-    here, there = open_replica("here"), open_replica("there")
-    assert here.registry.publish(chains[0], "mine", None, job="a") == (1, True)
-    assert here.registry.publish(chains[0], "mine", None, job="a") == (1, True)
-    assert there.registry.publish(chains[0], "mine", True, job="a") == (1, True)
-    assert there.registry.publish(chains[0], "mine", None, job="b") == (2, False)
-    assert there.registry.publish(chains[0], "mine", None) == (3, False)
-    assert there.registry.publish(chains[0], "mine", None) == (4, False)
-
-
-def test_concurrent_publishes_of_replicas_get_distinct_versions(open_replica, chains):
+def test_concurrent_publishes_of_replicas_get_distinct_versions_and_those_of_one_job_get_one(open_replica, chains):
     replicas = [open_replica("here"), open_replica("there")]
 
-    def publish(number):
-        return replicas[number % 2].registry.publish(chains[number % 3], "mine", None)
+    def publish(number, job=None):
+        return replicas[number % 2].registry.publish(chains[number % 3], "mine", None, job)
 
     with ThreadPoolExecutor(4) as pool:
         published = list(pool.map(publish, range(8)))
+        assert set(pool.map(publish, range(4), "aaaa")) == {(9, False)}
     assert sorted(version for version, _ in published) == list(range(1, 9))
     assert [version for version, is_live in published if is_live] == [1]
     for number, (version, _) in enumerate(published):
@@ -202,7 +187,7 @@ def test_damaged_tensors_of_a_local_copy_are_copied_again_and_never_written_to_r
     open_replica, chains, redis_server
 ):
     replica = open_replica("replica")
-    replica.replicator.stop()  # it would be the first to notice
+    replica.stop_replicator()  # it would be the first to notice
     registry = replica.registry
     registry.publish(chains[0], "mine", None)
     tensors = registry.root / "mine/1/chain.safetensors"
@@ -240,10 +225,10 @@ def publish_altered(client, chains, how, folder, name="mine"):
         [(folder / name / number / file).read_bytes() for file in (MANIFEST, TENSORS)] for number in ("1", "2")
     )
     found = {"manifest": (other, tensors), "missing": (manifest, None), "cut": (manifest, tensors[:-10])}[how]
-    stamp = VersionStamp(compute_digest(manifest))
-    key = build_files_key(stamp)
+    version = RecordedVersion(compute_digest(manifest))
+    key = version.files_key
     with client.pipeline() as pipe:
-        write_stamp(pipe, "chain", name, 2, stamp)
+        pipe.hset(build_key("chain", name), "version:2", version.serialize())
         pipe.hset(key, MANIFEST, found[0])
         if found[1] is not None:
             pipe.hset(key, f"{TENSORS}:0", found[1])
@@ -300,40 +285,24 @@ def test_the_version_served_instead_of_a_refused_one_stays_until_the_refused_one
 
 
 @pytest.mark.parametrize("content", [b"[]", None])
-def test_a_malformed_pointer_in_redis_leaves_the_served_version_unchanged(
-    content, open_replica, redis_server, chains, caplog
-):
+def test_malformed_records_in_redis_leave_what_is_served_unchanged(content, open_replica, redis_server, chains, caplog):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
-    eventually(lambda: live(there) == 1)
+    here.registry.size_routes.serve_dimensions("mine")
+    routes = eventually(lambda: there.registry.size_routes.read().get("enc"))
     key, client = build_key("chain", "mine"), redis_server.client
     client.hdel(key, "pointer") if content is None else client.hset(key, "pointer", content)
+    client.hset("lathe:size_routes", "enc", b"[1]")
     client.xadd(CHANGES, {"chain": "mine"})
     here.registry.publish(chains[1], "mark", None)
     eventually(lambda: live(there, "mark") == 1)
     there.stop()
     for replica in (here, open_replica("there")):
         assert live(replica) == 1 and replica.connection.up
+        assert replica.registry.size_routes.read()["enc"] == routes
     with pytest.raises(ArtifactError):
         here.registry.publish(chains[1], "mine", True)
-    assert client.hkeys(key).count(b"version:2") == 0 and "following Redis failed" not in caplog.text
-
-
-def test_malformed_size_routes_in_redis_leave_the_earlier_ones(open_replica, redis_server, chains, caplog):
-    here, there = open_replica("here"), open_replica("there")
-    here.registry.publish(chains[0], "mine", True)
-    here.registry.size_routes.serve_dimensions("mine")
-    eventually(lambda: there.registry.size_routes.read().get("enc"))
-    were = there.registry.size_routes.read()
-    redis_server.client.hset("lathe:size_routes", "enc", b"[1]")
-    redis_server.client.xadd(CHANGES, {"places": "enc"})
-    here.registry.publish(chains[1], "mark", None)
-    eventually(lambda: live(there, "mark") == 1)
-    assert there.registry.size_routes.read() == were
-    there.stop()
-    again = open_replica("there")
-    assert again.registry.size_routes.read() == were and again.connection.up
-    assert "following Redis failed" not in caplog.text
+    assert client.hkeys(key).count(b"version:2") == 0 and "copying changes from Redis failed" not in caplog.text
 
 
 def test_invalid_chain_names_in_redis_are_ignored(open_replica, redis_server, chains):
@@ -561,3 +530,108 @@ def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_r
     done = run_fit(asked, PublishContext(settings, replica.registry, replica.trained, "lathe fit"), make_room)
     assert done["promoted"] and live(replica) == 1
     assert sum("waiting: Redis is full" in message for message in said) == 1
+
+
+# Trained encoders
+
+MODEL_MANIFEST = {"method": "pft", "base": {"name": "tiny"}, "certificate": {}}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Return a folder with the files of a model: weights of two and a half pieces, an empty file, a folder."""
+    folder = tmp_path / "model"
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "modules.json").write_text("[]")
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    (folder / "empty.txt").write_text("")
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 10_240)
+    return folder
+
+
+def allow(_manifest):
+    return []
+
+
+def models_in(client):
+    """Return the keys of models in Redis that do not expire."""
+    return [
+        key
+        for key in client.keys("lathe:files:*")
+        if client.ttl(key) == -1 and b'"method"' in client.hget(key, "manifest.json")
+    ]
+
+
+def test_models_of_one_replica_are_copied_promoted_and_deleted_at_the_other(open_replica, redis_server, model):
+    here, there = open_replica("here").trained, open_replica("there").trained
+    assert here.publish("mine", model, MODEL_MANIFEST, None) == (1, True)
+    assert here.publish("mine", model, MODEL_MANIFEST, None) == (2, False)
+    eventually(lambda: there.versions("mine") == [1, 2])
+    assert content_of(there.root / "mine" / "2" / "model") == content_of(model) and there.live("mine") == 1
+    assert [spec.name for spec in there.specs("float32")] == ["mine@1"]
+    assert there.promote("mine", 2, allow).live == 2
+    eventually(lambda: here.live("mine") == 2)
+    assert here.rollback("mine").live == 1
+    eventually(lambda: there.live("mine") == 1)
+    there.delete("mine", 2)
+    eventually(lambda: here.versions("mine") == [1])
+    assert len(models_in(redis_server.client)) == 1
+    assert here.publish("mine", model, MODEL_MANIFEST, None)[0] == 3  # numbers are not used again
+
+
+def test_an_upload_of_files_that_another_replica_has_committed_keeps_them(open_replica, redis_server, model):
+    here, there = open_replica("here").trained, open_replica("there").trained
+    here.publish("mine", model, MODEL_MANIFEST, None)
+    (key,) = models_in(redis_server.client)
+    content = redis_server.client.hgetall(key)
+    eventually(lambda: there.versions("mine") == [1])
+    _, uploaded = there.upload_version(there.root / "mine" / "1", None)  # by a job that runs again, and is killed
+    assert models_in(redis_server.client) == [key] and redis_server.client.hgetall(key) == content
+    assert 0 < redis_server.client.ttl(uploaded)
+
+
+def test_a_model_is_promoted_where_it_was_not_copied_yet(open_replica, model):
+    here = open_replica("here").trained
+    later = open_replica("later")
+    later.stop_replicator()
+    here.publish("mine", model, MODEL_MANIFEST, None)
+    here.publish("mine", model, MODEL_MANIFEST, None)
+    assert later.trained.promote("mine", 2, allow).live == 2 and later.trained.versions("mine") == [1, 2]
+
+
+def test_a_replica_that_joins_later_and_a_command_get_all_trained_encoders(open_replica, redis_server, model, tmp_path):
+    open_replica("first").trained.publish("mine", model, MODEL_MANIFEST, None)
+    later = open_replica("later").trained
+    eventually(lambda: later.live("mine") == 1)
+    opened = open_trained(Home(tmp_path / "command"), redis_server.url)
+    assert content_of(opened.root / "mine" / "1" / "model") == content_of(model)
+    assert type(open_trained(Home(tmp_path / "alone"))) is TrainedEncoders
+
+
+@pytest.mark.parametrize("how", ["changed", "path"])
+def test_a_model_altered_in_redis_is_refused_and_the_earlier_one_serves(how, open_replica, redis_server, model):
+    here = open_replica("here")
+    here.trained.publish("mine", model, MODEL_MANIFEST, None)
+    before = set(models_in(redis_server.client))
+    here.trained.publish("mine", model, MODEL_MANIFEST, True)
+    (key,) = set(models_in(redis_server.client)) - before
+    if how == "changed":
+        redis_server.client.hset(key, "model/model.safetensors:1", b"x" * (1 << 20))
+    else:
+        manifest = redis_server.client.hget(key, "manifest.json")
+        redis_server.client.hset(key, "manifest.json", manifest.replace(b"empty.txt", b"../up.txt"))
+    joining = open_replica("joining")
+    eventually(lambda: joining.trained.refused and joining.trained.versions("mine"))  # Redis gives them in any order
+    assert joining.trained.versions("mine") == [1]
+    assert any("the encoder mine@2 was altered in Redis" in warning for warning in joining.warnings())
+    assert not (joining.trained.root / "mine" / "up.txt").exists()
+
+
+def test_files_damaged_on_disk_are_fetched_again_before_a_promotion(open_replica, model):
+    trained = open_replica("here").trained
+    trained.publish("mine", model, MODEL_MANIFEST, None)
+    trained.publish("mine", model, MODEL_MANIFEST, None)
+    weights = trained.root / "mine" / "2" / "model" / "model.safetensors"
+    weights.write_bytes(b"damaged")
+    assert trained.promote("mine", 2, allow).live == 2
+    assert weights.read_bytes() == (model / "model.safetensors").read_bytes()

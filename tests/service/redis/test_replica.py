@@ -49,10 +49,10 @@ def test_a_chain_that_cannot_be_copied_is_retried_and_delays_no_other(open_repli
 
 def counted_tries(replica):
     """Return a function that counts the retries since now."""
-    times = {replica.replicator.retry_at}
+    times = {replica.retry_at}
 
     def count():
-        times.add(replica.replicator.retry_at)
+        times.add(replica.retry_at)
         return len(times) - 1
 
     return count

@@ -52,7 +52,7 @@ class ChainFolder(VersionFolder):
     """
 
     def __init__(self, root: Path, shipped: bool = False) -> None:
-        super().__init__(root, None if shipped else root)
+        super().__init__(root, shipped)
         self.loaded: LRUCache[tuple[str, int], LoadedChain] = LRUCache(MAX_LOADED)
         self.pointers: dict[str, tuple[FileStamp, int | None]] = {}
         self.loading = threading.Lock()

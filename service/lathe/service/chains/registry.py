@@ -5,8 +5,6 @@ Any number of processes may read and write: versions appear and pointers change 
 Starter chains ship with Lathe and are installed in a registry.
 """
 
-import secrets
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -59,14 +57,11 @@ class Registry(ChainFolder):
             BadValueError: if the name is not valid.
         """
         require_name(name)
-        with self.lock(name):
-            pointer = self.read_pointer(name)
-            # `pointer.last` keeps the numbers of deleted versions from being used again.
-            version = max([pointer.last, *self.versions(name)]) + 1
-            chain.save(self.root / name / str(version), {"name": name, "version": version}, distribution)
-            pointer = pointer.add_version(version, promote)
-            self.write_pointer(name, pointer)
-        return version, pointer.live == version
+
+        def write(folder: Path, version: int) -> None:
+            chain.save(folder, {"name": name, "version": version}, distribution)
+
+        return self.add_version(name, promote, job, write)
 
     def check_version(self, name: str, version: int) -> Manifest:
         """Load a version of a chain from disk, which checks its files, and return its manifest.
@@ -107,10 +102,11 @@ class Registry(ChainFolder):
             return False
         with self.lock(name):
             for version in source.versions(name):
-                folder, target = source.root / name / str(version), self.root / name / str(version)
+                folder = source.root / name / str(version)
                 check(folder, source.links_within)
-                if not target.exists():
-                    _copy_artifact(folder, target, source.links_within)
+                if not (self.root / name / str(version)).exists():
+                    with self.stage_version(name, version) as staging:
+                        _copy_artifact(folder, staging, source.links_within)
             self.write_pointer(name, source.read_pointer(name))
         return True
 
@@ -124,20 +120,12 @@ class Registry(ChainFolder):
 def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
     """Copy the manifest, tensors and fit distribution of an artifact folder to a new folder, where they exist.
 
-    Args:
-        source: folder to copy.
-        target: new folder, which appears when it is complete.
-        root: folder out of which no link in `source` may lead; None follows links anywhere.
+    With a `root`, no link in `source` may lead out of that folder.
     """
-    staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
-    try:
-        make_folder(staging)
-        for name in (TENSORS, DISTRIBUTION, MANIFEST):
-            with suppress(FileNotFoundError):  # not every fit leaves a reference
-                write_synced(staging / name, read_file(source, name, root))
-        staging.rename(target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    make_folder(target)
+    for name in (TENSORS, DISTRIBUTION, MANIFEST):
+        with suppress(FileNotFoundError):  # not every fit leaves a fit distribution
+            write_synced(target / name, read_file(source, name, root))
 
 
 STARTERS = Path(__file__).parent / "starter_chains"

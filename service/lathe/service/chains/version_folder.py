@@ -12,7 +12,8 @@ Gates are thresholds that a version must reach before it is promoted.
 
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,23 +35,27 @@ Gate = Callable[[Mapping[str, Any]], Sequence[str]]
 PointerChange = Callable[[Pointer, Collection[int]], Pointer]
 """Function from a name's pointer and versions to its new pointer; raises if the versions do not allow the change."""
 
+VersionWriter = Callable[[Path, int], object]
+"""Function that writes the files of a version with a given number to a new folder."""
+
 
 class VersionFolder:
     """The versions of chains, or of trained encoders, in one folder.
 
     Args:
         root: the folder.
-        links_within: folder that no link may lead out of; None follows links anywhere.
+        shipped: whether the folder is part of the installed package, whose files may be links to anywhere.
 
     Attributes:
         kind: what the versions are of, for messages and the parameter of errors.
+        links_within: folder that no link may lead out of; None follows links anywhere.
     """
 
     kind: ClassVar[str] = "chain"
 
-    def __init__(self, root: Path, links_within: Path | None) -> None:
+    def __init__(self, root: Path, shipped: bool = False) -> None:
         self.root = root
-        self.links_within = links_within
+        self.links_within = None if shipped else root
 
     def names(self) -> list[str]:
         """List the names that have at least one version, sorted."""
@@ -138,6 +143,56 @@ class VersionFolder:
             ArtifactError: if its files are damaged.
         """
         raise NotImplementedError
+
+    def find_published(self, name: str, job: str | None) -> int | None:
+        """Return the version whose manifest names the job that published it, or None.
+
+        There is none if `job` is None, and none of a chain: its manifest names no job.
+        """
+        if job is None:
+            return None
+        for version in self.versions(name):
+            with suppress(ArtifactError):
+                if self.manifest(name, version).get("job") == job:
+                    return version
+        return None
+
+    def add_version(self, name: str, promote: bool | None, job: str | None, write: VersionWriter) -> tuple[int, bool]:
+        """Write the next version of a name. Return `(version number, whether this version is live)`.
+
+        Args:
+            name: the name.
+            promote: whether to make the version live; None does so if no version is live.
+            job: id of the job that publishes it; the version that it has published already is returned instead.
+            write: called with the path of a new folder and the version's number; writes the version's files.
+        """
+        with self.lock(name):
+            pointer = self.read_pointer(name)
+            if (published := self.find_published(name, job)) is not None:
+                return published, pointer.live == published
+            # `pointer.last` keeps the numbers of deleted versions from being used again.
+            version = max([pointer.last, *self.versions(name)]) + 1
+            with self.stage_version(name, version) as staging:
+                write(staging, version)
+            pointer = self.write_pointer(name, pointer.add_version(version, promote))
+        return version, pointer.live == version
+
+    @contextmanager
+    def stage_version(self, name: str, version: int) -> Iterator[Path]:
+        """Yield the path of a folder to create, which becomes the version's folder when the block ends.
+
+        A version that is there is replaced. After an error nothing is changed. The caller holds the name's lock.
+        """
+        staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        try:
+            yield staging
+            if (self.root / name / str(version)).exists():
+                self.remove_folder(name, version)
+            # Renamed once it is complete: whoever reads the folder sees all files of a version or none.
+            staging.rename(self.root / name / str(version))
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(self.root / name)
 
     def promote(self, name: str, version: int, gate: Gate) -> Pointer:
         """Make a version live and return the new pointer, unless `gate` raises for the version's manifest.

@@ -6,10 +6,7 @@ trained/<name>/<version>/
 """
 
 import hashlib
-import secrets
-import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import make_folder, read_pieces, sync_folder, write_pieces, write_synced
 
-SCHEMA = 1
+MANIFEST_SCHEMA = 1
 """Version of the manifest's format."""
 
 SUFFIXES = frozenset({".json", ".txt", ".safetensors", ".model", ".jinja", ".md"})
@@ -32,16 +29,9 @@ SUFFIXES = frozenset({".json", ".txt", ".safetensors", ".model", ".jinja", ".md"
 
 
 class TrainedEncoders(VersionFolder):
-    """The trained encoders in one folder, and changes to them.
-
-    Args:
-        root: the folder.
-    """
+    """The trained encoders in one folder, and changes to them."""
 
     kind = "encoder"
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, root)
 
     def publish(
         self,
@@ -65,26 +55,20 @@ class TrainedEncoders(VersionFolder):
         """
         require_name(name, "an encoder")
         files = digest_files(model)
-        with self.lock(name):
-            pointer = self.read_pointer(name)
-            if (published := self.find_published(name, job)) is not None:
-                return published, pointer.live == published
-            # `pointer.last` keeps the numbers of deleted versions from being used again.
-            version = max([pointer.last, *self.versions(name)]) + 1
-            complete = complete_manifest(manifest, name, version, files, job)
-            self.write_version(name, version, complete, lambda staging: _copy_model(model, staging, files))
-            pointer = self.write_pointer(name, pointer.add_version(version, promote))
-        return version, pointer.live == version
 
-    def find_published(self, name: str, job: str | None) -> int | None:
-        """Return the version of an encoder that a job has published, or None if there is none or `job` is None."""
-        if job is None:
-            return None
-        for version in self.versions(name):
-            with suppress(ArtifactError):
-                if self.manifest(name, version).get("job") == job:
-                    return version
-        return None
+        def write(folder: Path, version: int) -> None:
+            _copy_model(model, folder / MODEL, files)
+            complete = {
+                "schema": MANIFEST_SCHEMA,
+                "name": name,
+                "version": version,
+                **manifest,
+                "files": files,
+                "job": job,
+            }
+            write_synced(folder / MANIFEST, orjson.dumps(complete, option=orjson.OPT_INDENT_2))
+
+        return self.add_version(name, promote, job, write)
 
     def check_version(self, name: str, version: int) -> dict[str, Any]:
         """Check the digests of a version's files, and return its manifest.
@@ -134,42 +118,6 @@ class TrainedEncoders(VersionFolder):
         """
         return build_trained_spec(self.root, name, version, self.manifest(name, version), dtype)
 
-    def write_version(
-        self, name: str, version: int, manifest: Mapping[str, Any], write_model: Callable[[Path], None]
-    ) -> None:
-        """Write a version's manifest and model to a temporary folder, and rename it to the version's folder.
-
-        The caller holds the lock.
-
-        Args:
-            name: name of the encoder.
-            version: number of the version, replaced if it exists.
-            manifest: the complete manifest.
-            write_model: function that writes the model's files to an empty folder.
-        """
-        target = self.root / name / str(version)
-        staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
-        try:
-            make_folder(staging)
-            make_folder(staging / MODEL)
-            write_model(staging / MODEL)
-            write_synced(staging / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
-            sync_folder(staging / MODEL)
-            if target.exists():
-                self.remove_folder(name, version)
-            # Renamed once it is complete: whoever reads the folder sees all files of a version or none.
-            staging.rename(target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        sync_folder(self.root / name)
-
-
-def complete_manifest(
-    manifest: Mapping[str, Any], name: str, version: int, files: Mapping[str, str], job: str | None
-) -> dict[str, Any]:
-    """Return a version's manifest with format, name, version, digests of the files, and the job that published it."""
-    return {"schema": SCHEMA, "name": name, "version": version, **manifest, "files": dict(files), "job": job}
-
 
 def parse_manifest(content: bytes) -> dict[str, Any]:
     """Parse the JSON of a manifest, check that it has what every manifest has, and return it.
@@ -180,8 +128,8 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
     manifest = orjson.loads(content)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise ValueError("it has no list of files")
-    if manifest.get("schema") != SCHEMA:
-        raise ValueError(f"its format is {manifest.get('schema')!r}; this version of Lathe reads {SCHEMA}")
+    if manifest.get("schema") != MANIFEST_SCHEMA:
+        raise ValueError(f"its format is {manifest.get('schema')!r}; this version of Lathe reads {MANIFEST_SCHEMA}")
     for path, digest in manifest["files"].items():
         _require_model_file(path)
         if not isinstance(digest, str):
@@ -234,20 +182,12 @@ def digest_files(model: Path) -> dict[str, str]:
     return digests
 
 
-def make_parents(model: Path, path: str) -> None:
-    """Create the folders below `model` that the file at a relative path lies in."""
-    folder = model
-    for part in path.split("/")[:-1]:
-        folder = folder / part
-        if not folder.is_dir():
-            make_folder(folder)
-
-
 def _copy_model(source: Path, target: Path, files: Mapping[str, str]) -> None:
-    """Copy the files of a model to a folder, synced to disk. Raise `ArtifactError` if a file lost its digest."""
+    """Copy the files of a model to a new folder, synced to disk. Raise `ArtifactError` if a file lost its digest."""
     for path, digest in files.items():
-        make_parents(target, path)
+        make_folder((target / path).parent)
         with (source / path).open("rb") as file:
             copied = write_pieces(target / path, read_pieces(file))
         if copied != digest:
             raise ArtifactError(f"the file {path} of the model changed while it was copied")
+        sync_folder((target / path).parent)

@@ -3,19 +3,16 @@
 replica.py          everything below for one server, opened as one object; the thread that copies each change, and
                     remembers what could not be copied
 connection.py       the connection, whether Redis can be used, and how many of its records cannot be read
-version_record.py   how a chain or trained encoder is recorded in Redis, which set of versions a Redis holds, and
-                    transactions on it
-shared_versions.py  versions that are changed in Redis first, and served from a local copy
-registry.py         the chains and size routes of all replicas
-trained.py          the trained encoders of all replicas
+version_record.py   how a chain or trained encoder and the files of its versions are recorded in Redis
+shared_versions.py  which set of versions a Redis holds, changes to them, and the local copy that is served
+registry.py         the chains, size routes and trained encoders of all replicas
 cache.py            vectors of texts, as float16
 (jobs are in lathe.service.jobs.redis_queue)
 
 lathe:registry            {"id", "schema"}; distinguishes this Redis from another, or from one that lost its data
 lathe:chain:<name>        hash: pointer, and version:<n> → the SHA-256 of its manifest and the job that made it
 lathe:encoder:<name>      hash: the same of a trained encoder
-lathe:artifact:<name>:<n> hash: manifest, tensors, fit distribution of a chain's version
-lathe:model:<digest>      hash: manifest, and the pieces of the files of a trained encoder's version
+lathe:files:<digest>      hash: manifest of a version, and the pieces of its other files
 lathe:size_routes         hash: encoder fingerprint → {size: chain}
 lathe:changes             stream: which chain or trained encoder changed, or that size routes did
 lathe:cache:<generation>  hash: key of a text → its vector

@@ -1,30 +1,21 @@
-"""The shared registry: chains whose record and files are in Redis, served from a copy on disk.
-
-Size routes of all replicas, stored in Redis and, like the chains, read from a copy on disk.
-"""
+"""The chains, size routes and trained encoders of all replicas, in Redis, served from a copy on disk."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from redis.client import Pipeline
 
-from lathe.service.chains.chain_folder import ChainFolder, SizeRoutes, parse_size_routes
+from lathe.service.chains.chain_folder import SizeRoutes, parse_size_routes
 from lathe.service.chains.loaded_chain import LoadedChain, load_chain
-from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.version_folder import VersionFolder
+from lathe.service.encoder_settings import MODEL
+from lathe.service.encoders.trained import TrainedEncoders, parse_manifest
+from lathe.service.errors import BadValueError
 from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors, note_damage
-from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, Upload
-from lathe.service.redis.version_record import (
-    CHANGES,
-    CHANGES_KEPT,
-    IDENTITY,
-    SharedRecord,
-)
-from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, read_file
-from lathe.transforms.chain import Chain
+from lathe.service.redis.shared_versions import GRACE_SECONDS, IDENTITY, SharedVersions, Upload
+from lathe.service.redis.version_record import CHANGES, MAX_CHANGES
+from lathe.transforms.artifact import DISTRIBUTION, TENSORS
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import parse_json, parse_json_object, replace_synced
 
@@ -32,16 +23,12 @@ from lathe.transforms.files import parse_json, parse_json_object, replace_synced
 class SharedRegistry(SharedVersions, Registry):
     """The registry of chains of transforms that all replicas share in Redis, with a copy of it in a folder.
 
-    Args:
-        root: folder of the copy; processes may share it.
-        connection: connection to Redis.
-        grace_seconds: see `SharedVersions.connect`.
+    The arguments are those of `SharedVersions`.
     """
 
     def __init__(self, root: Path, connection: RedisConnection, grace_seconds: float = GRACE_SECONDS) -> None:
-        Registry.__init__(self, root)
-        self.connect(connection, grace_seconds)
-        self.size_routes: _SharedSizeRoutes = _SharedSizeRoutes(self.size_routes.path, self, self.record)
+        super().__init__(root, connection, grace_seconds)
+        self.size_routes: _SharedSizeRoutes = _SharedSizeRoutes(self.size_routes.path, self)
 
     def load(self, ref: str) -> LoadedChain:
         """Load the chain of transforms that a reference such as `name@2` names from memory or disk, and return it.
@@ -60,35 +47,6 @@ class SharedRegistry(SharedVersions, Registry):
             self.fetch_again(*self.resolve(ref))
             return super().load(ref)
 
-    def publish(
-        self,
-        chain: Chain,
-        name: str,
-        promote: bool | None,
-        job: str | None = None,
-        distribution: FitDistribution | None = None,
-    ) -> tuple[int, bool]:
-        """Add a fitted chain of transforms as the next version of its name, in Redis and on disk.
-
-        Returns the version, and whether it is live. A job that runs twice publishes once. The arguments are those of
-        `Registry.publish`.
-
-        Raises:
-            UnavailableError: if Redis is unreachable.
-        """
-        require_name(name)
-        with tempfile.TemporaryDirectory() as scratch:
-
-            def prepare(version: int) -> tuple[bytes, dict[str, Path]]:
-                # Called again with the next number if another replica takes this one meanwhile.
-                folder = Path(scratch) / str(version)
-                chain.save(folder, {"name": name, "version": version}, distribution)
-                return read_file(folder, MANIFEST), {path: folder / path for path in (TENSORS, DISTRIBUTION)}
-
-            outcome = self.publish_files(name, promote, job, prepare)
-        self.pull_if_reachable(name)
-        return outcome
-
     def import_chain(self, name: str, source: Registry) -> bool:
         """Copy a chain of transforms from another registry to Redis and disk, unless its name was ever used.
 
@@ -101,15 +59,10 @@ class SharedRegistry(SharedVersions, Registry):
         self.pull(name)
         return imported
 
-    def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
-        """Write a version's files from a folder to Redis, once its chain of transforms was loaded from them.
-
-        Raises:
-            ArtifactError: if they are damaged.
-            UnavailableError: if Redis is unreachable, or full.
-        """
-        load_chain(source.root / name / str(version), source.links_within)
-        return super().upload_version(source, name, version)
+    def upload_version(self, folder: Path, root: Path | None, job: str | None = None) -> Upload:
+        """Write a version's files to Redis as `SharedVersions` does, once its chain was loaded from them."""
+        load_chain(folder, root)
+        return super().upload_version(folder, root, job)
 
     def list_files(self, manifest: bytes) -> dict[str, str | None]:
         """Return the files of a version of a chain of transforms as `{relative path: SHA-256}`.
@@ -122,6 +75,21 @@ class SharedRegistry(SharedVersions, Registry):
         return {TENSORS: str(parse_json_object(manifest).get("tensors_sha256")), DISTRIBUTION: None}
 
 
+class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
+    """The trained encoders that all replicas share in Redis, with a copy of them in a folder."""
+
+    def list_files(self, manifest: bytes) -> dict[str, str | None]:
+        """Return the files of a version's model as `{relative path: SHA-256}`.
+
+        Raises:
+            ValueError: if the manifest is damaged.
+        """
+        try:
+            return {f"{MODEL}/{path}": digest for path, digest in parse_manifest(manifest)["files"].items()}
+        except BadValueError as error:
+            raise ValueError(str(error)) from error
+
+
 SIZE_ROUTES = "lathe:size_routes"
 ROUTES_NAME = "which chain answers which size"
 """Name of the size routes in error messages."""
@@ -130,9 +98,9 @@ ROUTES_NAME = "which chain answers which size"
 class _SharedSizeRoutes(SizeRoutes):
     """The size routes of all encoders, in Redis: which chain answers requests for a number of dimensions."""
 
-    def __init__(self, path: Path, chains: ChainFolder, record: SharedRecord) -> None:
-        super().__init__(path, chains)
-        self.record = record
+    def __init__(self, path: Path, registry: SharedRegistry) -> None:
+        super().__init__(path, registry)
+        self.registry = registry
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
         """Set the chain that answers an encoder's requests for a number of dimensions, in Redis and in the local copy.
@@ -154,7 +122,7 @@ class _SharedSizeRoutes(SizeRoutes):
             _queue_routes(pipe, encoder_fingerprint, routes | {route: ref})
             return ref
 
-        chain = self.record.transaction(change, SIZE_ROUTES)
+        chain = self.registry.transaction(change, SIZE_ROUTES)
         self.pull()
         return chain
 
@@ -167,34 +135,24 @@ class _SharedSizeRoutes(SizeRoutes):
             UnavailableError: if Redis is unreachable, or holds another record than before.
             ArtifactError: if the record cannot be read; the copy stays unchanged.
         """
-        with self.lock(), self.record.connection.reached() as client:
+        with self.lock(), self.registry.connection.reached() as client:
             with convert_wrong_type_errors(ROUTES_NAME), client.pipeline(transaction=False) as pipe:
                 pipe.hgetall(SIZE_ROUTES)
                 pipe.get(IDENTITY)
                 content, identity = pipe.execute()
-            self.record.require_same_identity(identity)
-            routes_by_encoder = {
-                name: size_routes
-                for item in content.items()
-                for name, size_routes in self._parse_or_read_local(*item).items()
-            }
+            self.registry.require_same_identity(identity)
+            routes_by_encoder = {}
+            for fingerprint, routes in content.items():
+                encoder = fingerprint.decode(errors="replace")
+                try:
+                    routes_by_encoder[encoder] = _parse_routes(routes)
+                except ArtifactError as error:
+                    note_damage("sizes", repr(encoder[:80]), str(error))
+                    if (local_routes := self._read_local().get(encoder)) is not None:
+                        routes_by_encoder[encoder] = local_routes
             written = json.dumps(routes_by_encoder, indent=1).encode()
             if not self.path.exists() or self.path.read_bytes() != written:
                 replace_synced(self.path, written)
-
-    def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Return one encoder's size routes, as `{fingerprint: {dimensions: chain}}`, from Redis or else the local copy.
-
-        The local copy is read if the routes in Redis are damaged. The damage is counted. The result is empty if the
-        local copy has none either.
-        """
-        name = fingerprint.decode(errors="replace")
-        try:
-            return {name: _parse_routes(content)}
-        except ArtifactError as error:
-            note_damage("sizes", repr(name[:80]), str(error))
-        local_routes = self._read_local().get(name)
-        return {} if local_routes is None else {name: local_routes}
 
     def _read_local(self) -> dict[str, dict[str, str]]:
         try:
@@ -219,12 +177,12 @@ class _SharedSizeRoutes(SizeRoutes):
                 if not known:
                     _queue_routes(pipe, fingerprint, size_routes)
 
-            self.record.connection.transaction(change, SIZE_ROUTES)
+            self.registry.connection.transaction(change, SIZE_ROUTES)
 
 
 def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str]) -> None:
     pipe.hset(SIZE_ROUTES, fingerprint, json.dumps(size_routes))
-    pipe.xadd(CHANGES, {"size_routes": fingerprint}, maxlen=CHANGES_KEPT)
+    pipe.xadd(CHANGES, {"size_routes": fingerprint}, maxlen=MAX_CHANGES)
 
 
 def _parse_routes(content: bytes | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What one server shares with other replicas through Redis, opened as one object, and its replicator thread.
+"""What one server shares with other replicas through Redis, opened as one object, with its replicator thread.
 
 The replicator keeps the local copy of what Redis holds up to date, and notices when Redis fails and returns.
 """
@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,10 +18,9 @@ from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.redis.cache import COSINE, SharedCache
 from lathe.service.redis.connection import DAMAGED, RedisConnection, as_unavailable, connect
-from lathe.service.redis.registry import ROUTES_NAME, SharedRegistry
-from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions
-from lathe.service.redis.trained import SharedTrainedEncoders
-from lathe.service.redis.version_record import CHANGES, IDENTITY
+from lathe.service.redis.registry import ROUTES_NAME, SharedRegistry, SharedTrainedEncoders
+from lathe.service.redis.shared_versions import GRACE_SECONDS, IDENTITY, SharedVersions
+from lathe.service.redis.version_record import CHANGES
 from lathe.transforms.errors import ArtifactError
 
 BLOCK_SECONDS = 1.0
@@ -39,48 +37,72 @@ FIRST_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
-class Replicator:
-    """Thread that copies each change in Redis to the local copies of chains of transforms and trained encoders.
+class Replica:
+    """What one server shares through Redis: chains, trained encoders, a cache, and the thread that copies changes.
 
     Everything is copied whenever Redis was unreachable, so that no change is missed; after that each change arrives
     through a stream within milliseconds. What cannot be copied does not stop the others.
 
+    The starter chains are installed in the local copy. Nothing is requested from Redis before `start`.
+
     Args:
-        connection: connection to Redis, which is marked as usable once the chains are copied.
-        registry: registry whose copy is updated.
-        trained: trained encoders whose copy is updated.
+        home: the state folder.
+        url: URL of Redis.
+        cache_bytes: bytes for vectors of texts in Redis; 0 for no shared cache.
+        cache_seconds: maximum time that vectors are kept.
         retry_seconds: seconds between attempts to copy what could not be copied.
+        grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
 
     Attributes:
+        connection: connection to Redis, which is marked as usable once the chains are copied.
         failures: what could not be copied, with the reason as a sentence and a function that tries again.
+
+    Raises:
+        OSError: if the local copy cannot be written.
     """
 
     def __init__(
         self,
-        connection: RedisConnection,
-        registry: SharedRegistry,
-        trained: SharedTrainedEncoders,
+        home: Home,
+        url: str,
+        cache_bytes: int = 0,
+        cache_seconds: int = 0,
         retry_seconds: float = RETRY_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        self.connection = connection
-        self.registry = registry
-        self.trained = trained
+        install_starters(Registry(home.shared_chains))  # a new Redis gets them from this copy
+        self.connection = RedisConnection(url)
+        self.registry = SharedRegistry(home.shared_chains, self.connection, grace_seconds)
+        self.trained = SharedTrainedEncoders(home.shared_trained, self.connection, grace_seconds)
+        self.cache = SharedCache(self.connection, cache_bytes, cache_seconds) if cache_bytes else None
         self.retry_seconds = retry_seconds
         self.failures: dict[str, tuple[str, Callable[[], None]]] = {}
         self.retry_at = 0.0
-        self.client = connect(connection.url, BLOCK_SECONDS + ANSWER_SECONDS)
+        self.client = connect(url, BLOCK_SECONDS + ANSWER_SECONDS)
         self.stopping = threading.Event()
         self.tried = threading.Event()
         self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and wait up to 3 s for its first attempt to copy all chains of transforms."""
+        """Start the threads that copy changes from Redis and fill the cache.
+
+        Waits up to 3 s for the first attempt to copy all chains of transforms.
+        """
         self.connection.has_replicator = True
         self.thread.start()
         self.tried.wait(FIRST_SECONDS)
+        if self.cache is not None:
+            self.cache.start()
 
     def stop(self) -> None:
-        """End the thread, waiting up to 5 s for it, and close the connection to Redis."""
+        """End the threads, waiting up to 5 s for the replicator, and close the connections to Redis."""
+        self.stop_replicator()
+        if self.cache is not None:
+            self.cache.stop()
+        self.connection.close()
+
+    def stop_replicator(self) -> None:
+        """End the thread that copies changes from Redis, waiting up to 5 s for it, and close its connection."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
@@ -99,10 +121,12 @@ class Replicator:
                 position = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
-                self._copy_trained_encoders()
+                self.trained.join_and_push()
+                for name in self.trained.list_all_names():
+                    self._copy_versions(self.trained, name)
                 # Requests mark the connection as down too; then everything must be copied again.
                 while not self.stopping.is_set() and self.connection.up:
-                    self.registry.record.require_same_identity(self.client.get(IDENTITY))
+                    self.registry.require_same_identity(self.client.get(IDENTITY))
                     position = self._copy_changes(position)
             except UnavailableError as error:
                 self.connection.mark_down(error.message, error.code)
@@ -148,7 +172,8 @@ class Replicator:
             position = changes[-1][0]
 
         if time.monotonic() >= self.retry_at:
-            self.retry()
+            for _, copy_again in list(self.failures.values()):  # the disk may have space by now
+                copy_again()
             self.retry_at = time.monotonic() + self.retry_seconds
         return position
 
@@ -162,29 +187,15 @@ class Replicator:
             OSError: if the local folder cannot be written.
         """
         self.failures.clear()
-        self.registry.join_record()
-        self.trained.record.join(grace_seconds=0)  # changes may come before its models are copied
+        self.registry.join_and_push()
+        self.trained.join(grace_seconds=0)  # changes may come before its models are copied
         for name in self.registry.list_all_names():
             self._copy_versions(self.registry, name)
         self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.push)
         self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.pull)
 
-    def _copy_trained_encoders(self) -> None:
-        """Write trained encoders to Redis that it lacks, then copy all of them from Redis to disk.
-
-        Failures are noted in `failures`.
-        """
-        self.trained.join_record()
-        for name in self.trained.list_all_names():
-            self._copy_versions(self.trained, name)
-
     def _copy_versions(self, folder: SharedVersions, name: str) -> None:
         self._attempt(f"the {folder.kind} {name}", folder.kind, partial(folder.pull, name))
-
-    def retry(self) -> None:
-        """Try again to copy everything in `failures`, as the disk may have space by now."""
-        for _, again in list(self.failures.values()):
-            again()
 
     def _attempt(self, what: str, kind: str, pull: Callable[[], None]) -> None:
         """Call `pull`, which copies what `what` names, and note a failure in `failures` until it succeeds.
@@ -205,75 +216,6 @@ class Replicator:
             if self.failures.pop(what, None) is not None:
                 log.info("%s is copied now", what)
 
-    def warnings(self) -> list[str]:
-        """Return a sentence for each chain, trained encoder or set of size routes that could not be copied."""
-        return [sentence for sentence, _ in list(self.failures.values())]
-
-
-@dataclass(frozen=True)
-class Replica:
-    """What one server shares through Redis: chains, trained encoders, a cache, and the thread that copies changes."""
-
-    connection: RedisConnection
-    registry: SharedRegistry
-    trained: SharedTrainedEncoders
-    replicator: Replicator
-    cache: SharedCache | None
-
-    @classmethod
-    def open(
-        cls,
-        home: Home,
-        url: str,
-        cache_bytes: int = 0,
-        cache_seconds: int = 0,
-        retry_seconds: float = RETRY_SECONDS,
-        grace_seconds: float = GRACE_SECONDS,
-    ) -> "Replica":
-        """Return this server's copy of what replicas share, with the starter chains installed.
-
-        Nothing is requested from Redis yet.
-
-        Args:
-            home: the state folder.
-            url: URL of Redis.
-            cache_bytes: bytes for vectors of texts in Redis; 0 for no shared cache.
-            cache_seconds: maximum time that vectors are kept.
-            retry_seconds: seconds between attempts to copy what could not be copied.
-            grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
-
-        Raises:
-            OSError: if the local copy cannot be written.
-        """
-        chains = home.shared_chains
-        install_starters(Registry(chains))  # a new Redis gets them from this copy
-        connection = RedisConnection(url)
-        registry = SharedRegistry(chains, connection, grace_seconds)
-        trained = SharedTrainedEncoders(home.shared_trained, connection, grace_seconds)
-        cache = SharedCache(connection, cache_bytes, cache_seconds) if cache_bytes else None
-        return cls(connection, registry, trained, Replicator(connection, registry, trained, retry_seconds), cache)
-
-    def start(self) -> None:
-        """Start the threads that copy changes from Redis and fill the cache. Waits a few seconds for the first copy."""
-        self.replicator.start()
-        if self.cache is not None:
-            self.cache.start()
-
-    def stop(self) -> None:
-        """Stop the threads that copy changes from Redis and fill the cache, and close the connections."""
-        self.replicator.stop()
-        if self.cache is not None:
-            self.cache.stop()
-        self.connection.close()
-
-    def bring_up_to_date(self) -> None:
-        """Copy chains of transforms and size routes from Redis once, for a command that does not serve.
-
-        Raises:
-            UnavailableError: if Redis is unreachable.
-        """
-        self.replicator.bring_up_to_date()
-
     def describe(self) -> dict[str, Any]:
         """Return for `/info` whether Redis is up, its problem or None, and dtype and accuracy of the shared cache."""
         cache = {"dtype": "float16", "cosine": COSINE} if self.cache is not None else None
@@ -285,5 +227,6 @@ class Replica:
         outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.connection.danger] if self.connection.danger else []
         unexpected = [self.cache.unexpected.message] if self.cache and self.cache.unexpected.message else []
+        failures = [sentence for sentence, _ in list(self.failures.values())]
         refused = [*self.registry.refused.values(), *self.trained.refused.values()]
-        return [*outage, *danger, *unexpected, *self.replicator.warnings(), *refused]
+        return [*outage, *danger, *unexpected, *failures, *refused]
