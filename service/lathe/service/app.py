@@ -29,7 +29,6 @@ from lathe.service.encoders.trained_serving import Residency, TrainedServing
 from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
-from lathe.service.http.encoding import encode_for_index
 from lathe.service.http.middleware import RequestMiddleware, RootPathMiddleware, SheddingMiddleware, check_root_path
 from lathe.service.http.origins import OriginMiddleware, allow_origins
 from lathe.service.http.request_body import BodyMemoryMiddleware
@@ -46,6 +45,7 @@ from lathe.service.http.routes import (
     search,
 )
 from lathe.service.index.backend import open_indexes
+from lathe.service.index.encoding import encode_for_index
 from lathe.service.jobs.folder import FolderQueue
 from lathe.service.jobs.queue import JobQueue
 from lathe.service.jobs.runner import POLL_SECONDS, JobRunner, JobThread, OwnWorker, build_job_environment

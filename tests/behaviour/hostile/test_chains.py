@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from lathe.service.chains.folded_forms import ChainRef
 from lathe.service.chains.resolve import ChainResolver
 from lathe.service.chains.sharing import draw_recall, format_chain_card
 from lathe.service.chains.version_folder import promote_with_gates
@@ -264,7 +265,8 @@ def test_a_worker_answers_errors_for_any_chain_it_cannot_apply_or_send_and_other
         def load_chain(self, ref):
             return SimpleNamespace(floats=outputs[ref["dimensions"]])
 
-    works = [work_of(["a"], loaded.build_ref(None, True)), work_of(["b"], loaded.build_ref(8, True)), work_of(["c"])]
+    whole_chain, short = (ChainRef(loaded.folder, loaded.digest, dimensions, True) for dimensions in (None, 8))
+    works = [work_of(["a"], whole_chain), work_of(["b"], short), work_of(["c"])]
     worker = WorkerWithBadChains(Double())
     head, arrays = worker.encode_message(worker.tokenize([build_message(whole(work)) for work in works]))
     assert [result.get("error") for result in head["results"]] == ["TypeError", "AttributeError", None]

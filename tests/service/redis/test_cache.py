@@ -34,7 +34,8 @@ def unit(vectors):
 
 def keys_of(*texts, info=INFO, **options):
     """Compute the cache keys of texts."""
-    return VectorCache(1).compute_keys(info, EncodeOptions(**options), texts)
+    encode_options = EncodeOptions(**options)
+    return VectorCache(1).compute_keys(info, encode_options, info.find_prompt(encode_options.prompt_name), texts)
 
 
 def counts_of(vectors):
@@ -293,7 +294,7 @@ def test_embed_answers_from_the_shared_cache_within_its_stated_cosine(app, sente
     encoder = services.embedder.default.get_ready_info()
     raw, _ = embed(app, sentences)
     reduced, _ = embed(app, sentences, dimensions=64)
-    keys = services.embedder.cache.compute_keys(encoder, EncodeOptions(), sentences)
+    keys = services.embedder.cache.compute_keys(encoder, EncodeOptions(), None, sentences)
     found = eventually(lambda: found if all(found := cache.get(keys, True, WIDTH)) else None)
     cosines = (np.stack([entry.vector for entry in found]).astype(float) * raw).sum(axis=1)
     assert cosines.min() >= COSINE - 1e-9
@@ -314,6 +315,8 @@ def test_with_a_cache_of_zero_bytes_the_shared_cache_is_unused_too(app):
         answer = without.begin(EmbedRequest(texts, without.default, EncodeOptions())).wait_for_answer()
         assert answer.timings["inference"] > 0
     embed(app, ["another"])  # written behind the first, had that been put
-    keys = services.embedder.cache.compute_keys(without.default.get_ready_info(), EncodeOptions(), ["another", *texts])
+    keys = services.embedder.cache.compute_keys(
+        without.default.get_ready_info(), EncodeOptions(), None, ["another", *texts]
+    )
     eventually(lambda: shared.get(keys[:1], True, WIDTH) != [None])
     assert counted("hits") - before[0] == 1 and shared.get(keys[1:], True, WIDTH) == [None]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from lathe.service.chains.folded_forms import ChainRef, FoldedForms
+from lathe.service.chains.folded_forms import FoldedForms
 from lathe.transforms.artifact import Manifest, display_name, require_field_types
 from lathe.transforms.errors import ArtifactError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lathe.transforms.artifact import FitDistribution
-    from lathe.transforms.base import Side
     from lathe.transforms.chain import Chain
     from lathe.transforms.codes import Quantizer
 
@@ -94,27 +93,6 @@ class LoadedChain:
             return FitDistribution.load(self.folder)
         except ArtifactError as error:
             return error
-
-    def fold(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> "Chain":
-        """Return the chain with its affine steps multiplied into one, cut to `dimensions`, and cache it.
-
-        Args:
-            dimensions: output dimensions; None for all.
-            normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
-            side: whether queries or documents are transformed; queries are not quantized.
-        """
-        return self.forms.get(dimensions, self.is_normalized(normalize), side)
-
-    def is_folded(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> bool:
-        """Return whether `fold` with the same arguments has its result in the cache, so that it returns at once."""
-        return self.forms.find(dimensions, self.is_normalized(normalize), side) is not None
-
-    def build_ref(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> ChainRef:
-        """Return the reference from which a worker process loads and folds the same chain.
-
-        The arguments are the same as for `fold`.
-        """
-        return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
 
     def is_normalized(self, wanted: bool) -> bool:
         """Return whether outputs are unit vectors.

@@ -236,9 +236,6 @@ class ChainResolver:
             loaded = self._get_from_memory(routes.find_ref(encoder.fingerprint, dimensions))
         else:
             loaded = routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
-        # Folding multiplies matrices, and would hold up all requests on the event loop.
-        if at_once and not loaded.is_folded(dimensions, normalize, input_type):
-            raise NotAtOnceError
 
         fitted_on, width = loaded.encoder_fingerprint, loaded.input_dimensions
         if fitted_on is None:
@@ -255,7 +252,9 @@ class ChainResolver:
                 param="chain",
                 code="space_mismatch",
             )
-        return self._build_target(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions, input_type)
+        return self._build_target(
+            loaded, encoder.fingerprint, encoder.dimensions, dimensions, normalize, input_type, at_once
+        )
 
     def _get_from_memory(self, ref: str | None) -> LoadedChain:
         loaded = None if ref is None else self.registry.get_loaded(ref)
@@ -288,16 +287,17 @@ class ChainResolver:
                 f"the chain {loaded.ref} takes vectors of {loaded.input_dimensions} dimensions, not {input_dimensions}",
                 param="vectors",
             )
-        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, input_dimensions, input_type)
+        return self._build_target(loaded, loaded.encoder_fingerprint, input_dimensions, dimensions, True, input_type)
 
     def _build_target(
         self,
         loaded: LoadedChain,
         fingerprint: str | None,
+        input_dimensions: int,
         dimensions: int | None,
         normalize: bool,
-        input_dimensions: int,
         input_type: InputType,
+        at_once: bool = False,
     ) -> Target:
         if dimensions is not None and not loaded.serves(dimensions):
             raise BadValueError(
@@ -306,6 +306,11 @@ class ChainResolver:
             )
         size = dimensions or loaded.output_dimensions or input_dimensions
         space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
-        form = dimensions, normalize, input_type
         normalized = loaded.is_normalized(normalize)
-        return Target(loaded, loaded.fold(*form), loaded.build_ref(*form), size, space, input_type, normalized)
+        # Folding multiplies matrices, and would hold up all requests on the event loop.
+        find_form = loaded.forms.find if at_once else loaded.forms.get
+        folded = find_form(dimensions, normalized, input_type)
+        if folded is None:
+            raise NotAtOnceError
+        ref = ChainRef(loaded.folder, loaded.digest, dimensions, normalized, input_type)
+        return Target(loaded, folded, ref, size, space, input_type, normalized)

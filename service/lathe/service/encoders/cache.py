@@ -77,13 +77,15 @@ class VectorCache:
         """Return whether the cache may answer a request with these options: it is on, and long texts are no error."""
         return self.max_bytes > 0 and options.long_text != "error"
 
-    def compute_keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
+    def compute_keys(
+        self, encoder: EncoderInfo, options: EncodeOptions, prompt_text: str | None, texts: Iterable[str]
+    ) -> list[bytes]:
         """Return the cache key of each text, a hash of everything that its vector depends on.
 
         That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization, and
         whether long texts are means.
         """
-        prompt = find_prompt_key(encoder.find_prompt(options.prompt_name), encoder.find_side(options.prompt_name))
+        prompt = find_prompt_key(prompt_text, encoder.find_side(options.prompt_name))
         side = "mean" if options.long_text == "mean" else options.truncation_side
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
         # The context is hashed once; each text continues from a copy of that state.

@@ -91,7 +91,7 @@ class Answer:
         return headers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pending:
     """A request whose texts were looked up in the cache, and of which the missing ones are queued for the encoder.
 
@@ -99,7 +99,7 @@ class Pending:
         live_vectors: passes the vectors to their observer; None if there is none.
         keys: cache keys of the texts; empty if the cache is not used.
         entries: cached vector of each text, None where there is none.
-        sizes: length of each text relative to the part that was looked up or encoded; 1 for a text that is whole.
+        length_ratios: characters of each text, divided by those of the part that was looked up or encoded.
         missing: positions of the texts that were not cached.
         work: encoding of the missing texts; None if there are none.
         chain_waits: whether the vectors come without the chain, from an embeddings API.
@@ -111,10 +111,10 @@ class Pending:
     cache: VectorCache
     keys: list[bytes]
     entries: list[CachedVector | None]
-    sizes: list[float]
+    length_ratios: list[float]
     missing: list[int]
     work: Work | None
-    chain_waits: bool = False
+    chain_waits: bool
 
     def wait_for_answer(self) -> Answer:
         """Wait until all texts are encoded, and return the answer with vectors `(n, k)` after the chain of transforms.
@@ -187,7 +187,10 @@ class Pending:
             pairs = zip(encoded_texts.tokens.tolist(), encoded_texts.cut.tolist(), strict=True)
             for index, count in zip(self.missing, pairs, strict=True):
                 counts[index] = count
-        unread = [int((tokens + cut) * size) - tokens for (tokens, cut), size in zip(counts, self.sizes, strict=True)]
+        unread = [
+            int((tokens + cut) * ratio) - tokens
+            for (tokens, cut), ratio in zip(counts, self.length_ratios, strict=True)
+        ]
         CUT_TEXTS.labels(self.encoder).inc(sum(count > 0 for count in unread))
         CUT_TOKENS.labels(self.encoder).inc(sum(unread))
         return sum(tokens for tokens, _ in counts), sum(unread)
@@ -314,7 +317,7 @@ class Embedder:
         """
         engine, options = request.engine, request.options
         encoder = engine.get_ready_info()
-        encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
+        prompt = encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
 
         if at_once and self.cache.second_level is not None:
             raise NotAtOnceError
@@ -330,12 +333,12 @@ class Embedder:
 
         # Cut before they are hashed: keys, cache and worker see only the part that can be read.
         texts = cut_texts(request.texts, encoder, options)
-        sizes = [len(text) / max(len(part), 1) for text, part in zip(request.texts, texts, strict=True)]
+        length_ratios = [len(text) / max(len(part), 1) for text, part in zip(request.texts, texts, strict=True)]
 
         keys: list[bytes] = []
         entries: list[CachedVector | None] = [None] * len(texts)
         if self.cache.can_serve(options):
-            keys = self.cache.compute_keys(encoder, options, texts)
+            keys = self.cache.compute_keys(encoder, options, prompt, texts)
             entries = self.cache.get(encoder, keys, options.normalize)
         missing = [index for index, entry in enumerate(entries) if entry is None]
 
@@ -349,7 +352,16 @@ class Embedder:
             applied = None if chain_waits else target.chain_ref
             work = engine.queue.admit(uncached, options, max_length, applied, keep_raw, missing)
         return Pending(
-            engine.spec.name, target, live_vectors, self.cache, keys, entries, sizes, missing, work, chain_waits
+            encoder=engine.spec.name,
+            target=target,
+            live_vectors=live_vectors,
+            cache=self.cache,
+            keys=keys,
+            entries=entries,
+            length_ratios=length_ratios,
+            missing=missing,
+            work=work,
+            chain_waits=chain_waits,
         )
 
     def reduce(

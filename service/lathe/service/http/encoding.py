@@ -1,7 +1,6 @@
 """Encoding of the texts of a request: their checks, and its cancellation if the client has disconnected.
 
-Texts and vectors for an index are encoded by the encoder that its vectors are from, and checked to belong in its
-space.
+Texts and vectors for an index are checked to belong in its space.
 """
 
 import asyncio
@@ -9,22 +8,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from lathe.service.chains.resolve import InputType, NotAtOnceError
 from lathe.service.codec import as_vectors, require_rows
-from lathe.service.encoders.embedder import Embedder, EmbedRequest
-from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.embedder import EmbedRequest
 from lathe.service.encoders.engine.work import EncodeOptions, Work
-from lathe.service.errors import BadValueError, ConflictError, ServiceError, WrongShapeError
+from lathe.service.errors import BadValueError, ConflictError, ServiceError
 from lathe.service.http.schemas import TextsOrVectors
+from lathe.service.index.encoding import find_index_engine
 from lathe.service.index.reducer import Vectors, require_directions, require_finite_norms
 from lathe.service.index.spec import IndexSpec
 from lathe.service.services import Services
-from lathe.training.encoder.text_encoder import compute_space_id
 from lathe.training.sources.rows import count_written_numbers, explain_written_vector
 
 MAX_INLINE_TEXTS = 4
@@ -97,7 +93,7 @@ async def encode_body_texts(
         ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
     """
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
-    engine = _find_index_engine(services.embedder, spec)
+    engine = find_index_engine(services.embedder, spec)
     prompt_name = engine.get_ready_info().choose_prompt(body.prompt_name or None, side)
     embed_request = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
     is_small = len(texts) <= MAX_INLINE_TEXTS
@@ -179,47 +175,3 @@ async def _cancel_on_disconnect(request: Request, work: Work) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     work.future.cancel()
-
-
-def _find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
-    """Return the engine of an index's encoder, after checking that the encoder's vectors still belong to the index.
-
-    Raises:
-        WrongShapeError: if the index has no encoder and takes vectors only.
-        ConflictError: if the encoder is not served, or its vectors now belong to another space; the message names both
-            spaces.
-        UnavailableError: while the encoder is not ready.
-    """
-    if spec.encoder is None:
-        raise WrongShapeError("this index has no encoder: send vectors instead of texts", param="texts")
-    engine = embedder.engines.get(spec.encoder)
-    if engine is None:
-        raise ConflictError(
-            f"this index holds vectors of the encoder {spec.encoder}, which is not served here (served: "
-            f"{', '.join(embedder.engines)}): send vectors, or add it",
-            param="texts",
-            code="space_mismatch",
-        )
-    encoder = engine.get_ready_info()
-    if encoder.fingerprint != spec.encoder_fingerprint:
-        current_space = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
-        raise ConflictError(
-            f"{spec.encoder} is no longer the encoder that this index was created with: its vectors are in the space "
-            f"{current_space}, the index's to {spec.raw_space_id}; reindex with an encoder, or restore the old one",
-            param="texts",
-            code="space_mismatch",
-        )
-    return engine
-
-
-def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
-    """Encode texts as documents with an index's encoder into vectors `(n, d)`, before any chain of transforms.
-
-    Blocks until they are encoded.
-
-    Raises:
-        ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
-    """
-    engine = _find_index_engine(embedder, spec)
-    options = EncodeOptions(engine.get_ready_info().find_side_prompt("document"))
-    return embedder.begin(EmbedRequest(texts, engine, options)).wait_for_answer().vectors

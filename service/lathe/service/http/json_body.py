@@ -86,8 +86,18 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
         raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
     if "metadata" in schema.known:
         content = restore_long_integers(body, content, content.get("metadata"))
+    return validate_fields(content, schema)
+
+
+def validate_fields(fields: dict[str, Any], schema: type[AnyBody]) -> AnyBody:
+    """Validate the fields of a JSON object by a pydantic schema. Return the instance of the schema.
+
+    Raises:
+        BadValueError: if a field has a wrong value.
+        WrongShapeError: if a field has a wrong type or is missing.
+    """
     try:
-        return schema.model_validate(content)
+        return schema.model_validate(fields)
     except ValidationError as error:
         raise _convert_validation_error(error) from None
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -26,7 +25,7 @@ from lathe.service.http.encoding import (
     list_texts,
     wait_for_encoding,
 )
-from lathe.service.http.json_body import read_json, validate_json
+from lathe.service.http.json_body import read_json, validate_fields, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, ModelName, describe_body, describe_vectors_response
 from lathe.service.http.schemas import EmbedBody, OpenAIBody, SimilarityBody, TextsBody
 from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
@@ -124,37 +123,40 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
     Raises:
         ServiceError: as `validate_json` does, and for unknown models.
     """
-    body = validate_json(json_body, EmbedBody)
+    return _build_embed_request(request, services, validate_json(json_body, EmbedBody))
+
+
+def _build_embed_request(request: Request, services: Services, body: EmbedBody) -> tuple[EmbedRequest, _AnswerShape]:
     texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
     query = request.query_params if request.scope["query_string"] else {}
     ignored = list_ignored_parameters(request, ("model", "chain"), EmbedBody.known)
     choice = services.embedder.parse_model(body.model or query.get("model"))
     engine = choice.engine
+    prompt, side = _choose_prompt_and_side(body, engine)
     long_text = body.choose_long_text(engine.spec.long_text)
     embed_request = EmbedRequest(
         texts,
         engine,
-        EncodeOptions(_choose_prompt(body, engine), long_text, body.truncation_direction, body.normalize),
+        EncodeOptions(prompt, long_text, body.truncation_direction, body.normalize),
         body.chain or query.get("chain") or choice.chain,
         choice.choose_dimensions(body.dimensions),
-        _choose_side(body, engine),
+        side,
         body.output_dtype,
     )
     return embed_request, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
 
 
-def _choose_side(body: TextsBody, engine: Engine) -> InputType:
-    """Return whether a body's texts are queries or documents: as it says, else by the prompt that they get."""
-    side = None if engine.info is None or body.input_type else engine.info.find_side(_choose_prompt(body, engine))
-    return side or body.resolved_input_type
+def _choose_prompt_and_side(body: TextsBody, engine: Engine) -> tuple[str | None, InputType]:
+    """Return the name of the prompt that is put before a body's texts, and whether they are queries or documents.
 
-
-def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
-    """Return the name of the prompt that is put before a body's texts, or None for the encoder's default.
-
-    The body's prompt comes before the prompt for its `input_type`, see `EncoderInfo.choose_prompt`.
+    The prompt is None for the encoder's default. The body's prompt comes before the prompt for its `input_type`, see
+    `EncoderInfo.choose_prompt`. Texts without an `input_type` are what their prompt says.
     """
-    return body.prompt_name if engine.info is None else engine.info.choose_prompt(body.prompt_name, body.input_type)
+    if engine.info is None:
+        return body.prompt_name, body.resolved_input_type
+    prompt = engine.info.choose_prompt(body.prompt_name, body.input_type)
+    side = None if body.input_type else engine.info.find_side(prompt)
+    return prompt, side or body.resolved_input_type
 
 
 @router.post(
@@ -165,12 +167,21 @@ def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
 )
 async def similarity(request: Request, services: ServicesDep) -> Response:
     """Return a list with the cosine similarity of each sentence to the source sentence."""
-    read = await read_json(request, services.settings, any_content_type=True)
-    body = validate_json(read, SimilarityBody)
-    fields = body.parameters.model_dump() | {"model": body.model, "chain": body.chain}
+    return await _answer(
+        request,
+        services,
+        _parse_similarity,
+        _build_similarity_response,
+        await read_json(request, services.settings, any_content_type=True),
+    )
+
+
+def _parse_similarity(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, _AnswerShape]:
+    """Parse the body of a comparison of sentences. The first text to encode is the source sentence."""
+    body = validate_json(json_body, SimilarityBody)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    embed_body = orjson.dumps({"inputs": texts, **fields})
-    return await _answer(request, services, _parse_embed, _build_similarity_response, embed_body)
+    fields = {"inputs": texts, **body.parameters.model_dump(), "model": body.model, "chain": body.chain}
+    return _build_embed_request(request, services, validate_fields(fields, EmbedBody))
 
 
 def _build_similarity_response(answer: Answer, _shape: _AnswerShape) -> Response:
@@ -208,13 +219,14 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
     texts = list_texts(body.input, services.settings.max_texts, "input")
     ignored = list_ignored_parameters(request, (), OpenAIBody.known)
     choice = services.embedder.parse_model(body.model)
+    prompt, side = _choose_prompt_and_side(body, choice.engine)
     embed_request = EmbedRequest(
         texts,
         choice.engine,
-        EncodeOptions(_choose_prompt(body, choice.engine), body.long_text),
+        EncodeOptions(prompt, body.long_text),
         choice.chain,
         choice.choose_dimensions(body.dimensions),
-        _choose_side(body, choice.engine),
+        side,
         body.output_dtype,
     )
     model = body.model or choice.engine.spec.name
