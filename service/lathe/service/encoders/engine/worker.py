@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
@@ -45,7 +45,7 @@ EXPECTED_ERRORS = (TooLongError, NotFiniteError, EncoderError, ArtifactError)
 MAX_CHAINS = 64
 """Maximum number of folded chains kept on the device."""
 
-Answer = tuple[dict[str, Any], list[framing.Array]]
+PartReply = tuple[dict[str, Any], list[framing.Array]]
 """A part's header entry and arrays, or the header of a reply and the arrays of all parts."""
 
 log = logging.getLogger(__name__)
@@ -69,9 +69,49 @@ class Tokenized:
     batches: list[Batch]
     error: Exception | None = None
 
+    @property
+    def lengths(self) -> list[int]:
+        """Number of texts of each part."""
+        return [len(part["texts"]) for part in self.parts]
+
+
+@dataclass(frozen=True)
+class ComputedGroup:
+    """Vectors of a group's texts, which a GPU may still be computing and copying.
+
+    Attributes:
+        raw: vectors `(n, d)` before the chains of transforms.
+        transformed: for each part the vectors `(n, k)` after its chain, the chain's error, or None without a chain.
+        tokens: number of tokens read of each text, `(n,)`.
+        cut: number of tokens of each text that were not read, `(n,)`.
+    """
+
+    raw: HostCopy
+    transformed: list[HostCopy | Exception | None]
+    tokens: NDArray[np.int64]
+    cut: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BegunMessage:
+    """A message whose vectors are being computed.
+
+    Attributes:
+        groups: tokenized groups of the message.
+        computed: vectors of each group, or the error for which there are none.
+        begun: time at which the computation began, in seconds of `perf_counter`.
+    """
+
+    groups: list[Tokenized]
+    computed: list[ComputedGroup | Exception]
+    begun: float
+
 
 class Worker:
-    """An encoder in a worker process, with a cache of the chains of transforms that requests apply."""
+    """An encoder in a worker process, with a cache of the chains of transforms that requests apply.
+
+    A message is encoded in two steps, between which a GPU works: `begin_message`, then `finish_message`.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -112,99 +152,90 @@ class Worker:
         except Exception as error:
             return Tokenized(parts, positions, Pieces.whole([]), [], error)
 
-    def encode_message(self, groups: list[Tokenized]) -> Answer:
+    def encode_message(self, groups: list[Tokenized]) -> PartReply:
         """Encode the tokenized groups of a message. The reply's header and arrays are in the order of the parts."""
-        return self.begin_message(groups)()
+        return self.finish_message(self.begin_message(groups))
 
     @torch.inference_mode()
-    def begin_message(self, groups: list[Tokenized]) -> Callable[[], Answer]:
-        """Begin to encode a message, and return a function that waits for the vectors and returns the answer.
-
-        `encode_message` returns the same answer. A GPU computes and copies while this thread does something else; a CPU
-        is done before this returns.
-        """
+    def begin_message(self, groups: list[Tokenized]) -> BegunMessage:
+        """Begin to encode a message. A GPU computes and copies after this returns; a CPU is done before."""
         begun = time.perf_counter()
-        finishing = [self._begin_group(group) for group in groups]
+        return BegunMessage(groups, [self._begin_group(group) for group in groups], begun)
 
-        def finish() -> Answer:
-            answers: dict[int, Answer] = {}
-            for finish_group in finishing:
-                answers |= finish_group()
-            now = time.perf_counter()
-            seconds, self.finished = now - max(begun, self.finished), now
-            results = [answers[position] for position in sorted(answers)]
-            batches = [(len(b.rows), int(b.tokens.sum()), b.padded) for group in groups for b in group.batches]
-            head = {"results": [result for result, _ in results], "batches": batches, "seconds": seconds}
-            return head, [array for _, arrays in results for array in arrays]
+    def finish_message(self, message: BegunMessage) -> PartReply:
+        """Wait for the vectors of a message, and return the header and arrays of the reply."""
+        replies: dict[int, PartReply] = {}
+        for group, computed in zip(message.groups, message.computed, strict=True):
+            replies |= self._finish_group(group, computed)
+        now = time.perf_counter()
+        seconds, self.finished = now - max(message.begun, self.finished), now
+        in_order = [replies[position] for position in sorted(replies)]
+        batches = [(len(b.rows), int(b.tokens.sum()), b.padded) for group in message.groups for b in group.batches]
+        head = {"results": [result for result, _ in in_order], "batches": batches, "seconds": seconds}
+        return head, [array for _, arrays in in_order for array in arrays]
 
-        return finish
+    def _begin_group(self, group: Tokenized) -> ComputedGroup | Exception:
+        """Begin to encode a group of parts in one go and to apply the chains of transforms.
 
-    def _begin_group(self, group: Tokenized) -> Callable[[], dict[int, Answer]]:
-        """Begin to encode a group of parts and apply the chains of transforms.
-
-        The function that is returned waits for the vectors, and returns the header entry and arrays of each part, by
-        position in the message. Parts are tried one by one if the group fails. Failures are returned as entries: no
-        text and no chain may end the process, which answers other requests too.
+        An error is returned: no text and no chain may end the process, which answers other requests too.
         """
+        if group.error is not None:
+            return group.error
+        try:
+            vectors, tokens, cut = self._compute_vectors(group)
+            raw = HostCopy.begin(vectors)
+            parts: Sequence[torch.Tensor] = vectors.split(group.lengths)  # type: ignore[no-untyped-call]
+            transformed = self._apply_chains([part["chain"] for part in group.parts], parts)
+        except Exception as error:
+            return error
+        return ComputedGroup(raw, transformed, tokens, cut)
 
-        def answer_apart(error: Exception) -> dict[int, Answer]:
+    def _finish_group(self, group: Tokenized, computed: ComputedGroup | Exception) -> dict[int, PartReply]:
+        """Wait for a group's vectors, and return the reply of each part, by position in the message.
+
+        Parts are encoded one by one if the group failed. A part that fails alone is answered with its error.
+        """
+        try:
+            if isinstance(computed, Exception):
+                raise computed
+            return self._build_replies(group, computed)
+        except Exception as error:
             if len(group.parts) == 1:
                 return {group.positions[0]: (_describe_error(error), [])}
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
 
-        try:
-            finish_together = self._begin_together(group)
-        except Exception as error:
-            failure = error
-            return lambda: answer_apart(failure)
+    def _build_replies(self, group: Tokenized, computed: ComputedGroup) -> dict[int, PartReply]:
+        """Wait for a group's vectors, and return the reply of each part, by position in the message.
 
-        def finish() -> dict[int, Answer]:
-            try:
-                return finish_together()
-            except Exception as error:
-                return answer_apart(error)
+        A part of several for which the model gave NaN or inf is encoded again on its own.
 
-        return finish
-
-    def _begin_together(self, group: Tokenized) -> Callable[[], dict[int, Answer]]:
-        """Begin to encode a group of parts in one go, and return the same as `_begin_group`.
-
-        An error of the whole group is raised, by this function or by the returned one. A part of several for which the
-        model gives NaN or inf is encoded again on its own.
+        Raises:
+            NotFiniteError: if the only part has vectors that are not finite.
+            Exception: as a GPU raises when its vectors are waited for.
         """
-        if group.error is not None:
-            raise group.error
+        raws = computed.raw.wait()
+        finite = bool(np.isfinite(raws).all())  # once: for single texts, a call for each would add up
+        if not finite and len(group.parts) == 1:
+            check_finite(raws, self.encoder.spec, group.parts[0]["positions"])
 
-        vectors, tokens, cut = self._compute_vectors(group)
-        raw = HostCopy.begin(vectors)
-        lengths = [len(part["texts"]) for part in group.parts]
-        parts: Sequence[torch.Tensor] = vectors.split(lengths)  # type: ignore[no-untyped-call]
-        transformed = self._apply_chains([part["chain"] for part in group.parts], parts)
+        replies: dict[int, PartReply] = {}
+        failed: list[tuple[dict[str, Any], int]] = []  # their NaN may come from another's text
+        ends = accumulate(group.lengths)
+        rows = [slice(end - length, end) for length, end in zip(group.lengths, ends, strict=True)]
+        for part, position, own, result in zip(group.parts, group.positions, rows, computed.transformed, strict=True):
+            if finite or np.isfinite(raws[own]).all():
+                replies[position] = _build_reply(part, result, raws[own], [computed.tokens[own], computed.cut[own]])
+            else:
+                failed.append((part, position))
+        return replies | self._encode_each_alone(failed)
 
-        def finish() -> dict[int, Answer]:
-            raws = raw.wait()
-            finite = bool(np.isfinite(raws).all())  # once: for single texts, a call for each would add up
-            if not finite and len(group.parts) == 1:
-                check_finite(raws, self.encoder.spec, group.parts[0]["positions"])
-
-            answers: dict[int, Answer] = {}
-            failed: list[tuple[dict[str, Any], int]] = []  # their NaN may come from another's text
-            rows = [slice(end - length, end) for length, end in zip(lengths, accumulate(lengths), strict=True)]
-            for part, position, own, result in zip(group.parts, group.positions, rows, transformed, strict=True):
-                if finite or np.isfinite(raws[own]).all():
-                    answers[position] = _build_answer(part, result, raws[own], [tokens[own], cut[own]])
-                else:
-                    failed.append((part, position))
-            return answers | self._encode_each_alone(failed)
-
-        return finish
-
-    def _encode_each_alone(self, parts: Iterable[tuple[dict[str, Any], int]]) -> dict[int, Answer]:
-        answers: dict[int, Answer] = {}
+    def _encode_each_alone(self, parts: Iterable[tuple[dict[str, Any], int]]) -> dict[int, PartReply]:
+        replies: dict[int, PartReply] = {}
         with torch.inference_mode():
             for part, position in parts:
-                answers |= self._begin_group(self._tokenize_group([part], [position]))()
-        return answers
+                group = self._tokenize_group([part], [position])
+                replies |= self._finish_group(group, self._begin_group(group))
+        return replies
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
         """Run the model on a group's texts.
@@ -268,12 +299,12 @@ class Worker:
         return forms.get(ref["dimensions"], ref["normalize"], ref["side"])
 
 
-def _build_answer(
+def _build_reply(
     part: dict[str, Any],
     result: HostCopy | Exception | None,
     raw: framing.Array,
     counts: list[framing.Array],
-) -> Answer:
+) -> PartReply:
     """Return a part's header entry and arrays for the reply: vectors and token counts, or its error and no arrays.
 
     The vectors before the chain are added if the part asks for them.
@@ -372,14 +403,14 @@ def serve(connection: Connection) -> None:
     with suppress(OSError):  # the server has ended
         framing.send(connection, {"state": "ready", "encoder": description})
         threading.Thread(target=_receive_messages, args=(connection, worker, ready), daemon=True).start()
-        finish: Callable[[], Answer] | None = None
+        message: BegunMessage | None = None
         while True:
             # While a GPU computes, the reply to the message before is built and sent.
-            begins = finish is None or (encoder.device.startswith("cuda") and not ready.empty())
-            begun = worker.begin_message(ready.get()) if begins else None
-            if finish is not None:
-                framing.send(connection, *finish())
-            finish = begun
+            begins = message is None or (encoder.device.startswith("cuda") and not ready.empty())
+            following = worker.begin_message(ready.get()) if begins else None
+            if message is not None:
+                framing.send(connection, *worker.finish_message(message))
+            message = following
 
 
 if __name__ == "__main__":
