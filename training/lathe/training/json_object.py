@@ -112,13 +112,13 @@ class JsonObject(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def drop_nulls(cls, content: Any) -> Any:
-        """Return a request's fields without those that are null, so that their defaults apply.
+    def drop_nulls_and_refuse_unknown(cls, content: Any) -> Any:
+        """Return a request's fields without those that are null, so that their defaults apply. Refuse unknown fields.
 
         Content that is not an object is returned as it is.
 
         Raises:
-            PydanticCustomError: for an unknown field, of type `UNKNOWN_FIELD`.
+            PydanticCustomError: for an unknown field that is not null, of type `UNKNOWN_FIELD`.
         """
         if not isinstance(content, dict):
             return content

@@ -95,8 +95,10 @@ def describe_left_out(counts: "FillCounts", reasons: dict[str, int]) -> str:
 def report_refused(counts: "FillCounts", skip: bool) -> None:
     """Print why rows were refused, by their keys. Exit with 1 if any were refused, unless `skip` is true."""
     for key, reason in list(counts.refused.items())[:MAX_REFUSED]:
-        what = reason.removeprefix("input 0")
-        typer.echo(f"the row {key}{':' if what == reason else ''} {what.strip()}", err=True)
+        # An encoder's error says which text of a batch it means; the row is its only one here.
+        about_input = reason.startswith("input 0")
+        sentence = reason.removeprefix("input 0").strip()
+        typer.echo(f"the row {key} {sentence}" if about_input else f"the row {key}: {sentence}", err=True)
     if len(counts.refused) > MAX_REFUSED:
         typer.echo(f"and {len(counts.refused) - MAX_REFUSED:,} more rows", err=True)
     if counts.refused and not skip:
@@ -227,30 +229,30 @@ def move_table_to(
     from lathe.service.index.pgvector.connection import open_database
     from lathe.training.encoder.text_encoder import with_document_prompt
 
-    own = with_document_prompt(encoder)
+    document_encoder = with_document_prompt(encoder)
     target = ChainResolver(open_chains(write=False)).resolve_for_encoder(encoder, chain, None)
     with open_database(postgres_url) as connection, ProgressBar() as progress:
         progress(0.0, "reading the table")
-        found, texts, old = move.find_columns(connection, table, text, column)
+        pg_table, texts, old = move.find_columns(connection, table, text, column)
         kind = old.choose_type(target.dimensions)
         tables.require_searchable(target.chain, target.quantizer, kind, old.metric)
         new_name = into or "_".join([column, *re.findall(r"\w+", encoder.name)])
         comment = tables.describe_space(target.space_id, target.chain, kind)
-        wanted = tables.VectorColumn(new_name, kind, target.dimensions, comment)
+        new = tables.VectorColumn(new_name, kind, target.dimensions, comment)
 
-        announce_triggers(connection, found, wanted.name, disable_triggers)
+        announce_triggers(connection, pg_table, new.name, disable_triggers)
 
         def record_chain() -> None:
             if target.chain != RAW:
-                record_column(connection, found.name, wanted.name, target.chain)
+                record_column(connection, pg_table.name, new.name, target.chain)
 
         def encode(batch: Sequence[str]) -> "Vectors":
-            return target.apply(own.encode(batch).vectors)
+            return target.apply(document_encoder.encode(batch).vectors)
 
-        counts = move.move_table(connection, found, texts, old, wanted, encode, record_chain, progress)
+        counts = move.move_table(connection, pg_table, texts, old, new, encode, record_chain, progress)
         by = encoder.name if target.chain == RAW else f"{encoder.name} through {target.chain}"
-        statements = move.write_statements(connection, found, texts, old, wanted, by)
+        statements = move.write_statements(connection, pg_table, texts, old, new, by)
     notes = describe_left_out(counts, {"without a text": counts.empty, "whose vector is zero": counts.zero})
-    typer.echo(f"{found.name}.{wanted.name}: {counts.written:,} rows by {by}{notes}; space {target.space_id}")
+    typer.echo(f"{pg_table.name}.{new.name}: {counts.written:,} rows by {by}{notes}; space {target.space_id}")
     typer.echo("\n".join(statements))
     report_refused(counts, skip)

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lathe.service.chains.names import RAW
@@ -13,6 +13,35 @@ from lathe.service.index.protocol import Artifact, SearchIndex
 from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_originals
 from lathe.training.encoder.spec import HasSpace
 from lathe.training.encoder.text_encoder import compute_space_id
+
+
+@dataclass(frozen=True)
+class _Spaces:
+    """Embedding spaces of an index: of its original vectors, and of those that are searched.
+
+    Attributes:
+        encoder: encoder of the original vectors; None if callers send vectors.
+        fingerprint: fingerprint of that encoder, or of the one that the chain was fitted for; None if it is not known.
+        width: dimensions of the original vectors.
+        target: chain of transforms, cut to the dimensions of the vectors that are searched; no chain for raw vectors.
+    """
+
+    encoder: HasSpace | None
+    fingerprint: str | None
+    width: int
+    target: Target
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields of `IndexSpec` that say in which spaces the index's vectors are."""
+        return {
+            "encoder": self.encoder.name if self.encoder else None,
+            "encoder_fingerprint": self.fingerprint,
+            "width": self.width,
+            "raw_space_id": compute_space_id(self.fingerprint, None, None, self.width),
+            "chain": self.target.chain,
+            "dimensions": self.target.dimensions,
+            "space_id": self.target.space_id,
+        }
 
 
 class SpecResolver:
@@ -45,22 +74,22 @@ class SpecResolver:
                 dimensions do not fit; or if no originals are to be stored, and the chain has no codes.
         """
         encoder = self._find_encoder(request.encoder, request.chain, request.width)
-        target, fingerprint, width = self._resolve_target(encoder, request.chain, request.dimensions, request.width)
-        if request.originals == "none" and target.quantizer is None:
+        spaces = self._resolve_spaces(encoder, request.chain, request.dimensions, request.width)
+        if request.originals == "none" and spaces.target.quantizer is None:
             raise BadValueError(
-                f"originals: none stores codes alone, and {target.chain} is no chain that ends in codes; a fit with "
-                "`bytes` makes one",
+                f"originals: none stores codes alone, and {spaces.target.chain} is no chain that ends in codes; a fit "
+                "with `bytes` makes one",
                 param="originals",
             )
         spec = IndexSpec(
-            **_describe_spaces(encoder, target, fingerprint, width),
+            **spaces.describe(),
             metric=request.metric,
             m=request.m,
             ef_construction=request.ef_construction,
             text_field=request.text_field,
             originals=request.originals,
         )
-        return spec, self._read_artifact(target)
+        return spec, self._read_artifact(spaces.target)
 
     def resolve_reindexed(
         self, request: ReindexRequest, index: SearchIndex
@@ -92,16 +121,12 @@ class SpecResolver:
         chain = request.chain or spec.chain
         owner = encoder or self._find_encoder(spec.encoder, chain, spec.width)
         known = None if encoder is not None else spec.width
-        target, fingerprint, width = self._resolve_target(owner, chain, request.dimensions, known)
+        spaces = self._resolve_spaces(owner, chain, request.dimensions, known)
         # Compact vectors of another space can only be made from the originals.
-        if target.space_id != spec.space_id:
+        if spaces.target.space_id != spec.space_id:
             require_originals(spec, "another chain or encoder", "chain" if encoder is None else "encoder")
-        spec = replace(
-            spec,
-            **_describe_spaces(owner, target, fingerprint, width),
-            vectors=spec.vectors + (encoder is not None),
-        )
-        return spec, self._read_artifact(target), encoder
+        spec = replace(spec, **spaces.describe(), vectors=spec.vectors + (encoder is not None))
+        return spec, self._read_artifact(spaces.target), encoder
 
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
         """Return the encoder of that name, or else the encoder that the chain was fitted for, or None if there is none.
@@ -117,13 +142,16 @@ class SpecResolver:
             return None
         return next((encoder for encoder in self.list_encoders() if encoder.fingerprint == fitted_for), None)
 
-    def _resolve_target(
+    def _resolve_spaces(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
-    ) -> tuple[Target, str | None, int]:
-        """Return `(chain cut to the dimensions, fingerprint of the encoder or None, dimensions of original vectors)`.
+    ) -> _Spaces:
+        """Return the spaces of an index of an encoder's vectors through a chain, or of vectors without an encoder.
 
-        For raw vectors the target has no chain. Without an encoder, it is the fingerprint of the encoder that the
-        chain was fitted for, or None.
+        Args:
+            encoder: the encoder; None if there is none, or none is known.
+            chain: name or reference of the chain, or `none`.
+            dimensions: dimensions of the vectors that are searched; None for all that the chain gives.
+            width: dimensions of the original vectors; None if they follow from encoder or chain.
 
         Raises:
             ServiceError: if these do not fit together, or `width` is needed and None.
@@ -133,17 +161,16 @@ class SpecResolver:
                 raise BadValueError(
                     f"vectors of {encoder.name} have {encoder.dimensions} dimensions, not {width}", param="width"
                 )
-            return (
-                self.resolver.resolve_for_encoder(encoder, chain, dimensions),
-                encoder.fingerprint,
-                encoder.dimensions,
-            )
+            target = self.resolver.resolve_for_encoder(encoder, chain, dimensions)
+            return _Spaces(encoder, encoder.fingerprint, encoder.dimensions, target)
         if chain == RAW:
             if width is None or dimensions not in (None, width):
                 raise BadValueError(
                     "raw vectors without an encoder need `width`, and cannot have other `dimensions`", param="width"
                 )
-            return Target(None, None, None, width, compute_space_id(None, None, None, width)), None, width
+            target = Target(None, None, None, width, compute_space_id(None, None, None, width))
+            return _Spaces(None, None, width, target)
+
         loaded = self.registry.load(chain)
         input_dimensions = loaded.chain.input_dimensions or width
         if input_dimensions is None:
@@ -151,25 +178,10 @@ class SpecResolver:
                 f"the chain {loaded.ref} takes vectors of any dimensions: set `width` to the dimensions of yours",
                 param="width",
             )
-        return (
-            self.resolver.resolve_for_vectors(input_dimensions, chain, dimensions),
-            loaded.encoder_fingerprint,
-            input_dimensions,
-        )
+        target = self.resolver.resolve_for_vectors(input_dimensions, chain, dimensions)
+        return _Spaces(None, loaded.encoder_fingerprint, input_dimensions, target)
 
     def _read_artifact(self, target: Target) -> Artifact:
         if target.loaded is None:
             return None
         return self.registry.read_files(target.loaded.name, target.loaded.version)
-
-
-def _describe_spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
-    return {
-        "encoder": encoder.name if encoder else None,
-        "encoder_fingerprint": fingerprint,
-        "width": width,
-        "raw_space_id": compute_space_id(fingerprint, None, None, width),
-        "chain": target.chain,
-        "dimensions": target.dimensions,
-        "space_id": target.space_id,
-    }

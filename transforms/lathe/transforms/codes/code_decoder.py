@@ -1,4 +1,14 @@
-"""Decoding of the codes of `TransformCoding`, and scoring of queries against them."""
+"""Decoding of the codes of `TransformCoding`, and scoring of queries against them.
+
+Coordinate i takes `bits[i]` bits of a code, from bit `shifts[i]` of byte `octets[i]`, the lowest bit first. The bits
+are the number of its level in the quantizer of that many bits. In most codes a byte holds whole coordinates, perhaps
+with gaps; in others (`whole_bytes` is false) coordinates follow one another without gaps, and may cross into the next
+byte:
+
+    byte   1                0
+    bit    7 6 5 4 3 2 1 0  7 6 5 4 3 2 1 0
+           . . d d c c c b  b b b b b a a a      bits 3 6 3 2; octets 0 0 1 1; shifts 0 3 1 4
+"""
 
 from functools import cached_property
 
@@ -17,6 +27,13 @@ class CodeDecoder(Map):
 
     ŷᵢ is the quantized value of coordinate i, and f the factor that restores the norm of the fitted vectors. A code of
     zeros becomes the zero vector.
+
+    Args:
+        mean: μ, the mean of the fitted vectors, `(d,)`.
+        decoder: what one standard deviation of each coordinate adds to the decoded vector, `(m, d)`.
+        layout: bits, octets and shifts of the coordinates, `(3, m)`, as above.
+        norm: the norm that all fitted vectors had, `(1,)`; 0 if their norms varied, and f is then 1.
+        octets: number of bytes of a code.
     """
 
     kind = "code_decoder"
@@ -49,11 +66,12 @@ class CodeDecoder(Map):
         The values are in standard deviations, `(m, n)`: one row for each coordinate.
         """
         bits, octets, shifts = self.layout.int()
+        # (m, n): the byte in which each coordinate begins, with the next byte above it if some coordinates need it.
         cells = codes.T[octets].int()
         if not self.whole_bytes:
             cells |= functional.pad(codes, (0, 1)).T[octets + 1].int() << BYTE
 
-        # (m, n): the bits of each coordinate now begin at bit 0, with other bits of the byte above them.
+        # The bits of each coordinate now begin at bit 0, with bits of other coordinates above them.
         cells >>= shifts.unsqueeze(1)
         entries = (cells & ((1 << bits) - 1).unsqueeze(1)) + (1 << bits).unsqueeze(1)
         return self.levels.index_select(0, entries.flatten()).reshape(entries.shape)  # 5 times as fast as levels[…]
@@ -126,6 +144,7 @@ class CodeDecoder(Map):
             norm_factors = self.compute_norm_factors(values) if norm_factors is None else norm_factors
 
         scores = scores if norm_factors is None else scores * norm_factors
+        # The last column of an encoded query is ⟨q, μ⟩, which the factor does not scale.
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 
     def build_score_tables(self, encoded: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from lathe.service.index.pgvector.table import (
 from lathe.service.index.reducer import Vectors
 from lathe.transforms.progress import Progress
 
-BATCH_ROWS = 1024
+REDUCE_ROWS = 1024
 """Number of rows whose vectors are read and reduced at once, and written in one transaction."""
 MAX_BATCH_BYTES = 32 * 2**20
 """Bytes of values that are read at once, however few rows they are; a larger value is read alone."""
@@ -80,6 +80,20 @@ class _Row(NamedTuple):
     value: Any
 
 
+class _UpdatedRow(NamedTuple):
+    """Row after its vector was written, as triggers and policies have left it. NULL in SQL is None.
+
+    Attributes:
+        has_vector: whether a vector was to be written, rather than a stale one removed.
+        is_kept: whether the row has a vector now if one was to be written, and none otherwise.
+        is_of_value: whether the digest that was written is still of the row's value.
+    """
+
+    has_vector: bool
+    is_kept: bool | None
+    is_of_value: bool | None
+
+
 @dataclass(frozen=True)
 class _FullVectors:
     """Column of full vectors in a table with a primary key."""
@@ -123,7 +137,7 @@ def read_sample(connection: Connection, full: _FullVectors, rows: int) -> Iterat
     ).format(column=sql.Identifier(full.column.name), table=full.table.name.identifier, rows=sql.Literal(rows))
     with connection.transaction(), connection.cursor("lathe_sample", binary=True) as cursor:
         cursor.execute(query)
-        while fields := [row[0] for row in cursor.fetchmany(BATCH_ROWS)]:
+        while fields := [row[0] for row in cursor.fetchmany(REDUCE_ROWS)]:
             yield decode_vectors(fields, full.kind, full.dimensions)
 
 
@@ -162,7 +176,7 @@ def reduce_column(
             raise BadValueError("a vector too large for the chain to map in float32")
         return directed, reduced
 
-    filling = ColumnFilling(connection, full.table, full.column, into, BATCH_ROWS, (BadValueError,))
+    filling = ColumnFilling(connection, full.table, full.column, into, REDUCE_ROWS, (BadValueError,))
     with connection.transaction():
         ensure_column(connection, full.table, into)
         ensure_digests(connection, full.table, into.name)
@@ -290,8 +304,10 @@ class ColumnFilling:
                 last, limit = batch[-1].key, min(2 * len(batch), self.batch_rows)
                 rows = [row for row in batch if row.key not in self.refused]
                 fields = self._convert(rows, convert) if rows else []
-                zero += sum(one is None and row.key not in self.refused for row, one in zip(rows, fields, strict=True))
-                staged = [(row, one) for row, one in zip(rows, fields, strict=True) if row.is_stale or one is not None]
+                pairs = list(zip(rows, fields, strict=True))
+                zero += sum(encoded is None and row.key not in self.refused for row, encoded in pairs)
+                # A stale vector of a row that gets no other is removed.
+                staged = [(row, encoded) for row, encoded in pairs if row.is_stale or encoded is not None]
                 if staged:
                     count = attempt(self._write_batch, staged, number > 1)
                     written, changed = written + count, changed + len(staged)
@@ -312,8 +328,8 @@ class ColumnFilling:
             "AS filled ORDER BY {size} > {bytes} / {count}, random() LIMIT {count}",
             count=sql.Literal(rows),
         )
-        vectors = decode_vectors([row[1] for row in found], self.into.kind, self.into.dimensions)
-        return [row[0] for row in found], vectors
+        values, encoded = [value for value, _ in found], [vector for _, vector in found]
+        return values, decode_vectors(encoded, self.into.kind, self.into.dimensions)
 
     def _convert(self, rows: Sequence[_Row], convert: Convert) -> list[bytes | None]:
         """Return a field for each row: the encoded vector of its value, or None for a row that gets none.
@@ -358,7 +374,7 @@ class ColumnFilling:
             after=after,
             limit=sql.Literal(limit),
         )
-        return [_Row(fields[:-3], *fields[-3:]) for fields in found]
+        return [_Row(tuple(key), version, is_stale, value) for *key, version, is_stale, value in found]
 
     def _write_batch(self, staged: Sequence[tuple[_Row, bytes | None]], again: bool) -> int:
         """Write encoded vectors with the digests of their values in one transaction, and return how many rows got one.
@@ -374,23 +390,24 @@ class ColumnFilling:
             with self.connection.cursor() as cursor, cursor.copy(copy_rows) as copy:
                 for row, encoded in staged:
                     copy.write_row((*(part.encode() for part in row.key), row.version.encode(), encoded))
-            updated = self._execute(
+            returned = self._execute(
                 "UPDATE {table} AS t SET {into} = r.vector, {digest} = {current} FROM {stage} AS r WHERE {same} "
                 "RETURNING r.vector IS NOT NULL, (t.{into} IS NULL) = (r.vector IS NULL), t.{digest} = {current}"
             )
-            kept = sum(bool(row[1]) for row in updated)
+            updated = [_UpdatedRow(*fields) for fields in returned]
+            kept = sum(bool(row.is_kept) for row in updated)
             (left,) = self._execute("SELECT count(*) FROM {table} AS t JOIN {stage} AS r ON {same}")[0]
             if kept_out := len(updated) - kept + left:
                 raise ConflictError(
                     f"PostgreSQL wrote {kept:,} of {kept + kept_out:,} vectors of {self.table.name}: a trigger "
                     "or a policy keeps the others out"
                 )
-            if again and not all(row[2] for row in updated):
+            if again and not all(row.is_of_value for row in updated):
                 raise ConflictError(
                     f"a trigger of {self.table.name} changes the value of a row whenever its vector is written, so "
                     "that no vector is of the value: leave triggers out with --disable-triggers, or change that one"
                 )
-        return sum(bool(row[0]) for row in updated)
+        return sum(bool(row.has_vector) for row in updated)
 
     def _execute(self, statement: str, **parts: sql.Composable) -> list[tuple[Any, ...]]:
         """Execute a statement with the names of the table in it, and return its rows, if it has any, in binary."""
