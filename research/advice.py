@@ -30,7 +30,15 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder, text_key, write_vectors
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import Entry, open_suite
-from lathe.training.evaluation.worker import FittedMethod, Job, RawVectors, Trial, Workers, collect_texts, score_methods
+from lathe.training.evaluation.worker import (
+    FittedMethod,
+    Job,
+    RawVectors,
+    TaskTrial,
+    Workers,
+    collect_texts,
+    score_methods,
+)
 from lathe.training.reporting.text import format_percent, format_points
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.chain import Chain, parse_steps
@@ -112,7 +120,7 @@ class Measure:
 
     def measured(self, entry: Entry) -> Iterator[Cell]:
         """Encode, advise, fit and score, and yield a cell for each encoder."""
-        trials = [Trial(entry, compute_trial_key(entry, limit), limit) for limit in (None, self.limit)]
+        trials = [TaskTrial(entry, compute_trial_key(entry, limit), limit) for limit in (None, self.limit)]
         jobs: list[Job] = [(collect_texts, (trial, {})) for trial in trials]
         found = dict(self.workers.run(jobs))
         whole, scored = found[0], found[1]
@@ -143,7 +151,7 @@ class Measure:
             }
 
     def scores(
-        self, trial: Trial, member: Member, asked: Sequence[str], vectors: FloatArray, own: FloatArray
+        self, trial: TaskTrial, member: Member, asked: Sequence[str], vectors: FloatArray, own: FloatArray
     ) -> dict[str, float | None]:
         """Return the score of every method fitted on the data set's own texts, None where it cannot be had."""
         folder = self.work / "scoring" / trial.key / member.output

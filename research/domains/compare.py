@@ -12,7 +12,7 @@ from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.report import list_problems
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import Suite
-from lathe.training.evaluation.worker import Job, RawVectors, Trial, Workers
+from lathe.training.evaluation.worker import Job, RawVectors, TaskTrial, Workers
 from lathe.transforms.progress import Progress
 from research.domains.blocks import build_blocks, list_left_out
 from research.domains.characteristics import (
@@ -215,7 +215,7 @@ class DomainComparison:
         ordered = {cell: found[cell] for cell in cells if cell in found}  # not as processes finish
         return [_run_two_way(type_, ordered, any(cell[0] == type_ for cell in cells)) for type_ in common]
 
-    def select_pool(self, type_: str, side: int) -> list[Trial]:
+    def select_pool(self, type_: str, side: int) -> list[TaskTrial]:
         """Return the data sets of a task type, complete for all encoders, that have scores of single examples.
 
         mteb's own tasks have none; they are left out and, if other data sets remain, named in `problems`.
@@ -272,15 +272,15 @@ class DomainComparison:
                 return wanted.spec.name, count
         return None, None
 
-    def was_read(self, side: int, trial: Trial) -> bool:
+    def was_read(self, side: int, trial: TaskTrial) -> bool:
         """Return whether the data set could be read when its suite was evaluated."""
         return trial.entry.name in self.grids[side].tasks
 
 
-def _list_trials(results: FittedResults) -> list[Trial]:
+def _list_trials(results: FittedResults) -> list[TaskTrial]:
     """Return the data sets of an evaluation's suite as they were evaluated, with the row limit and the cache key."""
     limit = results.request.limit
-    return [Trial(entry, compute_trial_key(entry, limit), limit) for entry in results.request.suite.entries]
+    return [TaskTrial(entry, compute_trial_key(entry, limit), limit) for entry in results.request.suite.entries]
 
 
 def _average_over_types(means: Sequence[Mapping[str, float]]) -> dict[str, float]:

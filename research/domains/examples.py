@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from lathe.training.comparison import Array
 from lathe.training.evaluation.model import StoredModel
 from lathe.training.evaluation.tasks import iterate_splits
-from lathe.training.evaluation.worker import RawVectors, Trial, load_trial, open_vectors
+from lathe.training.evaluation.worker import RawVectors, TaskTrial, load_trial, open_vectors
 from research.domains.measures import RANKS, average_precision, average_precisions, ndcg, rank_best
 from research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool
 from research.paper_findings.statistics import rank_correlation
@@ -68,7 +68,7 @@ class EvaluatedSplit:
         return self.model.encode([{"text": list(texts)}], task_metadata=self.task.metadata, prompt_type=prompt_type)
 
 
-def read_examples(trial: Trial, raw: RawVectors) -> Pool:
+def read_examples(trial: TaskTrial, raw: RawVectors) -> Pool:
     """Read a data set in one of Lathe's layouts, and return its examples scored with the stored vectors of one encoder.
 
     Raises:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.errors import DataSetError
 from lathe.training.evaluation.tasks import iterate_splits
-from lathe.training.evaluation.worker import RawVectors, Trial, load_trial
+from lathe.training.evaluation.worker import RawVectors, TaskTrial, load_trial
 from research.domains.examples import join_title_and_text, open_stored_model
 
 MAX_TEXTS = 1000
@@ -39,7 +39,7 @@ class TextSample:
     mean: NDArray[np.float64] | None
 
 
-def sample_texts(trial: Trial, raw: RawVectors | None) -> TextSample:
+def sample_texts(trial: TaskTrial, raw: RawVectors | None) -> TextSample:
     """Draw at most 1,000 texts that a task is evaluated on, the same ones each time, and compute their mean vector.
 
     Args:

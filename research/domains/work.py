@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from lathe.training.comparison import Array
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.worker import RawVectors, Trial
+from lathe.training.evaluation.worker import RawVectors, TaskTrial
 from research.domains.samples import Pool, concatenate_pools, score_samples
 
 if TYPE_CHECKING:
     from research.domains.texts import TextSample
 
 
-def bootstrap_scores(trials: Sequence[Trial], raw: RawVectors) -> tuple[int, Array]:
+def bootstrap_scores(trials: Sequence[TaskTrial], raw: RawVectors) -> tuple[int, Array]:
     """Pool examples of several data sets of a type.
 
     Args:
@@ -34,7 +34,7 @@ def bootstrap_scores(trials: Sequence[Trial], raw: RawVectors) -> tuple[int, Arr
     return len(pool), score_samples(pool)
 
 
-def _read_examples_of(trial: Trial, raw: RawVectors) -> Pool:
+def _read_examples_of(trial: TaskTrial, raw: RawVectors) -> Pool:
     """Read the scored examples of a data set.
 
     Any exception becomes an `EvaluationError` that names the data set.
@@ -50,7 +50,7 @@ def _read_examples_of(trial: Trial, raw: RawVectors) -> Pool:
         raise EvaluationError(f"{trial.entry.name}: {_format_error(error)}") from error
 
 
-def sample_texts_of(trial: Trial, raw: RawVectors | None) -> "TextSample":
+def sample_texts_of(trial: TaskTrial, raw: RawVectors | None) -> "TextSample":
     """Sample texts of a data set, with their mean vector if `raw` is given.
 
     Any exception becomes an `EvaluationError`.

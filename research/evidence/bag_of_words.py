@@ -19,7 +19,7 @@ from lathe.training.comparison import Interval
 from lathe.training.evaluation.model import Collector, list_texts
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import open_suite
-from lathe.training.evaluation.worker import Trial, load_trial, measure, prepare_process
+from lathe.training.evaluation.worker import TaskTrial, load_trial, measure, prepare_process
 from lathe.training.reporting.text import format_interval
 from research.encoders import BAG_OF_WORDS, BagOfWords
 from research.paper_findings.statistics import bootstrap
@@ -54,13 +54,15 @@ def main() -> None:
         scores: dict[str, dict[str, Any]] = {}
         for entry in (entry for entry in suite.entries if entry.language == "en"):
             print(entry.name, file=stderr, flush=True)
-            scores[entry.name] = score_bags(Trial(entry, compute_trial_key(entry, arguments.limit), arguments.limit))
+            scores[entry.name] = score_bags(
+                TaskTrial(entry, compute_trial_key(entry, arguments.limit), arguments.limit)
+            )
         found[suite.title] = {"scores": scores, "summary": summarize(scores)}
     print(build_table({title: one["summary"] for title, one in found.items()}))
     write_report(arguments.out, "evidence-bag-of-words", {"limit": arguments.limit} | found)
 
 
-def score_bags(trial: Trial) -> dict[str, Any]:
+def score_bags(trial: TaskTrial) -> dict[str, Any]:
     """Return a task's type, the scores of both bags, and the number of distinct words of its texts."""
     task, _ = load_trial(trial)
     collector = Collector({})

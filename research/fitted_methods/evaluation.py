@@ -10,9 +10,9 @@ from pathlib import Path
 from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError, TrainingError
 from lathe.training.evaluation.encoders import KEYS, EvaluatedEncoder, Member, TextVectors, text_key
-from lathe.training.evaluation.run import EncoderResult, Evaluation, Request, Results
+from lathe.training.evaluation.run import EncoderResult, Evaluation, EvaluationResults, Request
 from lathe.training.evaluation.scores import TaskDescription
-from lathe.training.evaluation.worker import FittedMethod, Trial
+from lathe.training.evaluation.worker import FittedMethod, TaskTrial
 from lathe.training.workspace import lock_folder
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress
@@ -77,7 +77,7 @@ class FittedResult(EncoderResult):
 
 
 @dataclass(frozen=True)
-class FittedResults(Results):
+class FittedResults(EvaluationResults):
     """Results of an evaluation of fitted methods.
 
     Attributes:
@@ -129,7 +129,7 @@ class FittedEvaluation(Evaluation):
         """Yield the folder of an encoder's vectors, which stays."""
         yield self.request.out / "vectors" / member.output
 
-    def is_finished(self, trial: Trial, member: Member) -> bool:
+    def is_finished(self, trial: TaskTrial, member: Member) -> bool:
         """Return whether all tasks have all their scores, and the vectors are there.
 
         Otherwise all tasks are read again, so that the vectors of all are written.

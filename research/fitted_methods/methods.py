@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from lathe.training.digests import digest
-from lathe.training.evaluation.methods import Method, reduced_size
+from lathe.training.evaluation.methods import EvaluatedMethod, reduced_size
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.vectors import FloatArray
 
@@ -44,10 +44,10 @@ REDUCERS = (
 
 
 @dataclass(frozen=True)
-class FittableMethod(Method):
+class FittableMethod(EvaluatedMethod):
     """Method to fit, or a fitted chain whose output may be cut to fewer dimensions.
 
-    Its group is `ladder`, `sweep` or `means` beside those of `Method`.
+    Its group is `ladder`, `sweep` or `means` beside those of `EvaluatedMethod`.
 
     Attributes:
         label: label shared by methods whose scores are averaged, such as several seeds.
@@ -100,7 +100,7 @@ class FittableMethod(Method):
         return Chain(parse_steps(self.steps), self.normalize).fit(rows)
 
 
-def label_method(method: Method) -> FittableMethod:
+def label_method(method: EvaluatedMethod) -> FittableMethod:
     """Return the raw vectors, or a chain, with a label and the output dimensions of a reduction."""
     size = None if method.chain is None or method.group == "rescored" else reduced_size(method.chain)
     return FittableMethod(**vars(method), label=method.name, size=size)

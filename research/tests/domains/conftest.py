@@ -10,7 +10,7 @@ from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
-from lathe.training.evaluation.worker import RawVectors, Trial, collect_texts, load_trial
+from lathe.training.evaluation.worker import RawVectors, TaskTrial, collect_texts, load_trial
 from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
 from research.fitted_methods.methods import label_method
 
@@ -55,7 +55,7 @@ def stored(tmp_path, write_data_set):
     def make(meta, files, qrels=None, limit=None):
         (entry,) = open_suite(str(write_data_set(tmp_path / "data" / meta["task"], meta, files, qrels))).entries
         load_trial.cache_clear()
-        trial = Trial(entry, "key", limit)
+        trial = TaskTrial(entry, "key", limit)
         collected = collect_texts(trial, PROMPTS)
         assert collected.error is None
         raw = RawVectors("random", "fingerprint", DIMENSIONS, PROMPTS, None, tmp_path / "vectors")
@@ -73,7 +73,7 @@ class Evaluated:
 
     def __init__(self, folder, encoders):
         suite = open_suite(str(folder))
-        self.trials = [Trial(entry, compute_trial_key(entry, None), None) for entry in suite.entries]
+        self.trials = [TaskTrial(entry, compute_trial_key(entry, None), None) for entry in suite.entries]
         members = [Member(e, f"print of {e}", e, DIMENSIONS, {}, None, e) for e in encoders]
         self.tasks = [collect_texts(trial, {}) for trial in self.trials]
         for seed, member in enumerate(members):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.methods import Method
+from lathe.training.evaluation.methods import EvaluatedMethod
 from lathe.training.evaluation.suites import Suite
 from lathe.transforms import Chain, local_spearman, parse_steps
 from research.fitted_methods.corpus import read_corpus_sentences, split_corpus
@@ -47,7 +47,7 @@ def cache(tmp_path):
 def nested(rows):
     """Return the method of a fitted nested chain."""
     chain = Chain(parse_steps("geopres:12,nested=true,steps=5")).fit(rows)
-    return label_method(Method("mine@1", "chain", chain, "k", ENCODER))
+    return label_method(EvaluatedMethod("mine@1", "chain", chain, "k", ENCODER))
 
 
 def fit_or_load(cache, method, corpus):
@@ -111,7 +111,7 @@ def test_method_cache_fits_a_method_once_and_then_loads_the_chain(cache, corpus)
 
 def test_a_nested_chain_is_also_compared_at_requested_smaller_sizes(nested, cache, corpus, rows):
     sizes = [Fraction(size) for size in (6, 12, 18, 6)]
-    chain = Method(nested.name, nested.group, nested.chain, nested.key, nested.encoder_fingerprint)
+    chain = EvaluatedMethod(nested.name, nested.group, nested.chain, nested.key, nested.encoder_fingerprint)
     request = FittedRequest(Suite("", "", ()), [], Path(), chains=[chain], sizes=sizes)
     methods = request.methods(WIDTH)
     assert len({method.name for method in methods}) == len(methods)

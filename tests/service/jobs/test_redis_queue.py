@@ -18,7 +18,7 @@ from lathe.service.jobs.redis_queue import (
     read_server_time,
 )
 from lathe.service.jobs.redis_record import FileLimits, build_file_key
-from lathe.service.jobs.runner import JobThread, Worker
+from lathe.service.jobs.runner import JobThread, JobWorker
 from lathe.service.processes.program import Spawner
 from lathe.service.redis.connection import RedisConnection, as_unavailable
 
@@ -362,7 +362,7 @@ def test_a_redis_that_takes_no_writes_is_a_warning_a_passing_refusal_and_no_secr
 
 
 def test_a_worker_waits_for_a_password_that_it_had_been_let_in_with_and_not_for_one_that_never_was(jobs):
-    worker, rejected = Worker(jobs, "jobs", {}, Spawner()), redis_errors.AuthenticationError("WRONGPASS")
+    worker, rejected = JobWorker(jobs, "jobs", {}, Spawner()), redis_errors.AuthenticationError("WRONGPASS")
     error = as_unavailable(rejected)
     error.__cause__ = rejected
     with pytest.raises(UnavailableError):

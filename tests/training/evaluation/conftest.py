@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lathe.training.evaluation.encoders import Member
-from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD, Method
-from lathe.training.evaluation.run import EncoderResult, Request, Results
+from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD, EvaluatedMethod
+from lathe.training.evaluation.run import EncoderResult, EvaluationResults, Request
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Suite
 
@@ -17,7 +17,7 @@ def build_method(name):
     """Build the method of a display name: raw vectors, a chain, or a chain that is rescored."""
     if name == CONTROL:
         return CONTROL_METHOD
-    return Method(name, "rescored" if name.endswith(" rescored") else "chain")
+    return EvaluatedMethod(name, "rescored" if name.endswith(" rescored") else "chain")
 
 
 def build_results(
@@ -71,7 +71,7 @@ def build_results(
         for (encoder, method, task), value in values.items()
     ]
     request = Request(Suite("suite", title, ()), (), **{"out": Path("nowhere"), **asked})
-    return Results(request, tasks, encoders, scores)
+    return EvaluationResults(request, tasks, encoders, scores)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.records import Search
 from lathe.training.evaluation.encoders import TextVectors, text_key
-from lathe.training.evaluation.methods import CONTROL_METHOD, Method, hash_chain
+from lathe.training.evaluation.methods import CONTROL_METHOD, EvaluatedMethod, hash_chain
 from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import Suite
 from lathe.transforms import Chain, parse_steps
@@ -26,7 +26,7 @@ def rows():
 def nested(rows):
     """Return the method of a fitted nested chain."""
     chain = Chain(parse_steps("geopres:12,nested=true,steps=5")).fit(rows)
-    return Method("mine@1", "chain", chain, "k", ENCODER)
+    return EvaluatedMethod("mine@1", "chain", chain, "k", ENCODER)
 
 
 def test_hash_chain_differs_for_different_maps_of_equal_tensors(rows, tmp_path):
@@ -39,7 +39,7 @@ def test_hash_chain_differs_for_different_maps_of_equal_tensors(rows, tmp_path):
 
 def test_a_chain_is_also_rescored_on_searches_only_if_its_vectors_are_smaller(rows, nested):
     for steps in ("r2", "int8", "truncation:12"):
-        chain = Method("one@1", "chain", Chain(parse_steps(steps)).fit(rows), "k")
+        chain = EvaluatedMethod("one@1", "chain", Chain(parse_steps(steps)).fit(rows), "k")
         names = [method.name for method in Request(Suite("", "", ()), [], Path(), chains=[chain]).list_methods()]
         assert ("one@1 rescored" in names) == (steps != "r2")
     rescored = nested.with_rescoring()

@@ -15,7 +15,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import CONTROL, Method
+from lathe.training.evaluation.methods import CONTROL, EvaluatedMethod
 from lathe.training.evaluation.run import Request, compute_trial_key, evaluate
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.worker import Workers
@@ -84,10 +84,10 @@ def chains(encoder):
     fits = (("pca:6", rows), ("truncation:6", rows), ("r2", rows[:, :9]), ("r2", rows))
     first, other, narrow, more = (Chain(parse_steps(steps)).fit(data) for steps, data in fits)
     return [
-        Method("first@1", "chain", first, "1" * 64, encoder.fingerprint),
-        Method("other@1", "chain", other, "2" * 64, encoder.fingerprint),
-        Method("narrow@1", "chain", narrow, "3" * 64),
-        Method("more@1", "chain", more, "4" * 64),
+        EvaluatedMethod("first@1", "chain", first, "1" * 64, encoder.fingerprint),
+        EvaluatedMethod("other@1", "chain", other, "2" * 64, encoder.fingerprint),
+        EvaluatedMethod("narrow@1", "chain", narrow, "3" * 64),
+        EvaluatedMethod("more@1", "chain", more, "4" * 64),
     ]
 
 

@@ -14,7 +14,7 @@ from lathe.training.evaluation.tasks import limit_rows
 from lathe.training.evaluation.worker import (
     FittedMethod,
     RawVectors,
-    Trial,
+    TaskTrial,
     collect_texts,
     load_trial,
     measure,
@@ -59,7 +59,7 @@ def trial_of(data_set_of):
     def build(task, limit=None):
         (entry,) = open_suite(str(data_set_of(task))).entries
         assert entry.task == task
-        return Trial(entry, f"key of {task} at {limit}", limit)
+        return TaskTrial(entry, f"key of {task} at {limit}", limit)
 
     return build
 

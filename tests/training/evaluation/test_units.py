@@ -13,7 +13,7 @@ from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.model import Collector, RescoringModel, StoredModel, list_texts
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.units import MAX_JACKKNIFE_GROUPS, jackknife
-from lathe.training.evaluation.worker import Trial, load_trial, measure
+from lathe.training.evaluation.worker import TaskTrial, load_trial, measure
 from lathe.transforms import Chain, parse_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
@@ -69,7 +69,7 @@ def test_the_values_of_units_have_the_score_as_their_mean(data_set_of, task):
     """For every layout but summarization, which has no values."""
     (entry,) = open_suite(str(data_set_of(task))).entries
     load_trial.cache_clear()
-    found = measure(Noisy(0.5), load_trial(Trial(entry, task, None))[0], with_units=True)
+    found = measure(Noisy(0.5), load_trial(TaskTrial(entry, task, None))[0], with_units=True)
     assert found.units is not None
     assert found.units.score == pytest.approx(found.score, abs=1e-4)
     # The mean of jackknife pseudo-values is the score less an estimate of its bias, which is of order 1/n.

@@ -49,7 +49,7 @@ class FitResult:
 
 
 @dataclass(frozen=True)
-class Results(evaluation.Results):
+class Results(evaluation.EvaluationResults):
     """Results of an evaluation, with the decision which encoder or chain of transforms is better.
 
     Attributes:

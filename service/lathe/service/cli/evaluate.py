@@ -15,7 +15,7 @@ from lathe.training.errors import EvaluationError
 if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.evaluation.encoders import RequestedEncoder
-    from lathe.training.evaluation.methods import Method
+    from lathe.training.evaluation.methods import EvaluatedMethod
     from lathe.training.evaluation.suites import Suite
 
 MAX_PROCESSES = 8
@@ -144,7 +144,7 @@ def _split_path(folder: str) -> list[str]:
     return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
 
 
-def load_chain_methods(names: Sequence[str]) -> "list[Method]":
+def load_chain_methods(names: Sequence[str]) -> "list[EvaluatedMethod]":
     """Load the named chains of transforms from the registry, and return each as a method that `evaluate` can score."""
     from lathe.training.evaluation.methods import build_chain_method, hash_chain
 

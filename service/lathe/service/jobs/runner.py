@@ -183,7 +183,7 @@ class JobThread:
             self.trouble = trouble
 
 
-class Worker:
+class JobWorker:
     """A worker of a queue in Redis. It waits while Redis is unreachable, and ends when it is asked to.
 
     Args:
@@ -317,7 +317,7 @@ def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> No
     Home(settings.home).open_writable()
     queue = RedisQueue.open(settings)
     with closing(create_process_starter(settings.device)) as processes, closing(queue.connection):
-        worker = Worker(queue, worker_class, build_job_environment(settings), processes)
+        worker = JobWorker(queue, worker_class, build_job_environment(settings), processes)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, worker.request_stop)
         worker.run(burst)

@@ -4,7 +4,7 @@ import pytest
 
 from lathe.service.jobs.job import LOG
 from lathe.service.jobs.kinds import train
-from lathe.service.jobs.kinds.train import TrainingLog
+from lathe.service.jobs.kinds.train import JobTrainingLog
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def write(folder, text, at):
 
 def test_the_log_of_the_training_that_wrote_last_is_copied_with_each_progress(folders):
     job, work = folders
-    log, reported = TrainingLog(job), []
+    log, reported = JobTrainingLog(job), []
     report = log.follow(lambda *progress: reported.append(progress))
     report(0.0, "before")
     log.watch(work)
@@ -45,7 +45,7 @@ def test_the_log_of_the_training_that_wrote_last_is_copied_with_each_progress(fo
 
 def test_a_job_folder_that_cannot_be_written_does_not_stop_the_training(folders):
     job, work = folders
-    log, reported = TrainingLog(job / "gone"), []
+    log, reported = JobTrainingLog(job / "gone"), []
     log.watch(work)
     write(work, "one\n", 1)
     log.follow(lambda *progress: reported.append(progress))(0.5, "goes on")

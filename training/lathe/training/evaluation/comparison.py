@@ -13,7 +13,7 @@ import numpy as np
 
 from lathe.training.comparison import Array, Interval, mean_interval
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import EncoderResult, Results
+from lathe.training.evaluation.run import EncoderResult, EvaluationResults
 from lathe.training.evaluation.scores import Score, TaskDescription
 
 Outcome = Literal["better", "worse", "undecided"]
@@ -52,7 +52,7 @@ class Grid:
         values: scores by (encoder, method, task).
     """
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: EvaluationResults) -> None:
         self.tasks: dict[str, TaskDescription] = {task.task: task for task in results.tasks if task.error is None}
         self.encoders: Mapping[str, EncoderResult] = {result.member.name: result for result in results.encoders}
         self.values: dict[tuple[str, str, str], float] = {

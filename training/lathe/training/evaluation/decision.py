@@ -18,7 +18,7 @@ from lathe.training.evaluation.comparison import (
     estimate_score,
 )
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import Results
+from lathe.training.evaluation.run import EvaluationResults
 from lathe.training.reporting.text import format_count, format_half_width
 
 MAX_NAMED = 6
@@ -65,7 +65,7 @@ class Decision:
         }
 
 
-def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
+def decide(results: EvaluationResults, comparisons: Sequence[Comparison]) -> Decision:
     """Choose the best system (encoder and method) by the comparisons with the first system.
 
     The first system, the baseline of the first comparison, is chosen if none is better beyond doubt. Of several better
@@ -161,7 +161,7 @@ def _format_points(difference: Interval) -> str:
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
-def _describe_scores(results: Results) -> Decision:
+def _describe_scores(results: EvaluationResults) -> Decision:
     """Return the decision of an evaluation that compared nothing.
 
     It is the first encoder with its raw vectors, and a sentence with their mean score. On a single data set, the
@@ -204,7 +204,7 @@ class Findings:
     comparisons: Sequence[Comparison]
 
 
-def compute_findings(results: Results) -> Findings:
+def compute_findings(results: EvaluationResults) -> Findings:
     """Compare the encoders and chains of transforms of an evaluation, and decide by the comparisons."""
     comparisons = compare_systems(Grid(results), results.scores)
     return Findings(decide(results, comparisons), comparisons)

@@ -14,7 +14,7 @@ RESCORED_CANDIDATES = 40
 
 
 @dataclass(frozen=True)
-class Method:
+class EvaluatedMethod:
     """Method to evaluate: raw vectors, or a fitted chain of transforms.
 
     Attributes:
@@ -47,7 +47,7 @@ class Method:
         """Whether the method is a chain of transforms with fewer dimensions or quantized outputs."""
         return self.chain is not None and (self.chain.quantizer is not None or reduced_size(self.chain) is not None)
 
-    def with_rescoring(self) -> "Method":
+    def with_rescoring(self) -> "EvaluatedMethod":
         """Return a copy of the method that ranks the candidates of its searches again by the raw vectors."""
         return replace(self, name=f"{self.name} rescored", group="rescored", key=f"{self.key}-rescored")
 
@@ -59,7 +59,7 @@ class Method:
         return self.group != "rescored" or task_type == SEARCH
 
 
-CONTROL_METHOD = Method(CONTROL, CONTROL, key=CONTROL)
+CONTROL_METHOD = EvaluatedMethod(CONTROL, CONTROL, key=CONTROL)
 """Method that leaves vectors unchanged, with which all others are compared."""
 
 
@@ -77,7 +77,7 @@ def hash_chain(chain: Chain) -> str:
     return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
 
 
-def build_chain_method(name: str, chain: Chain, key: str, encoder_fingerprint: str | None = None) -> Method:
+def build_chain_method(name: str, chain: Chain, key: str, encoder_fingerprint: str | None = None) -> EvaluatedMethod:
     """Build the evaluation method of a fitted chain of transforms.
 
     Args:
@@ -86,4 +86,4 @@ def build_chain_method(name: str, chain: Chain, key: str, encoder_fingerprint: s
         key: hash of the chain.
         encoder_fingerprint: fingerprint of the only encoder whose vectors it takes; None for any.
     """
-    return Method(name, "chain", chain, key, encoder_fingerprint)
+    return EvaluatedMethod(name, "chain", chain, key, encoder_fingerprint)

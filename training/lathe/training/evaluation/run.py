@@ -27,10 +27,10 @@ from lathe.training.evaluation.encoders import (
     text_key,
     write_vectors,
 )
-from lathe.training.evaluation.methods import CONTROL_METHOD, Method
+from lathe.training.evaluation.methods import CONTROL_METHOD, EvaluatedMethod
 from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite
-from lathe.training.evaluation.worker import FittedMethod, RawVectors, Trial, Workers, collect_texts, score_methods
+from lathe.training.evaluation.worker import FittedMethod, RawVectors, TaskTrial, Workers, collect_texts, score_methods
 from lathe.training.reporting.text import format_count
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
@@ -62,13 +62,13 @@ class Request:
     suite: Suite
     encoders: Sequence[RequestedEncoder]
     out: Path
-    chains: Sequence[Method] = ()
+    chains: Sequence[EvaluatedMethod] = ()
     limit: int | None = None
     processes: int = 1
     device: str | None = None
     stores: VectorStores | None = None
 
-    def list_methods(self) -> list[Method]:
+    def list_methods(self) -> list[EvaluatedMethod]:
         """Return the methods to evaluate: raw vectors, chains of transforms, and compressing chains with rescoring."""
         rescored = (chain.with_rescoring() for chain in self.chains if chain.compresses)
         return [CONTROL_METHOD, *self.chains, *rescored]
@@ -76,7 +76,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """Encoder of an evaluation with its methods, whose scores are in `Results`.
+    """Encoder of an evaluation with its methods, whose scores are in `EvaluationResults`.
 
     Attributes:
         member: description of the encoder.
@@ -85,12 +85,12 @@ class EncoderResult:
     """
 
     member: Member
-    methods: Mapping[str, Method]
+    methods: Mapping[str, EvaluatedMethod]
     problems: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Results:
+class EvaluationResults:
     """Results of an evaluation: tasks, encoders, scores and problems.
 
     Attributes:
@@ -108,7 +108,7 @@ class Results:
     problems: Sequence[str] = ()
 
 
-def evaluate(request: Request, on_progress: Progress) -> Results:
+def evaluate(request: Request, on_progress: Progress) -> EvaluationResults:
     """Score every method of every encoder on every task of the suite.
 
     Intermediate results are written to `request.out`, and work that an earlier run finished is not repeated. A task,
@@ -142,7 +142,7 @@ class Evaluation:
         self.progress = StagedProgress(on_progress)
         self.log = ResultsLog(request.out)
         self.trials = [
-            Trial(entry, compute_trial_key(entry, request.limit), request.limit) for entry in request.suite.entries
+            TaskTrial(entry, compute_trial_key(entry, request.limit), request.limit) for entry in request.suite.entries
         ]
         self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
@@ -153,7 +153,7 @@ class Evaluation:
             if names.count(name) > 1:
                 raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
 
-    def run(self) -> Results:
+    def run(self) -> EvaluationResults:
         """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
 
         An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
@@ -178,7 +178,7 @@ class Evaluation:
 
         self.progress.on_progress(1.0, "evaluated")
         scores = list(self.select_scores(results))
-        return Results(self.request, self.list_tasks(), results, scores, self.problems)
+        return EvaluationResults(self.request, self.list_tasks(), results, scores, self.problems)
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
         """Yield the scores in the results log that belong to this request and the given encoders.
@@ -234,11 +234,11 @@ class Evaluation:
         with TemporaryDirectory(prefix=VECTORS_PREFIX, dir=self.request.out) as folder:
             yield Path(folder)
 
-    def list_methods(self, member: Member) -> Sequence[Method]:
+    def list_methods(self, member: Member) -> Sequence[EvaluatedMethod]:
         """Return the methods to evaluate on an encoder, including those that cannot transform its vectors."""
         return self.request.list_methods()
 
-    def is_finished(self, trial: Trial, member: Member) -> bool:
+    def is_finished(self, trial: TaskTrial, member: Member) -> bool:
         """Return whether the results log has a score of every suitable method for this task and encoder.
 
         If so, the task need not be read again.
@@ -258,7 +258,7 @@ class Evaluation:
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
-    def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
+    def collect(self, trials: Sequence[TaskTrial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
         """Return the description of each task, with the texts that it encodes under these prompts.
 
         Tasks that are not cached are run on random vectors in the workers. Results are cached in memory. New tasks
@@ -316,7 +316,7 @@ class Evaluation:
         Methods that cannot transform the encoder's vectors are left out, with their reason in the result's `problems`.
         Returns the encoder's result, still without scores, and references to the methods on disk.
         """
-        methods: dict[str, Method] = {}
+        methods: dict[str, EvaluatedMethod] = {}
         problems: dict[str, str] = {}
 
         for method in self.list_methods(member):
@@ -328,7 +328,7 @@ class Evaluation:
 
         return EncoderResult(member, methods, problems), [self._save_method(method) for method in methods.values()]
 
-    def _save_method(self, method: Method) -> FittedMethod:
+    def _save_method(self, method: EvaluatedMethod) -> FittedMethod:
         if method.chain is None:
             return FittedMethod(method.name, method.key)
         folder = self.request.out / "methods" / method.key

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TaskTrial:
     """One task of a suite, with the row limit that it is evaluated with.
 
     Attributes:
@@ -121,7 +121,7 @@ def _end_with_parent() -> None:
 
 
 @lru_cache(maxsize=1)
-def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
+def load_trial(trial: TaskTrial) -> tuple[Any, tuple[str, ...]]:
     """Load the mteb task of a trial with its data, reduced to the trial's row limit.
 
     Returns the task, and sentences about rows that were left out. The last result is cached. The main score and task
@@ -149,7 +149,7 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     return task, tuple(left_out.to_sentences())
 
 
-def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
+def collect_texts(trial: TaskTrial, prompts: Mapping[str, str]) -> TaskDescription:
     """Run a task once on random vectors, and return its description.
 
     The description has the texts that the task encodes and their prompt names. An exception becomes its `error`.
@@ -176,7 +176,7 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
     )
 
 
-def score_methods(trial: Trial, raw: RawVectors, methods: Sequence[FittedMethod]) -> list[Score]:
+def score_methods(trial: TaskTrial, raw: RawVectors, methods: Sequence[FittedMethod]) -> list[Score]:
     """Score fitted methods on one task with one encoder's raw vectors.
 
     If a method raises an exception, its score has no value and the message as `error`.

@@ -32,7 +32,7 @@ ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.
 
 
 @dataclass(frozen=True)
-class Server:
+class ModelServer:
     """Server that reads sentence-transformers models, and how many of their Dense modules it runs.
 
     Attributes:
@@ -44,11 +44,11 @@ class Server:
     dense: int | None
 
 
-SERVERS = {"tei": Server("Text Embeddings Inference", None), "vllm": Server("vLLM", 1)}
+SERVERS = {"tei": ModelServer("Text Embeddings Inference", None), "vllm": ModelServer("vLLM", 1)}
 """Servers by the name of the reader."""
 
 
-def find_incompatibility(folder: Path, modules: list[dict[str, Any]], server: Server) -> str | None:
+def find_incompatibility(folder: Path, modules: list[dict[str, Any]], server: ModelServer) -> str | None:
     """Return the reason why a server would give other vectors than sentence-transformers for an exported model.
 
     None if it gives the same once normalized.

@@ -33,7 +33,7 @@ from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.transforms.progress import Progress
 
 
-class Budget:
+class _Budget:
     """Requests and tokens used so far, with those reserved for requests under way, and their limits.
 
     Args:
@@ -113,7 +113,9 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
         self.client = EndpointClient(endpoint.key, job.endpoint.timeout, policy, limiter, sleep=self._sleep)
         spent = list(log)
-        self.budget = Budget(limits.max_requests, limits.max_tokens, len(spent), sum(record.tokens for record in spent))
+        self.budget = _Budget(
+            limits.max_requests, limits.max_tokens, len(spent), sum(record.tokens for record in spent)
+        )
         self.sent = 0
         self.failures: Counter[str] = Counter()
         self.unanswered: dict[str, tuple[Call, str]] = {}

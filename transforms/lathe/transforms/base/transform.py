@@ -311,7 +311,7 @@ def _set_buffer(step: Map, name: str, tensor: Tensor) -> None:
     setattr(step.get_submodule(owner), leaf, tensor)
 
 
-class Registry(Mapping[str, type[Transform]]):
+class _TransformRegistry(Mapping[str, type[Transform]]):
     """Read-only mapping from kind to transform class: Lathe's own, and every subclass of `Transform` defined so far.
 
     Lathe's own classes are imported on first access.
@@ -339,7 +339,7 @@ class Registry(Mapping[str, type[Transform]]):
         return len({*KINDS, *Transform.defined})
 
 
-TRANSFORMS = Registry()
+TRANSFORMS = _TransformRegistry()
 """The registry of all transform classes, by kind."""
 
 

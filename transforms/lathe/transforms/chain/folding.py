@@ -93,7 +93,7 @@ def list_affine_maps(step: Map) -> list[Affine] | None:
     return parts
 
 
-class FittedChain(Protocol):
+class _FoldableChain(Protocol):
     """Protocol of what `EncoderModule` applies: a fitted `Chain`."""
 
     @property
@@ -121,7 +121,7 @@ class EncoderModule(nn.Module):
 
     forward_kwargs: ClassVar[set[str]] = {"task"}
 
-    def __init__(self, chain: FittedChain) -> None:
+    def __init__(self, chain: _FoldableChain) -> None:
         super().__init__()
         self.chain = chain
 

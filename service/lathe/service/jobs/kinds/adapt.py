@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from lathe.service.jobs.kinds.train import TrainingLog
+from lathe.service.jobs.kinds.train import JobTrainingLog
 from lathe.service.jobs.requests import SourcedJob
 from lathe.service.jobs.sources import resolve_allowed_folder
 from lathe.service.settings import Settings
@@ -30,7 +30,7 @@ class AdaptJob(SourcedJob[AdaptRequest]):
             resolve_allowed_folder(path, settings.data_root, "folders")
         on_progress(0.0, "loading the encoder")
         encoder = self.load_encoders(settings)["encoder"]
-        log = TrainingLog(folder)
+        log = JobTrainingLog(folder)
         names = [request.name] if request.name else []
         context = PublishContext.open(settings, "POST /adapt", names, folder.name, log.watch, on_progress)
         return run_adaptation(request, encoder, context, log.follow(on_progress)).to_json()

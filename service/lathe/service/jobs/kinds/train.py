@@ -43,7 +43,7 @@ class TrainJob(JobRequest):
         # A link may have appeared since the request came.
         located = locate_data_sets(self.request.job, settings.data_root)
         request = self.request.model_copy(update={"job": located})
-        log = TrainingLog(folder)
+        log = JobTrainingLog(folder)
         names = [request.name]
         context = PublishContext.open(settings, "POST /train", names, folder.name, log.watch, on_progress)
         reporting = log.follow(on_progress)
@@ -51,7 +51,7 @@ class TrainJob(JobRequest):
         return result | {"log_url": f"/jobs/{folder.name}/log"}
 
 
-class TrainingLog:
+class JobTrainingLog:
     """Copies the log of the running training to a job's folder.
 
     Args:
