@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional
 
 from lathe.transforms import products
-from lathe.transforms.products import MIN_ROWS, multiply_rows
+from lathe.transforms.products import MIN_ONEDNN_ROWS, multiply_rows
 
 
 class Product(torch.nn.Module):
@@ -32,7 +32,9 @@ def calls(monkeypatch):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("rows", "onednn"), [(1, False), (MIN_ROWS - 1, False), (MIN_ROWS, True), (300, True)])
+@pytest.mark.parametrize(
+    ("rows", "onednn"), [(1, False), (MIN_ONEDNN_ROWS - 1, False), (MIN_ONEDNN_ROWS, True), (300, True)]
+)
 def test_many_rows_are_multiplied_by_onednn_with_the_same_result(calls, rows, onednn, bias):
     torch.manual_seed(0)
     x, weight, offset = torch.randn(rows, 40), torch.randn(24, 40), torch.randn(24) if bias else None
@@ -42,19 +44,19 @@ def test_many_rows_are_multiplied_by_onednn_with_the_same_result(calls, rows, on
 
 
 def test_rows_that_are_a_view_are_multiplied_as_they_are(calls):
-    x, weight = torch.randn(80, MIN_ROWS).T, torch.randn(160, 80)[::2]
+    x, weight = torch.randn(80, MIN_ONEDNN_ROWS).T, torch.randn(160, 80)[::2]
     torch.testing.assert_close(multiply_rows(x, weight), functional.linear(x, weight), rtol=0, atol=1e-5)
     assert len(calls) == 1
 
 
 def test_what_onednn_cannot_do_or_record_goes_to_pytorch(calls):
-    x, weight = torch.randn(MIN_ROWS, 8), torch.randn(4, 8)
+    x, weight = torch.randn(MIN_ONEDNN_ROWS, 8), torch.randn(4, 8)
     assert multiply_rows(x.double(), weight.double()).dtype == torch.float64
-    multiply_rows(torch.randn(2, MIN_ROWS, 8), weight)
+    multiply_rows(torch.randn(2, MIN_ONEDNN_ROWS, 8), weight)
     multiply_rows(x.to("meta"), weight.to("meta"))
     learned = x.requires_grad_()
     multiply_rows(learned, weight).sum().backward()
-    torch.testing.assert_close(learned.grad, weight.sum(dim=0).expand(MIN_ROWS, 8))
+    torch.testing.assert_close(learned.grad, weight.sum(dim=0).expand(MIN_ONEDNN_ROWS, 8))
     exported = torch.export.export(Product(weight), (x.detach(),))
     assert "mkldnn" not in str(exported.graph)
     assert calls == []

@@ -15,7 +15,7 @@ KEY_VARIABLES = frozenset(
 )
 """Environment variables that hold keys or name files with keys; processes that a server starts do not get them."""
 
-MAX_BYTES = 1_000_000
+MAX_KEY_FILE_BYTES = 1_000_000
 """Maximum bytes of a file of keys, which are 20,000 keys of 43 characters."""
 
 WAIT_SECONDS = 5.0
@@ -66,7 +66,7 @@ def _read_keys(path: Path, seconds: float) -> bytes:
         OSError: if it cannot be read, is neither a file nor a pipe, is too large, or nothing more comes in time.
     """
     if not stat.S_ISFIFO(path.stat().st_mode):
-        return read_plain_file(path, MAX_BYTES)
+        return read_plain_file(path, MAX_KEY_FILE_BYTES)
     descriptor = os.open(path, os.O_RDONLY | NO_WAIT)  # else opening would wait for a writer
     try:
         return _read_pipe(descriptor, time.monotonic() + seconds)
@@ -78,10 +78,10 @@ def _read_pipe(descriptor: int, deadline: float) -> bytes:
     """Return the bytes that come through a pipe until its writer closes it. Raise `OSError` after `deadline`."""
     content = b""
     while select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
-        part = os.read(descriptor, MAX_BYTES + 1)
+        part = os.read(descriptor, MAX_KEY_FILE_BYTES + 1)
         content += part
         if not part:
             return content
-        if len(content) > MAX_BYTES:
-            raise OSError(errno.EFBIG, f"it is larger than {MAX_BYTES:,} bytes")
+        if len(content) > MAX_KEY_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_KEY_FILE_BYTES:,} bytes")
     raise OSError(errno.ETIMEDOUT, "it is a pipe that its writer does not close")

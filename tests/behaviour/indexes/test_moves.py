@@ -126,12 +126,12 @@ def test_a_move_that_is_interrupted_continues_and_drops_an_index_that_is_not_who
     )
     status, _, err = run(*MOVE)
     assert status == 1 and "the same command continues" in err
-    assert len(read_vectors(docs)[0]) == move.BATCH_ROWS
+    assert len(read_vectors(docs)[0]) == move.ENCODE_ROWS
     docs.execute("DROP TRIGGER full_disk ON docs")
     docs.execute(f'CREATE INDEX half ON docs USING hnsw ("{INTO}" vector_ip_ops)')
     docs.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'half'::regclass")
     status, out, err = run(*MOVE)
-    assert status == 0 and f"{ROWS - move.BATCH_ROWS} rows by" in out, err
+    assert status == 0 and f"{ROWS - move.ENCODE_ROWS} rows by" in out, err
     require_own_vectors(docs, encode, ROWS)
     indexes = docs.execute("SELECT indisvalid FROM pg_index WHERE indrelid = 'docs'::regclass").fetchall()
     assert indexes == [(True,)] * 3

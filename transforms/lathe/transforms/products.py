@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from lathe.transforms.processor import is_amd
 
-MIN_ROWS = 64
+MIN_ONEDNN_ROWS = 64
 """Number of rows from which oneDNN is called: below, its call takes longer than the product."""
 
 
@@ -34,7 +34,7 @@ def multiply_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     if (
         not torch.compiler.is_compiling()  # before the number of rows is read, which a graph leaves open
         and x.dim() == 2
-        and len(x) >= MIN_ROWS
+        and len(x) >= MIN_ONEDNN_ROWS
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and not x.requires_grad

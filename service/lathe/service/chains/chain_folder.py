@@ -19,7 +19,7 @@ from cachetools import LRUCache
 from filelock import FileLock
 
 from lathe.service.chains.loaded_chain import (
-    MISSING,
+    NO_FILE,
     FileStamp,
     LoadedChain,
     get_file_stamp,
@@ -83,7 +83,7 @@ class ChainFolder(VersionFolder):
         """
         name, version = split_ref(ref)
         if version is None:
-            stamp, live = self.pointers.get(name, (MISSING, None))
+            stamp, live = self.pointers.get(name, (NO_FILE, None))
             now = get_file_stamp(self.root / name / "pointer.json")
             # Another process may have moved the pointer.
             if now != stamp:

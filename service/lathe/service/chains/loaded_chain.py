@@ -223,14 +223,14 @@ def require_fit_fields(folder: Path, manifest: Manifest) -> None:
 FileStamp = tuple[int, int]
 """Inode and modification time of a path in nanoseconds."""
 
-MISSING: FileStamp = (0, 0)
+NO_FILE: FileStamp = (0, 0)
 """Stamp of a path that does not exist."""
 
 
 def get_file_stamp(path: Path) -> FileStamp:
-    """Return a path's inode and modification time, by which a replaced file is noticed, or `MISSING` without a file."""
+    """Return a path's inode and modification time, by which a replaced file is noticed, or `NO_FILE` without a file."""
     try:
         status = path.stat()
     except FileNotFoundError:
-        return MISSING
+        return NO_FILE
     return (status.st_ino, status.st_mtime_ns)

@@ -140,7 +140,7 @@ def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
     return EncoderSpec(**(fields | recorded.get("given", {}) | {"trust_remote_code": False}))
 
 
-MAX_BYTES = 2_000_000_000
+MAX_DOWNLOAD_BYTES = 2_000_000_000
 """Default of the maximum bytes that a pull downloads."""
 
 Repo = Annotated[str, typer.Argument(help="Repository of the hub: OWNER/NAME")]
@@ -183,7 +183,7 @@ def pull(
     revision: Annotated[
         str | None, flag("--revision", "Branch, tag or commit. [default: the repository's default branch]")
     ] = None,
-    max_bytes: Annotated[int, flag("--max-bytes", "Maximum bytes to download.", min=1)] = MAX_BYTES,
+    max_bytes: Annotated[int, flag("--max-bytes", "Maximum bytes to download.", min=1)] = MAX_DOWNLOAD_BYTES,
 ) -> None:
     """Pull a chain from the Hugging Face Hub as a new version, or an exported model into a folder.
 

@@ -47,7 +47,7 @@ from lathe.training.locks import lock_file
 from lathe.transforms.beneath import OutsideError, open_beneath, read_beneath
 from lathe.transforms.files import continue_file, create_file, make_folder, make_root, sync_folder, write_synced
 
-TRIES = 2
+MAX_TRIES = 2
 """Number of times that a training is started before it is given up; other jobs are started once."""
 
 log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ class FolderQueue:
         A training is queued again instead, once. The caller holds the job's lock. A full disk is not an error.
         """
         cancelled = self._is_cancelled(job.id)
-        if not cancelled and job.state == "running" and job.kind in TRAINING_KINDS and job.tries + 1 < TRIES:
+        if not cancelled and job.state == "running" and job.kind in TRAINING_KINDS and job.tries + 1 < MAX_TRIES:
             queued = replace(
                 job, state="queued", message="its process died; it goes on soon", pid=None, tries=job.tries + 1
             )

@@ -76,7 +76,7 @@ RUNNING = "lathe:running"
 WORKERS = "lathe:workers:"
 WAITING_SECONDS = 7 * 24 * 3600
 """Maximum seconds that a job waits for a worker. Its inputs do not expire: a full Redis would evict them first."""
-TRIES = 2
+MAX_TRIES = 2
 """Number of times a job is taken by a worker before it is given up."""
 LOST_SECONDS = 8.0
 """Seconds without a heartbeat after which a worker is considered dead, and its job is queued again."""
@@ -544,10 +544,10 @@ class RedisQueue:
         job = record.job
         if record.cancelled:
             self.write_end(job.cancel())
-        elif record.tries >= TRIES:
-            error = f"the job's process was killed or crashed {TRIES} times, last while {job.message}"
+        elif record.tries >= MAX_TRIES:
+            error = f"the job's process was killed or crashed {MAX_TRIES} times, last while {job.message}"
             self.write_end(job.fail(error, WORKERS_LOST))
-        return record.cancelled or record.tries >= TRIES
+        return record.cancelled or record.tries >= MAX_TRIES
 
     @_reaching
     def prune(self) -> None:

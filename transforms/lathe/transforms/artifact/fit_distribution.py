@@ -25,7 +25,7 @@ from lathe.transforms.files import read_plain_file
 from lathe.transforms.statistics import Gaussian, Moments, Subspace
 from lathe.transforms.vectors import BLOCK_ROWS, FloatArray, Vectors
 
-MAX_ROWS = 20_000
+MAX_MEASURED_ROWS = 20_000
 """Maximum number of evenly spaced rows that mean and directions are estimated on: over 100 for each direction."""
 
 LEVELS = np.linspace(0, 1, 101)
@@ -216,10 +216,10 @@ class FitDistribution:
 
 
 def _sample_moments(rows: Vectors) -> Moments:
-    """Return the moments of up to `MAX_ROWS` evenly spaced rows of `(n, d)`."""
+    """Return the moments of up to `MAX_MEASURED_ROWS` evenly spaced rows of `(n, d)`."""
     total = rows.shape[0]
     # Evenly spaced, because the first rows of an ordered corpus would describe only its beginning.
-    chosen = np.linspace(0, total - 1, min(total, MAX_ROWS)).astype(int)
+    chosen = np.linspace(0, total - 1, min(total, MAX_MEASURED_ROWS)).astype(int)
     moments = Moments()
 
     for start in range(0, len(chosen), BLOCK_ROWS):

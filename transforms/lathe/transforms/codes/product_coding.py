@@ -18,7 +18,7 @@ from lathe.transforms.vectors import Vectors, as_tensor
 CENTROIDS = 256
 """Number of centroids of a byte."""
 
-MAX_ROWS = 65_536
+MAX_CODEBOOK_ROWS = 65_536
 """Maximum number of rows that codebooks are learned from: 256 for each centroid; more change recall little."""
 
 BLOCK_ROWS = 128
@@ -41,7 +41,7 @@ class ProductCoding(TransformCoding):
         weighting: λ, from 0 (all directions count alike) to 1 (by queries). Larger values find more of the full
             vectors' neighbours; on search tasks 0 loses least (research/codes.md).
         iterations: iterations of k-means.
-        seed: seed of the choice of rows, if there are more than `MAX_ROWS`.
+        seed: seed of the choice of rows, if there are more than `MAX_CODEBOOK_ROWS`.
         restore_norm: whether decoded vectors get the norm of the fitted vectors, if these have one.
         adjust_levels: whether encoding chooses centroids a second time, so that the cosine of a vector and its decoded
             vector grows. It does so only where λ = 0 and norms are restored, and halves the rate of encoding.
@@ -113,8 +113,8 @@ class ProductCoding(TransformCoding):
             raise InputError(f"{self.kind} of {self.bytes} bytes give every coordinate a byte of its own: use `codes`")
 
         chosen: Any = slice(None)
-        if count > MAX_ROWS:
-            chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:MAX_ROWS])
+        if count > MAX_CODEBOOK_ROWS:
+            chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:MAX_CODEBOOK_ROWS])
 
         # Coordinates (m, n) in standard deviations; centroids of a byte are learned from its rows of y.
         y = self.coordinates(as_tensor(data[chosen], like=self.mean))

@@ -10,7 +10,7 @@ from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import Moments, draw_rotation, unit_rows
 from lathe.transforms.vectors import Vectors, as_tensor, finite_blocks
 
-MAX_ROWS = 20_000
+MAX_ROTATION_ROWS = 20_000
 """Maximum number of rows that the rotation is learned from, drawn at random."""
 
 
@@ -32,7 +32,7 @@ class ITQ(Linear):
     Args:
         aligned: whether the first coordinate is the one along the mean.
         iterations: rounds of the two steps.
-        seed: seed of the first rotation, and of the choice of rows if there are more than `MAX_ROWS`.
+        seed: seed of the first rotation, and of the choice of rows if there are more than `MAX_ROTATION_ROWS`.
 
     Example:
         >>> import numpy as np
@@ -70,7 +70,7 @@ class ITQ(Linear):
             pass
         random = np.random.default_rng(self.seed)
         count, dimensions = data.shape
-        chosen = np.sort(random.permutation(count)[:MAX_ROWS]) if count > MAX_ROWS else slice(None)
+        chosen = np.sort(random.permutation(count)[:MAX_ROTATION_ROWS]) if count > MAX_ROTATION_ROWS else slice(None)
         rows: NDArray[np.float64] = unit_rows(as_tensor(data[chosen], like=torch.empty(0)).double()).numpy()
 
         frame = np.eye(dimensions)

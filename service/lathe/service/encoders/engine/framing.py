@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-MAX_BYTES = 2**31
+MAX_FRAME_BYTES = 2**31
 """Maximum bytes of a message's header, or of its arrays: 8,192 rows of 16,384 dimensions are a quarter of it."""
 
 
@@ -48,9 +48,9 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
         OSError, EOFError: if the connection is closed.
     """
     try:
-        head: dict[str, Any] = orjson.loads(connection.recv_bytes(MAX_BYTES))
+        head: dict[str, Any] = orjson.loads(connection.recv_bytes(MAX_FRAME_BYTES))
         announced = head.pop("arrays")
-        arrays = _split_arrays(connection.recv_bytes(MAX_BYTES), announced) if announced else []
+        arrays = _split_arrays(connection.recv_bytes(MAX_FRAME_BYTES), announced) if announced else []
     except (OSError, EOFError):
         raise
     except Exception as error:  # orjson and NumPy refuse what they cannot read in a dozen ways

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from lathe.service.index.embedded.vector_formats import VectorFormat
 from lathe.transforms.files import NO_LINK, continue_file
 
-MIN_ROWS = 1024
+MIN_MAPPED_ROWS = 1024
 """Minimum number of rows that a file has space for."""
 HASHED_BYTES = 2**24
 """Default number of bytes hashed or written at once."""
@@ -58,7 +58,7 @@ class RowFile:
         with continue_file(path) as file:
             status = os.fstat(file.fileno())
             self.identity = status.st_dev, status.st_ino
-            self._map(file.fileno(), max(MIN_ROWS, status.st_size // self.row_bytes))
+            self._map(file.fileno(), max(MIN_MAPPED_ROWS, status.st_size // self.row_bytes))
 
     @contextmanager
     def _open(self) -> Iterator[int]:

@@ -19,7 +19,7 @@ from lathe.service.index.spec import IndexSpec
 TRIES = 3
 """Maximum number of times a search is run if it meets rows of items that are being replaced."""
 
-MAX_BYTES = 64_000_000
+MAX_HELD_BYTES = 64_000_000
 """Maximum size of the cache, in bytes."""
 OVERHEAD_BYTES = 300
 """Memory that Python needs per entry, besides its id and metadata, in bytes."""
@@ -69,9 +69,9 @@ class PayloadCache:
         Payloads of more than 64 MB are not stored.
         """
         with self.guard:
-            if self.bytes + size > MAX_BYTES:
+            if self.bytes + size > MAX_HELD_BYTES:
                 self.cached, self.bytes = {}, 0
-            if size <= MAX_BYTES:
+            if size <= MAX_HELD_BYTES:
                 self.cached.update(payloads)
                 self.bytes += size
 

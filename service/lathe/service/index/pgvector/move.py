@@ -38,7 +38,7 @@ from lathe.training.errors import NotFiniteError, TextError, TooLongError, Unkno
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality.metrics import normalized_rows
 
-BATCH_ROWS = 256
+ENCODE_ROWS = 256
 """Number of rows that are encoded at once and written in one transaction: what a kill costs."""
 LOCK_SECONDS = 4
 """Seconds that a change of the table waits for other sessions, because all searches wait behind it."""
@@ -135,7 +135,7 @@ def move_table(
     """
     if into.name == old.column.name:
         raise BadValueError(f"the present vectors are in {into.name} too: name another column with --into", "into")
-    filling = ColumnFilling(connection, table, text, into, BATCH_ROWS, REFUSALS)
+    filling = ColumnFilling(connection, table, text, into, ENCODE_ROWS, REFUSALS)
     parts = _list_parts(connection, table)
     _limit_waiting(connection, table, into)
 

@@ -22,7 +22,7 @@ from lathe.transforms.errors import ArtifactError
 MAX_WINDOWS = 32
 """Default maximum number of windows; the least recently used one is dropped."""
 
-MIN_ROWS = 1000
+MIN_WINDOW_ROWS = 1000
 """Minimum number of rows to judge staleness."""
 
 STANDARD_ERRORS = 2.0
@@ -116,10 +116,10 @@ class Drift:
         """Return whether live rows are significantly further from the fitted rows than the threshold allows.
 
         That is so if `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors. The
-        result is False with fewer than `MIN_ROWS` rows, or rows of a single request.
+        result is False with fewer than `MIN_WINDOW_ROWS` rows, or rows of a single request.
         """
         noise = tally.standard_error
-        has_enough_rows = tally.rows >= MIN_ROWS and noise is not None
+        has_enough_rows = tally.rows >= MIN_WINDOW_ROWS and noise is not None
         return has_enough_rows and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
 
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:

@@ -151,7 +151,7 @@ class GraphLock:
         return not self.holders or (ef is not None and ef == self.ef)
 
 
-MIN_ROWS = 1024
+MIN_GRAPH_ROWS = 1024
 """Minimum number of rows that a graph has space for."""
 GROWTH = 1.5
 """Factor by which the capacity of a full graph grows."""
@@ -215,7 +215,7 @@ class HnswGraph:
         upto = self.covered + len(vectors)
         with self.lock.acquire_exclusive():
             if not self.started:
-                self.index.init_index(max(MIN_ROWS, upto), self.spec.m, self.spec.ef_construction, SEED)
+                self.index.init_index(max(MIN_GRAPH_ROWS, upto), self.spec.m, self.spec.ef_construction, SEED)
                 self.started = True
             if upto > self.index.get_max_elements():
                 self.index.resize_index(max(upto, int(GROWTH * self.index.get_max_elements())))
@@ -256,7 +256,7 @@ class HnswGraph:
         """
         file.seek(0)  # where /dev/fd duplicates the descriptor, reading begins at its position
         index = self._create_index()
-        index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
+        index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_GRAPH_ROWS, int(covered * GROWTH)))
         if index.get_current_count() != covered:
             raise ValueError(f"the graph has {index.get_current_count()} rows, not {covered}")
         self.index, self.covered, self.started = index, covered, True
