@@ -21,7 +21,7 @@ from lathe.service.auth import Keys
 from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
+from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
 from lathe.service.encoders.trained import TrainedEncoders
@@ -284,7 +284,10 @@ def _build_engine(
         unload_seconds=settings.find_idle_seconds(spec.name),
         hold=settings.idle_requests == "hold",
     )
-    start_worker = partial(WorkerProcess, options=settings.worker_options, processes=processes)
+    worker_options = WorkerOptions(
+        settings.device, settings.worker_threads, settings.max_batch_tokens, settings.worker_seconds
+    )
+    start_worker = partial(WorkerProcess, options=worker_options, processes=processes)
     return Engine(spec, start_worker, queue, options, make_room=make_room)
 
 

@@ -13,9 +13,10 @@ import orjson
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings, TrainedSpecs, WorkerOptions
+from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings
 from lathe.service.home import Home
 from lathe.service.key_file import KEY_VARIABLES, KeyFile
+from lathe.service.trained_specs import TrainedSpecs
 from lathe.training.encoder.devices import Dtype, best_device
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.transforms.files import expand_home, read_plain_file
@@ -375,10 +376,9 @@ class Settings(BaseSettings):
         return self.workers or (1 if self.on_gpu else min(self.threads, MAX_CPU_WORKERS))
 
     @property
-    def worker_options(self) -> WorkerOptions:
-        """Options of an encoder's worker processes, among which its threads are divided."""
-        threads = max(1, self.threads // self.worker_processes)
-        return WorkerOptions(self.device, threads, self.max_batch_tokens, self.worker_seconds)
+    def worker_threads(self) -> int:
+        """Number of threads of each worker process of an encoder."""
+        return max(1, self.threads // self.worker_processes)
 
     @property
     def vector_stores(self) -> VectorStores:

@@ -10,9 +10,8 @@ import pytest
 from lathe.service.errors import BadValueError
 from lathe.service.http.json_body import validate_json
 from lathe.service.http.schemas import UpsertBody
-from lathe.service.index.importing import Ids, format_id, measure_cost
+from lathe.service.index.importing import Ids, format_id
 from lathe.service.index.items import serialize_metadata
-from lathe.service.index.reducer import Reducer
 from lathe.training.sources.rows import RowBatch
 from lathe.training.sources.source import open_source
 
@@ -81,28 +80,3 @@ def test_lines_and_bodies_tell_long_integers_from_floats(tmp_path):
     deep = b'{"ids": ["a"], "texts": ["a"], "metadata": [{"n": [1e30, ' + b"[" * 900 + b"]" * 900 + b"]}]}"
     with pytest.raises(BadValueError, match="nested too deep"):
         serialize_metadata(0, validate_json(deep, UpsertBody).metadata[0])
-
-
-@pytest.mark.parametrize(("metric", "normalize"), [("ip", True), ("l2", True), ("ip", False), ("cosine", True)])
-def test_the_recall_of_an_import_is_by_the_metric_asked_for(tmp_path, chain_of, coded_spec, biased, metric, normalize):
-    rows = biased(300) * np.random.default_rng(1).uniform(0.2, 5, (300, 1)).astype(np.float32)
-    np.save(tmp_path / "rows.npy", rows)
-    _, artifact = chain_of("codes:8", normalize)
-    spec = coded_spec(metric)
-    reducer = Reducer(spec, artifact)
-    cost = measure_cost(open_source(str(tmp_path / "rows.npy")), None, spec, reducer, lambda *_: None)
-
-    def nearest(queries, documents):
-        if metric == "cosine":
-            queries, documents = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (queries, documents))
-        far = np.linalg.norm(queries[:, None] - documents, axis=2) if metric == "l2" else -queries @ documents.T
-        np.fill_diagonal(far, np.inf)
-        return far.argsort(axis=1)
-
-    right, found = nearest(rows, rows), nearest(reducer.reduce_queries(rows), reducer.reduce_documents(rows))
-    for name, candidates in (("recall_at_10", 10), ("recall_at_10_rescored_4x", 40)):
-        shared = [len({*best[:10]} & {*row[:candidates]}) / 10 for best, row in zip(right, found, strict=True)]
-        assert cost.quality[name] == pytest.approx(np.mean(shared), abs=0.002)
-    dropped = metric != "cosine" and normalize
-    assert (cost.warning is not None) == dropped
-    assert not dropped or f"finds by cosine, not by {metric}" in cost.warning

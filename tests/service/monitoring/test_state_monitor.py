@@ -16,6 +16,7 @@ from lathe.service.jobs.sources import resolve_allowed_folder, resolve_allowed_p
 from lathe.service.settings import read_settings
 from lathe.training.errors import SourceError
 from lathe.training.sources.source import open_source
+from lathe.transforms.artifact import read_serialized_artifact
 from lathe.transforms.files import replace_synced
 
 
@@ -208,7 +209,7 @@ def test_starter_chains_may_be_links_and_chains_of_a_state_folder_may_not(tmp_pa
             link.symlink_to(file)
     linked = tmp_path / "site-packages"
     installed = Registry(tmp_path / "chains")
-    assert installed.install("compact", Registry(linked, shipped=True))
+    assert installed.copy_chain("compact", Registry(linked, shipped=True), read_serialized_artifact)
     assert installed.load("compact").ref == "compact@1"
     assert not [path for path in installed.root.rglob("*") if path.is_symlink()]
     manifest = installed.root / "compact" / "1" / "manifest.json"

@@ -22,6 +22,7 @@ from lathe.service.redis.shared_versions import IDENTITY
 from lathe.service.redis.version_record import CHANGES, RecordedVersion, build_key, compute_digest, write_pointer
 from lathe.service.registries import open_trained
 from lathe.service.settings import Settings
+from lathe.service.trained_specs import TrainedSpecs
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import ArtifactError
 from lathe.transforms.artifact import MANIFEST, TENSORS
@@ -568,7 +569,7 @@ def test_models_of_one_replica_are_copied_promoted_and_deleted_at_the_other(open
     assert here.publish("mine", model, MODEL_MANIFEST, None) == (2, False)
     eventually(lambda: there.versions("mine") == [1, 2])
     assert content_of(there.root / "mine" / "2" / "model") == content_of(model) and there.live("mine") == 1
-    assert [spec.name for spec in there.specs("float32")] == ["mine@1"]
+    assert [spec.name for spec in TrainedSpecs(there.root).list_live("float32")] == ["mine@1"]
     assert there.promote("mine", 2, allow).live == 2
     eventually(lambda: here.live("mine") == 2)
     assert here.rollback("mine").live == 1

@@ -79,16 +79,9 @@ class Registry(ChainFolder):
         Raises:
             ArtifactError: if a version or the pointer is damaged.
         """
-        return self._copy_chain(name, source, load_chain)
+        return self.copy_chain(name, source, load_chain)
 
-    def install(self, name: str, shipped: "Registry") -> bool:
-        """Copy a chain that ships with Lathe, unless the name was ever used here. Return whether it was copied.
-
-        Unlike `import_chain`, this checks the digests of its files without importing torch.
-        """
-        return self._copy_chain(name, shipped, read_serialized_artifact)
-
-    def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
+    def copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
         """Copy a chain with all versions and its pointer from another registry, and return whether it was copied.
 
         A chain that has a pointer here is not copied. Versions that exist here are left as they are.
@@ -143,7 +136,9 @@ def install_starters(registry: Registry) -> None:
         OSError: if the registry cannot be written.
     """
     shipped = Registry(STARTERS, shipped=True)
-    installed = [name for name in shipped.names() if registry.install(name, shipped)]
+    # Their digests are checked without importing torch, which loading a chain takes.
+    check = read_serialized_artifact
+    installed = [name for name in shipped.names() if registry.copy_chain(name, shipped, check)]
     for encoder, named in shipped.size_routes.read().items():
         for route, name in named.items():
             if name in installed:

@@ -26,7 +26,7 @@ from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
 
 if TYPE_CHECKING:
-    from lathe.service.index.importing import ImportCost
+    from lathe.service.index.import_cost import ImportCost
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
     from lathe.training.sources.source import Source
@@ -98,7 +98,8 @@ def import_rows(
     from lathe.service.chains.resolve import ChainResolver
     from lathe.service.index.backend import open_indexes
     from lathe.service.index.embedded.indexes import EmbeddedIndexes
-    from lathe.service.index.importing import Ids, add_rows, measure_cost
+    from lathe.service.index.import_cost import measure_cost
+    from lathe.service.index.importing import Ids, add_rows
     from lathe.service.index.reducer import Reducer
     from lathe.service.index.spec import require_same_settings
     from lathe.service.index.spec_resolver import SpecResolver

@@ -10,7 +10,7 @@ import typer
 
 from lathe.service.cli.options import ENCODER, ProgressBar, flag, load_encoder, load_state, open_chains
 from lathe.service.errors import NotSupportedError
-from lathe.service.index.pgvector.column_types import VectorType
+from lathe.service.index.pgvector import VectorType
 
 if TYPE_CHECKING:
     from lathe.service.index.pgvector.connection import Connection

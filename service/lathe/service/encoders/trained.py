@@ -14,8 +14,8 @@ import orjson
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.version_folder import VersionFolder
-from lathe.service.encoder_settings import MANIFEST, MODEL, TrainedSpecs, build_trained_spec
 from lathe.service.errors import BadValueError
+from lathe.service.trained_specs import MANIFEST, MODEL, build_trained_spec
 from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.errors import ArtifactError
@@ -105,10 +105,6 @@ class TrainedEncoders(VersionFolder):
         """
         described = super().describe_version(name, version)
         return {key: described[key] for key in described if key != "files"}
-
-    def specs(self, dtype: Dtype) -> list[EncoderSpec]:
-        """Return the specs by which the live versions of all trained encoders are loaded, sorted by name."""
-        return TrainedSpecs(self.root).list_live(dtype)
 
     def build_spec(self, name: str, version: int, dtype: Dtype) -> EncoderSpec:
         """Return the spec by which a version that exists is loaded.

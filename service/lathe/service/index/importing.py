@@ -1,12 +1,12 @@
-"""Import of an existing vector store: measures what the chain costs there, then adds the rows.
+"""Import of the rows of an existing vector store into an index: their ids, metadata and vectors.
 
-An import that was stopped is resumed after its last batch.
+An import that was stopped is resumed after its last batch. What the chain costs is measured before, see
+`lathe.service.index.import_cost`.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,12 @@ from uuid import UUID
 
 import numpy as np
 import orjson
-import torch
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.embedded.graphs import create_graph
-from lathe.service.index.embedded.graphs.graph import estimate_float_graph
-from lathe.service.index.embedded.vector_formats import choose_format, score_floats
 from lathe.service.index.items import require_ids
 from lathe.service.index.protocol import SearchIndex
-from lathe.service.index.reducer import Reducer, Vectors, require_finite_norms
-from lathe.service.index.spec import IndexSpec, Metric
+from lathe.service.index.reducer import Vectors, require_finite_norms
+from lathe.service.index.spec import IndexSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError
 from lathe.training.fitting.encoding import format_progress
@@ -31,41 +27,11 @@ from lathe.training.sources.lines import explain_encoding, read_numbered_lines
 from lathe.training.sources.rows import Record, RowBatch
 from lathe.training.sources.source import Source
 from lathe.transforms.progress import Progress
-from lathe.transforms.quality import measure_geometry
 
-SAMPLE_ROWS = 2000
-"""Number of rows on which the cost of the chain is measured."""
 NOTE = "import"
 """Key of the note that stores the progress of an import."""
-EQUAL_LENGTHS = 1.01
-"""Ratio of the longest vector to the shortest below which all count as of one length."""
-LENGTH_ROWS = 100
-"""Number of rows by which it is found out whether a chain drops lengths."""
 ID_FIELDS = ("id", "_id")
 """Fields that are tried for the id of a row, in this order."""
-
-
-@dataclass(frozen=True)
-class ImportCost:
-    """What a chain of transforms costs on the vectors of a store: recall on a sample, and bytes before and after.
-
-    Attributes:
-        rows: number of rows in the store.
-        sampled: number of distinct, nonzero rows measured on.
-        quality: `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`. Recall is by the
-            metric of the index.
-        bytes_per_vector: {before, after}: size of a float32 original, and of a reduced vector or its code.
-        graph_bytes: {before, after}: estimated size of a graph over all originals as floats, and of the index's graph;
-            0 if none of its engines is installed.
-        warning: sentence that says that the chain drops the lengths by which the metric compares; None if it does not.
-    """
-
-    rows: int
-    sampled: int
-    quality: dict[str, float | None]
-    bytes_per_vector: dict[str, int]
-    graph_bytes: dict[str, int]
-    warning: str | None = None
 
 
 class Ids:
@@ -221,93 +187,6 @@ def _parse_object(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def measure_cost(
-    source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
-) -> ImportCost:
-    """Measure on a sample what reducing the vectors of a source costs in recall and saves in bytes.
-
-    Up to 2,000 rows spread over the source are measured. The source is read to the end. Sampled duplicates and zero
-    vectors are left out.
-
-    Args:
-        source: vectors or texts.
-        encoder: encoder of the texts; None for vectors.
-        spec: settings of the index.
-        reducer: maps originals to the vectors that are searched.
-        on_progress: called with progress in [0, 1] and a message.
-
-    Raises:
-        BadValueError: if the vectors have the wrong number of dimensions.
-        NotFiniteError: if the encoder gives NaN or inf for a text of the sample.
-    """
-    total = source.count()
-    # Spread over the whole source, as stores are often sorted by topic or date.
-    numbers = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
-    values: list[Any] = []
-    read = 0
-    for batch in source.batches():
-        inside = numbers[(numbers >= read) & (numbers < read + len(batch))] - read
-        values += [batch.values[position] for position in inside]
-        read += len(batch)
-        on_progress(0.5 * min(read / max(total, 1), 1), f"reading a sample, {read:,} of {total:,} rows")
-
-    doing = "measuring" if encoder is None else "encoding a sample to measure"
-    on_progress(0.5, f"{doing} {spec.chain} on {len(values):,} rows")
-    try:
-        sample = np.unique(_load_vectors(values, encoder, spec), axis=0)
-    except NotFiniteError as error:
-        raise error.at(f"row {numbers[error.position or 0] + 1:,}") from None
-    sample = sample[sample.any(axis=1)]
-    queries = None if reducer.quantizer is None else reducer.reduce_unquantized(sample)
-    reduced = reducer.reduce_documents(sample)
-    quality = measure_geometry(sample, reduced, queries)
-    if spec.metric != "cosine":
-        quality |= _measure_recall(sample, reducer.reduce_queries(sample), reduced, spec.metric)
-    graph = create_graph(spec, choose_format(spec, reducer), 1)
-    return ImportCost(
-        rows=total,
-        sampled=len(sample),
-        quality=quality,
-        bytes_per_vector={"before": 4 * spec.width, "after": reducer.measure_bytes(spec.dimensions)},
-        graph_bytes={
-            "before": estimate_float_graph(total, spec.width, spec.m),
-            "after": graph.estimate_bytes(total) if graph else 0,
-        },
-        warning=_find_dropped_lengths(sample, reduced, spec, reducer),
-    )
-
-
-def _measure_recall(before: Vectors, queries: Vectors, after: Vectors, metric: Metric) -> dict[str, float | None]:
-    """Return recall@10 of the search of each row for the others, without and with rescoring of 40 candidates.
-
-    Either is None if there are too few rows.
-    """
-    sides = ((before, before), (queries, after))
-    scores = [score_floats(torch.from_numpy(first), torch.from_numpy(second), metric) for first, second in sides]
-    # No row is its own neighbour.
-    right, found = (part.fill_diagonal_(-torch.inf).argsort(1, descending=True).numpy() for part in scores)
-
-    recalls: dict[str, float | None] = {}
-    for name, candidates in (("recall_at_10", 10), ("recall_at_10_rescored_4x", 40)):
-        shared = [len(np.intersect1d(best[:10], row[:candidates])) for best, row in zip(right, found, strict=True)]
-        recalls[name] = float(np.mean(shared)) / 10 if len(before) > candidates else None
-    return recalls
-
-
-def _find_dropped_lengths(sample: Vectors, reduced: Vectors, spec: IndexSpec, reducer: Reducer) -> str | None:
-    """Return a sentence if the metric depends on vector lengths that differ and that the chain drops, else None."""
-    lengths = np.linalg.norm(sample, axis=1)
-    if spec.metric == "cosine" or not len(sample) or lengths.max() < EQUAL_LENGTHS * lengths.min():
-        return None
-    some = slice(0, LENGTH_ROWS)
-    if not np.allclose(reducer.reduce_documents(2 * sample[some]), reduced[some], atol=1e-5):
-        return None
-    return (
-        f"{spec.chain} drops the lengths of the vectors ({lengths.min():.3g} to {lengths.max():.3g}): the index finds "
-        f"by cosine, not by {spec.metric}; --chain none keeps them"
-    )
-
-
 def add_rows(
     index: SearchIndex,
     source: Source,
@@ -350,7 +229,7 @@ def add_rows(
             continue
         items, metadata = ids.build_rows(batch, first, source.field, spec.text_field)
         try:
-            vectors = _load_vectors(batch.values, encoder, spec)
+            vectors = load_vectors(batch.values, encoder, spec)
         except NotFiniteError as error:
             raise error.at(f"the text of {items[error.position or 0]!r}") from None
 
@@ -385,7 +264,13 @@ def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros
     return [int(position) for position in np.flatnonzero(nonzero)]
 
 
-def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
+def load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
+    """Return the vectors `(n, d)` of rows of a source: vectors as they are, or texts encoded, before any chain.
+
+    Raises:
+        BadValueError: if there are texts and no encoder, or the vectors have other dimensions than the index takes.
+        NotFiniteError: if the encoder gives NaN or inf for a text.
+    """
     if len(values) and isinstance(values[0], str):
         if encoder is None:
             raise BadValueError("texts need an encoder to become vectors", param="encoder")

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from lathe.service.encoder_settings import WorkerOptions
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
+from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
 from lathe.service.errors import UnavailableError

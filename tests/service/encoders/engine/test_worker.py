@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from lathe.service.chains.folded_forms import ChainRef
-from lathe.service.encoder_settings import WorkerOptions
 from lathe.service.encoders.engine import framing, worker
-from lathe.service.encoders.engine.dispatcher import WorkerProcess, build_message
+from lathe.service.encoders.engine.dispatcher import WorkerOptions, WorkerProcess, build_message
 from lathe.service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
 from lathe.training.encoder.batching import Batch
 from lathe.training.encoder.long_texts import Pieces

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from lathe.service.encoder_settings import WorkerOptions
 from lathe.service.encoders.engine import framing, metrics
 from lathe.service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
 from lathe.service.encoders.engine.work import EncoderInfo, Part, PartResult, Reply
@@ -85,6 +84,22 @@ class EncoderWorker(Protocol):
 
     def stop(self) -> None:
         """End the worker. A thread that waits for its reply gets an error."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Options of a worker process.
+
+    Attributes:
+        device: torch device; None selects the best available.
+        batch_tokens: maximum tokens of a batch, padding included; None selects by device.
+        seconds: seconds without reading or writing after which a worker is considered dead.
+    """
+
+    device: str | None = None
+    threads: int = 1
+    batch_tokens: int | None = None
+    seconds: float = 120.0
 
 
 class WorkerProcess:

@@ -9,7 +9,7 @@ from psycopg import sql
 from lathe.service.chains.names import RAW
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.backend import StoredItems
-from lathe.service.index.pgvector.column_types import VectorType
+from lathe.service.index.pgvector import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.table import (
     PgvectorTable,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from lathe.service.errors import BadValueError, ConflictError
-from lathe.service.index.pgvector.column_types import FLOAT_TYPES, VectorType
+from lathe.service.index.pgvector import FLOAT_TYPES, VectorType
 from lathe.service.index.pgvector.connection import Connection, retry_conflicts
 from lathe.service.index.pgvector.table import (
     Column,

@@ -13,7 +13,7 @@ import numpy as np
 from psycopg import errors, sql
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.pgvector.column_types import FLOAT_TYPES, MAX_INDEXED, VectorType
+from lathe.service.index.pgvector import FLOAT_TYPES, MAX_INDEXED, VectorType
 from lathe.service.index.pgvector.connection import Connection, retry_conflicts
 from lathe.service.index.pgvector.filling import ColumnFilling, FillCounts, Mask
 from lathe.service.index.pgvector.table import (

@@ -12,7 +12,7 @@ import numpy as np
 from psycopg import sql
 
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
-from lathe.service.index.pgvector.column_types import MAX_INDEXED, MAX_STORED, VectorType
+from lathe.service.index.pgvector import MAX_INDEXED, MAX_STORED, VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import Metric
