@@ -348,9 +348,8 @@ class Settings(BaseSettings):
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
         """
-        known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
-        spec = next((encoder.build_spec(self.dtype) for encoder in known if encoder.name == name), None)
-        return spec or self.trained.find(name, self.dtype)
+        encoder = self._find_encoder(name)
+        return encoder.build_spec(self.dtype) if encoder else self.trained.find(name, self.dtype)
 
     def find_idle_seconds(self, name: str) -> float:
         """Return the seconds without a request after which an encoder is unloaded, or 0 if it never is.
@@ -358,9 +357,13 @@ class Settings(BaseSettings):
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
         """
+        encoder = self._find_encoder(name)
+        return self.idle_seconds if encoder is None or encoder.idle_seconds is None else encoder.idle_seconds
+
+    def _find_encoder(self, name: str) -> EncoderSettings | None:
+        """Return an encoder's settings, including encoders added to the state folder since these settings were read."""
         known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
-        named_seconds = next((encoder.idle_seconds for encoder in known if encoder.name == name), None)
-        return self.idle_seconds if named_seconds is None else named_seconds
+        return next((encoder for encoder in known if encoder.name == name), None)
 
     @property
     def on_gpu(self) -> bool:

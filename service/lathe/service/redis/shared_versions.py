@@ -40,7 +40,7 @@ from lathe.service.redis.version_record import (
 )
 from lathe.transforms.artifact import MANIFEST, read_file
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import make_root, parse_json, read_plain_file, replace_synced
+from lathe.transforms.files import make_folder, make_root, parse_json, read_plain_file, replace_synced
 
 REDIS_SCHEMA = 1
 IDENTITY = "lathe:registry"
@@ -225,7 +225,7 @@ class SharedVersions(VersionFolder, ABC):
         Raises:
             UnavailableError: if Redis is unreachable, or has no room for the files.
         """
-        make_root(self.root)
+        make_folder(self.root / name)
         while True:  # another replica may take the number while this version is written
             with self.connection.reached() as client:
                 record = VersionRecord.read(client, self.kind, name)
@@ -234,7 +234,8 @@ class SharedVersions(VersionFolder, ABC):
                 pointer = record.pointer
                 break
             version = record.next_version
-            with TemporaryDirectory(dir=self.root, prefix=".") as scratch:  # a model has no room in a small /tmp
+            # Beside the versions, because a model may have no room in /tmp.
+            with TemporaryDirectory(dir=self.root / name, prefix=f".{version}.") as scratch:
                 folder = Path(scratch) / str(version)
                 write(folder, version)
                 upload = self.upload_version(folder, folder, job)
