@@ -16,9 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lathe.service.chains.chain_folder import parse_size_routes
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import STARTERS, Registry
+from lathe.service.chains.registry import STARTERS, Registry, parse_size_routes
 from lathe.service.codec import as_vectors, dump_json, parse_npy
 from lathe.service.encoders.engine import framing
 from lathe.service.errors import ServiceError

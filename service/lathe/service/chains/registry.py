@@ -1,31 +1,68 @@
 """The chain registry on disk: immutable versions, a mutable live pointer, size routes, and changes to them.
 
-Any number of processes may read and write: versions appear and pointers change by a rename.
+The folder is laid out as `lathe.service.chains.version_folder` says; versions are artifacts, see
+`lathe.transforms.artifact`. Any number of processes may read and write: versions appear and pointers change by a
+rename.
+
+Beside the folder are the size routes, which say what chain answers a request for `dimensions: d`, for each encoder:
+
+size_routes.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
+
+A nested chain can have the route `nested`, for all sizes without a route of their own. Routes change by an explicit
+request alone: a fit, a promotion or a deletion changes no answer to a request for dimensions.
 
 Starter chains ship with Lathe and are installed in a registry.
 """
 
+import json
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.chain_folder import ChainFolder, SizeRoutes
-from lathe.service.chains.loaded_chain import load_chain
-from lathe.service.chains.names import require_name
-from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest, read_file, read_serialized_artifact
+from cachetools import LRUCache
+from filelock import FileLock
+
+from lathe.service.chains.loaded_chain import (
+    NO_FILE,
+    FileStamp,
+    LoadedChain,
+    get_file_stamp,
+    load_chain,
+    require_fit_fields,
+)
+from lathe.service.chains.names import parse_number, require_name, split_ref
+from lathe.service.chains.version_folder import VersionFolder
+from lathe.service.errors import BadValueError, UnknownNameError, shorten
+from lathe.training.locks import lock_file
+from lathe.transforms.artifact import (
+    DISTRIBUTION,
+    MANIFEST,
+    TENSORS,
+    Manifest,
+    read_file,
+    read_manifest,
+    read_serialized_artifact,
+)
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import make_folder, write_synced
+from lathe.transforms.files import make_folder, make_root, read_json_file, replace_synced, write_synced
 
 if TYPE_CHECKING:
     from lathe.transforms.artifact import FitDistribution
     from lathe.transforms.chain import Chain
 
+MAX_LOADED = 64
+"""Maximum number of chains kept in memory, least recently used ones dropped; one of 4096 × 1024 floats is 16 MB."""
 
-class Registry(ChainFolder):
-    """The chains of transforms in one folder, and changes to them.
 
-    The arguments are the same as for `ChainFolder`.
+class Registry(VersionFolder):
+    """The chains of transforms in one folder, with a cache of those that were loaded, and changes to them.
+
+    Args:
+        root: the folder.
+        shipped: whether the folder is part of the installed package, whose files may be links to anywhere; otherwise no
+            link may lead out of the folder.
 
     Attributes:
         size_routes: which chain answers a request for a number of dimensions; their file is beside the folder, or in it
@@ -35,6 +72,84 @@ class Registry(ChainFolder):
     def __init__(self, root: Path, shipped: bool = False) -> None:
         super().__init__(root, shipped)
         self.size_routes = SizeRoutes((root if shipped else root.parent) / "size_routes.json", self)
+        self.loaded: LRUCache[tuple[str, int], LoadedChain] = LRUCache(MAX_LOADED)
+        self.pointers: dict[str, tuple[FileStamp, int | None]] = {}
+        self.loading = threading.Lock()
+        self.cache_lock = threading.Lock()  # held for moments; a disk is read under `loading`
+
+    def read(self, name: str, version: int) -> "Chain":
+        """Load a version of a chain of transforms from disk and return it, bypassing the memory cache.
+
+        Raises:
+            ArtifactError: if its files are damaged.
+        """
+        return load_chain(self.root / name / str(version), self.links_within)
+
+    def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
+        """Return the files `(manifest.json, chain.safetensors)` of a version as the bytes on disk, unchecked.
+
+        Raises:
+            OSError: if the files cannot be read.
+        """
+        folder = self.root / name / str(version)
+        return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
+
+    def get_loaded(self, ref: str) -> LoadedChain | None:
+        """Return the chain of a reference from memory, or None if it is not there.
+
+        It is not there if it was not loaded, if its files have changed, or if no version is live. A bare name means the
+        live version, which is remembered and read again if the pointer file changes.
+        """
+        name, version = split_ref(ref)
+        if version is None:
+            stamp, live = self.pointers.get(name, (NO_FILE, None))
+            now = get_file_stamp(self.root / name / "pointer.json")
+            # Another process may have moved the pointer.
+            if now != stamp:
+                live = self.live(name)
+                self.pointers[name] = now, live
+            version = live
+        return None if version is None else self._get_unchanged(name, version)
+
+    def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
+        """Return a version from memory, or None if it is not loaded or its files have changed."""
+        with self.cache_lock:
+            chain = self.loaded.get((name, version))
+        return chain if chain is not None and chain.file_stamp == get_file_stamp(chain.folder) else None
+
+    def load(self, ref: str) -> LoadedChain:
+        """Return the chain of transforms that a reference such as `name@2` names.
+
+        It comes from memory if its files are unchanged, else from disk. A chain read from disk is kept in memory.
+        Beyond `MAX_LOADED` chains, the least recently used one is dropped.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version, or none is live.
+            ArtifactError: if its files are damaged.
+        """
+        if (cached := self.get_loaded(ref)) is not None:
+            return cached
+        name, version = self.resolve(ref)
+        # One load at a time: several threads would otherwise read the same files, and each hold a copy.
+        with self.loading:
+            chain = self._get_unchanged(name, version)  # another thread may have loaded it meanwhile
+            if chain is None:
+                folder = self.root / name / str(version)
+                chain = LoadedChain(name, version, self.read(name, version), folder)
+                with self.cache_lock:
+                    self.loaded[name, version] = chain
+        return chain
+
+    def manifest(self, name: str, version: int) -> Manifest:
+        """Read the manifest of a chain's version, check its fields, and return it as a dict.
+
+        Raises:
+            ArtifactError: if the manifest is damaged.
+        """
+        folder = self.root / name / str(version)
+        manifest = read_manifest(folder, self.links_within)
+        require_fit_fields(folder, manifest)
+        return manifest
 
     def publish(
         self,
@@ -119,6 +234,185 @@ def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
     for name in (TENSORS, DISTRIBUTION, MANIFEST):
         with suppress(FileNotFoundError):  # not every fit leaves a fit distribution
             write_synced(target / name, read_file(source, name, root))
+
+
+NESTED = "nested"
+
+
+def parse_size_routes(content: Any) -> dict[str, str]:
+    """Check one encoder's size routes, read from JSON, and return a copy: which chain serves which dimensions.
+
+    A key is a number of dimensions as text, or "nested", for all sizes that a nested chain can be cut to.
+
+    Raises:
+        ValueError, AttributeError: if a key is not a size or a value not a string, or it is not an object.
+    """
+    for route, ref in content.items():
+        if not isinstance(ref, str) or not (route == NESTED or parse_number(route)):
+            raise ValueError(f"{route!r} cannot be a size route of {ref!r}")
+    return dict(content)
+
+
+class SizeRoutes:
+    """The size routes of all encoders, in one JSON file: which chain answers a request for a number of dimensions."""
+
+    def __init__(self, path: Path, chains: Registry) -> None:
+        self.path = path
+        self.chains = chains
+        self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """Read which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`.
+
+        The dict is empty if there is no file. The key "nested" stands for all dimensions that a nested chain can be cut
+        to.
+
+        Raises:
+            ArtifactError: if the file is damaged.
+        """
+        try:
+            content = read_json_file(self.path)
+            return {str(encoder): parse_size_routes(size_routes) for encoder, size_routes in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
+
+    def get_current(self) -> dict[str, dict[str, str]]:
+        """Return all size routes as `read` does, from memory unless the file changed.
+
+        Callers must not modify the result.
+        """
+        stamp = get_file_stamp(self.path)
+        # The stamp is taken first: a file that is replaced while it is read is read again by the next call.
+        if stamp != self.cached[0]:
+            self.cached = stamp, self.read()
+        return self.cached[1]
+
+    def find_problem(self) -> str | None:
+        """Return a sentence that says why the file of size routes cannot be read, or None if it can be read."""
+        try:
+            self.get_current()
+        except ArtifactError as error:
+            return f"{shorten(str(error))}; no chain answers `dimensions` until the file is repaired or deleted"
+        except OSError as error:
+            return f"{self.path.name} cannot be read: {error.strerror}; no chain answers `dimensions`"
+        return None
+
+    def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
+        """Set the chain that answers an encoder's requests for a number of dimensions, and return it.
+
+        If the old chain is kept, it is returned.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `NESTED`, for all that a nested chain can be cut to.
+            ref: chain, as `name` or `name@version`.
+            replace: whether to replace a chain that the route leads to already. It is always replaced if it was
+                deleted or does not give these dimensions.
+        """
+        with self.lock():
+            # Read under the lock, as another process may have set a route meanwhile.
+            size_routes = self.read()
+            encoder_routes = size_routes.setdefault(encoder_fingerprint, {})
+            if not replace and self.find_chain(encoder_routes, route) is not None:
+                return encoder_routes[route]
+            encoder_routes[route] = ref
+            replace_synced(self.path, json.dumps(size_routes, indent=1).encode(), private=True)
+        return ref
+
+    def lock(self) -> FileLock:
+        """Create the folder of the size routes' file, and return the file lock that must be held to change the routes.
+
+        The lock is not yet acquired.
+        """
+        make_root(self.path.parent)
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
+
+    def serve_dimensions(self, name: str) -> list[str]:
+        """Make a chain answer all requests for its output dimensions, and return its size routes.
+
+        The routes are a list such as `["128", "nested"]`. The number of dimensions comes from the live version. A
+        nested chain also gets the route `nested`. The list is empty if no version is live or it cannot be read, was
+        fitted without an encoder, or keeps all dimensions. Requests that got another chain for these dimensions get
+        this one, so this is called only when a user asked for it.
+        """
+        try:
+            loaded = self.chains.load(name)
+        except (UnknownNameError, ArtifactError):
+            return []
+        fingerprint, size = loaded.encoder_fingerprint, loaded.output_dimensions
+        # A request for the encoder's own dimensions means its raw vectors, so no chain can have that route.
+        if fingerprint is None or size is None or size == loaded.input_dimensions:
+            return []
+        routes = [str(size), NESTED] if loaded.nested else [str(size)]
+        return [route for route in routes if self.assign(fingerprint, route, name, replace=True) == name]
+
+    def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
+        """Copy a size route from another state folder if it is free here, and return the chain that then has it.
+
+        The route stays free, and None comes back, if `ref` is missing here, does not serve it, or was not fitted on
+        this encoder.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `NESTED`.
+            ref: the chain.
+        """
+        encoder_routes = self.read().get(encoder_fingerprint, {})
+        if self.find_chain(encoder_routes, route) is None:
+            loaded = self.find_chain({route: ref}, route)
+            if loaded is None or loaded.encoder_fingerprint != encoder_fingerprint:
+                return None
+        return self.assign(encoder_fingerprint, route, ref, replace=False)
+
+    def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
+        """Return the chain registered for this number of dimensions, else the one registered as `nested`, else None."""
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
+
+    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, encoder_dimensions: int) -> LoadedChain:
+        """Return the loaded chain that answers an encoder's requests for a number of dimensions.
+
+        The size route for the number comes before the route `nested`.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            dimensions: number of dimensions.
+            encoder_dimensions: the encoder's own number of dimensions, for the message.
+
+        Raises:
+            BadValueError: if no chain serves the size; the message lists the sizes that are served.
+        """
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        for route in (str(dimensions), NESTED):
+            loaded = self.find_chain(size_routes, route)
+            if loaded is not None and loaded.serves(dimensions):
+                return loaded
+        sizes = ", ".join([*self._describe_sizes(size_routes), f"{encoder_dimensions}, the encoder's own width"])
+        raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
+
+    def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
+        """Load the chain of one size route and return it.
+
+        Returns None if there is no route, or its chain is deleted or lacks the size.
+        """
+        if route not in size_routes:
+            return None
+        try:
+            loaded = self.chains.load(size_routes[route])
+        except UnknownNameError:
+            return None
+        serves = loaded.nested if route == NESTED else loaded.serves(int(route))
+        return loaded if serves else None
+
+    def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
+        """List the dimensions that size routes serve, such as "any from 1 to 128" for a nested chain, then "256"."""
+        nested = self.find_chain(size_routes, NESTED)
+        largest = nested.output_dimensions or 0 if nested else 0
+        exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))
+        descriptions = [str(size) for size in exact if size > largest]
+        return [f"any from 1 to {largest}", *descriptions] if largest else descriptions
 
 
 STARTERS = Path(__file__).parent / "starter_chains"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from lathe.service.chains.chain_folder import SizeRoutes
     from lathe.service.chains.loaded_chain import LoadedChain
+    from lathe.service.chains.registry import SizeRoutes
     from lathe.service.settings import Settings
 
 
@@ -261,6 +261,6 @@ def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder:
 
 
 def _describe_route(route: str) -> str:
-    from lathe.service.chains.chain_folder import NESTED
+    from lathe.service.chains.registry import NESTED
 
     return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"

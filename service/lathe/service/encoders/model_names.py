@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lathe.service.chains.chain_folder import NESTED
 from lathe.service.chains.names import parse_number
-from lathe.service.chains.registry import Registry
+from lathe.service.chains.registry import NESTED, Registry
 from lathe.service.chains.resolve import ChainResolver
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncoderInfo

@@ -6,7 +6,7 @@ Disks fill up or become read-only, and no request may wait for a disk that hangs
 import logging
 import threading
 
-from lathe.service.chains.chain_folder import SizeRoutes
+from lathe.service.chains.registry import SizeRoutes
 from lathe.service.home import Home
 from lathe.training.thread_problem import ThreadProblem
 

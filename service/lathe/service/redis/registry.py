@@ -6,9 +6,8 @@ from typing import Any
 
 from redis.client import Pipeline
 
-from lathe.service.chains.chain_folder import SizeRoutes, parse_size_routes
 from lathe.service.chains.loaded_chain import LoadedChain, load_chain
-from lathe.service.chains.registry import Registry
+from lathe.service.chains.registry import Registry, SizeRoutes, parse_size_routes
 from lathe.service.encoders.trained import TrainedEncoders, parse_manifest
 from lathe.service.errors import BadValueError
 from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors, note_damage

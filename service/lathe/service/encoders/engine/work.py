@@ -40,37 +40,33 @@ class EncodeOptions:
 
 
 @dataclass(frozen=True)
-class EncodedTexts:
-    """Vectors of a request's texts.
+class PartResult:
+    """A worker's vectors of the texts of a part.
 
     Attributes:
         vectors: `(n, k)`, transformed by the chain if there is one.
         raw: `(n, d)` before the chain, if requested and there is a chain; otherwise None.
         tokens: `(n,)`, number of tokens of each text.
         cut: `(n,)`, number of tokens of each text that were not read.
+    """
+
+    vectors: NDArray[np.float32]
+    raw: NDArray[np.float32] | None
+    tokens: NDArray[np.int64]
+    cut: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EncodedTexts(PartResult):
+    """Vectors of a request's texts.
+
+    Attributes:
         queue_ms: milliseconds until a worker took the first of the texts.
         inference_ms: milliseconds from then on.
     """
 
-    vectors: NDArray[np.float32]
-    raw: NDArray[np.float32] | None
-    tokens: NDArray[np.int64]
-    cut: NDArray[np.int64]
     queue_ms: float
     inference_ms: float
-
-
-@dataclass(frozen=True)
-class PartResult:
-    """A worker's vectors of a part.
-
-    The fields are the same as in `EncodedTexts`.
-    """
-
-    vectors: NDArray[np.float32]
-    raw: NDArray[np.float32] | None
-    tokens: NDArray[np.int64]
-    cut: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
