@@ -198,9 +198,7 @@ def convert_error(error: Exception) -> ServiceError:
         case TransformError() | TrainingError():
             return BadValueError(str(error))
         case sqlite3.Error():
-            return UnavailableError(
-                f"the index's record: {_describe_sqlite_error(error)}", code=_get_sqlite_code(error)
-            )
+            return _convert_sqlite_error(error)
         case OSError(errno=errno.ENOSPC):
             return UnavailableError("the disk is full; nothing was written", code="disk_full")
         case OSError():
@@ -238,14 +236,12 @@ def _convert_upstream_error(error: UpstreamError) -> ServiceError:
             return ServiceError(str(error), status=502)
 
 
-def _describe_sqlite_error(error: sqlite3.Error) -> str:
-    if _get_sqlite_code(error) == "disk_full":
-        return "the disk is full; nothing was written, and the stored items can be read"
-    return f"it cannot be read or written: {error}"
-
-
-def _get_sqlite_code(error: sqlite3.Error) -> str:
-    return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
+def _convert_sqlite_error(error: sqlite3.Error) -> UnavailableError:
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+        reason, code = "the disk is full; nothing was written, and the stored items can be read", "disk_full"
+    else:
+        reason, code = f"it cannot be read or written: {error}", "record_unavailable"
+    return UnavailableError(f"the index's record: {reason}", code=code)
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import logging
 import threading
@@ -19,7 +20,7 @@ from lathe.service.home import Home
 from lathe.service.publishing.context import PublishContext
 from lathe.service.publishing.fits import run_fit
 from lathe.service.redis.shared_versions import IDENTITY
-from lathe.service.redis.version_record import CHANGES, RecordedVersion, build_key, compute_digest, write_pointer
+from lathe.service.redis.version_record import CHANGES, RecordedVersion, build_key, write_pointer
 from lathe.service.registries import open_trained
 from lathe.service.settings import Settings
 from lathe.service.trained_specs import TrainedSpecs
@@ -226,7 +227,7 @@ def publish_altered(client, chains, how, folder, name="mine"):
         [(folder / name / number / file).read_bytes() for file in (MANIFEST, TENSORS)] for number in ("1", "2")
     )
     found = {"manifest": (other, tensors), "missing": (manifest, None), "cut": (manifest, tensors[:-10])}[how]
-    version = RecordedVersion(compute_digest(manifest))
+    version = RecordedVersion(hashlib.sha256(manifest).hexdigest())
     key = version.files_key
     with client.pipeline() as pipe:
         pipe.hset(build_key("chain", name), "version:2", version.serialize())

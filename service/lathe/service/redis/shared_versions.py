@@ -9,6 +9,7 @@ lathe:registry         identity of the set of all versions in this Redis, JSON
 <copy>/.identity       identity of the set that the folder is a copy of
 """
 
+import hashlib
 import json
 import logging
 import secrets
@@ -33,7 +34,6 @@ from lathe.service.redis.version_record import (
     RecordedVersion,
     VersionRecord,
     build_key,
-    compute_digest,
     fetch_files,
     upload_files,
     write_pointer,
@@ -311,7 +311,7 @@ class SharedVersions(VersionFolder, ABC):
             raise ArtifactError(f"the manifest of the {self.kind} {ref} cannot be read: {error}") from error
         with self.connection.reached() as client:
             key = upload_files(client, manifest, folder, root, self.list_files)
-        return RecordedVersion(compute_digest(manifest), job), key
+        return RecordedVersion(hashlib.sha256(manifest).hexdigest(), job), key
 
     def _write_versions(self, pipe: Pipeline, name: str, uploads: Mapping[int, Upload], pointer: Pointer) -> None:
         """Begin the writes of a Redis transaction, and queue the writes of a name's uploaded versions and pointer.
@@ -453,7 +453,7 @@ class SharedVersions(VersionFolder, ABC):
             manifest = read_file(self.root / name / str(number), MANIFEST, self.links_within)
         except OSError:
             return False
-        return compute_digest(manifest) == version.manifest
+        return hashlib.sha256(manifest).hexdigest() == version.manifest
 
     def _fetch_version(self, name: str, number: int, version: RecordedVersion) -> None:
         """Copy a version's files from Redis to disk, or refuse the version if they were altered there.

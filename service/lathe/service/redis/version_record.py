@@ -123,11 +123,6 @@ def write_pointer(pipe: Pipeline, kind: str, name: str, pointer: Pointer) -> Non
     pipe.xadd(CHANGES, {kind: name}, maxlen=MAX_CHANGES)
 
 
-def compute_digest(content: bytes) -> str:
-    """Return the SHA-256 of the content in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def upload_files(client: Redis, manifest: bytes, folder: Path, root: Path | None, list_files: FileLister) -> str:
     """Write a version's files to Redis, where they expire unless a transaction keeps them. Return their key there.
 
@@ -144,7 +139,7 @@ def upload_files(client: Redis, manifest: bytes, folder: Path, root: Path | None
         RedisError: if Redis is unreachable, or full. What was written is removed after any of these errors.
     """
     # A random key, as another replica may be writing the same files: two writers must not share pieces.
-    key = f"{RecordedVersion(compute_digest(manifest)).files_key}:{secrets.token_hex(8)}"
+    key = f"{RecordedVersion(hashlib.sha256(manifest).hexdigest()).files_key}:{secrets.token_hex(8)}"
     try:
         client.hset(key, MANIFEST, manifest)
         client.expire(key, UPLOAD_SECONDS)
@@ -177,7 +172,7 @@ def fetch_files(client: Redis, version: RecordedVersion, folder: Path, list_file
     """
     make_folder(folder)
     manifest: Any = client.hget(version.files_key, MANIFEST)
-    if manifest is None or compute_digest(manifest) != version.manifest:
+    if manifest is None or hashlib.sha256(manifest).hexdigest() != version.manifest:
         raise ValueError("the manifest is not the one that was published")
     for path, digest in list_files(manifest).items():
         pieces = _fetch_pieces(client, version.files_key, path)

@@ -190,7 +190,8 @@ class MilvusIndex:
                 vectors = stack_vectors([hit["entity"] for hit in hits], compared)
                 if self.spec.metric == "cosine":
                     vectors = normalize_rows(vectors)
-                scores = _compute_scores(vectors, (compact if originals is None else originals)[position], by_distance)
+                vector = (compact if originals is None else originals)[position]
+                scores = np.linalg.norm(vectors - vector, axis=1) if by_distance else vectors @ vector
             best = np.argsort(scores if by_distance else -scores, kind="stable")[: query.k].tolist()
             results.append(
                 [
@@ -302,9 +303,3 @@ class MilvusIndex:
 
 def _build_payload(row: Mapping[str, Any]) -> Payload:
     return row[ID], orjson.dumps(row[METADATA]) if row[METADATA] else None
-
-
-def _compute_scores(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
-    """Return inner products `(n,)` of vectors `(n, d)` with one query `(d,)`, or Euclidean distances."""
-    scores: Vectors = np.linalg.norm(vectors - query, axis=1) if by_distance else vectors @ query
-    return scores
