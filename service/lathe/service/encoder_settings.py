@@ -20,7 +20,6 @@ from lathe.training.encoder.spec import (
     Pooling,
     UpstreamSpec,
 )
-from lathe.training.names import NAME_PATTERN
 from lathe.transforms.files import read_plain_file, replace_synced
 
 if TYPE_CHECKING:

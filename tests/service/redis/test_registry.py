@@ -529,7 +529,9 @@ def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_r
 
     asked = NewFit(name="mine", source=str(tmp_path / "rows.npy"), steps=[{"kind": "r2"}])
     settings = Settings(home=tmp_path / "home")
-    done = run_fit(asked, PublishContext(settings, replica.registry, replica.trained, "lathe fit"), make_room)
+    done = run_fit(
+        asked, PublishContext(settings, replica.registry, TrainedEncoders(settings.home), "lathe fit"), make_room
+    )
     assert done["promoted"] and live(replica) == 1
     assert sum("waiting: Redis is full" in message for message in said) == 1
 
