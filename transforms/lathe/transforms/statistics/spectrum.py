@@ -6,6 +6,7 @@ in all but a few directions, and spectral tempering, which says how strongly to 
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,6 +218,17 @@ class Gaussian:
         with np.errstate(over="ignore"):
             standardized: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
         return standardized
+
+    def measure_products(self, queries: FloatArray) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
+        """Return the mean and the standard deviation, `(n,)` each, of each query's dot products with the rows.
+
+        They are q·μ and √(qᵀCq) with the covariance C of the Gaussian. The queries are `(n, d)`.
+        """
+        squared = np.square(queries @ self.directions.T)
+        # All directions but the principal ones have the same variance: it weighs what is left of ‖q‖².
+        left = np.vecdot(queries, queries) - squared.sum(1)
+        variance = squared @ self.variances[:-1] + self.variances[-1] * np.maximum(left, 0)
+        return queries @ self.mean, np.sqrt(variance)
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the squared Mahalanobis distance from the mean, divided by d, of each standardized row, `(n,)`.

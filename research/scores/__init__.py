@@ -1,0 +1,1 @@
+"""Probabilities that hits are right: weights that ship, and how well they carry over to other data and encoders."""

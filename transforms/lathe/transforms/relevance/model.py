@@ -1,0 +1,408 @@
+"""A model of the probability that a hit of a search is right: a logistic regression of three features of the hit.
+
+With the cosines s₁ ≥ s₂ ≥ … of a query's hits, the features of hit i are
+
+    standard score   (sᵢ − m)/σ, with mean m and standard deviation σ of the query's cosines with all rows
+    gap              sᵢ minus the mean of s₂ … s₁₀
+    margin           sᵢ minus the hub of the row: the mean cosine of the row with its ten nearest references
+
+The references are queries of a log or, without one, rows. The margin is half of CSLS (Conneau and others, *Word
+Translation Without Parallel Data*, 2018, Eq. 2): hubs are near many queries, and a cosine with them says less.
+Each feature is standardized by its mean and standard deviation over the first hits of unjudged searches, so that the
+weights carry over to other encoders and texts. Those that ship were learnt by `research/scores` on other data.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from lathe.transforms.errors import ArtifactError, InputError, NotFittedError
+from lathe.transforms.files import make_root, parse_json_object, read_plain_file, replace_synced
+from lathe.transforms.statistics import Gaussian, unit_moments, unit_rows
+from lathe.transforms.vectors import FloatArray, Vectors, as_numpy, finite_blocks, require_finite
+
+Array = NDArray[np.float64]
+
+References = Literal["queries", "rows"]
+"""What the hub of a row is measured with."""
+
+NEAREST = 10
+"""Number of nearest references whose mean cosine is the hub of a row (Conneau and others, 2018)."""
+
+MIN_HITS = 10
+"""Minimum number of hits of a search, which the gap is measured with."""
+
+MIN_SEARCHES = 30
+"""Minimum number of searches to fit on: the standard deviation of a feature is then known to 13 %."""
+
+MAX_REFERENCES = 2048
+"""Maximum number of references, 3 MB at d=384. More change the AUROC by less than .002."""
+
+MAX_ROWS = 20_000
+"""Maximum number of evenly spaced rows from which the mean and the covariance of the rows are estimated."""
+
+PRIOR_STRENGTH = 20.0
+"""Weight of the shipped weights when others are fitted on judgements, as the precision of a Gaussian prior."""
+
+EQUAL = 1 - 1e-5
+"""Cosine from which on two rows are the same one, but for rounding."""
+
+BACKGROUND = ("mean", "directions", "variances")
+FITTED = ("center", "scale", "weights")
+
+NEWTON_STEPS = 25
+"""Steps of Newton's method, which converges in less than ten."""
+
+MIN_PRECISION = 1e-3
+"""Precision of the prior of the intercept, which keeps it finite if all hits are wrong."""
+
+FEATURES = 3
+"""Number of features of a hit."""
+
+TRAINED_BASE_RATE = 0.5
+"""Share of queries that had an answer in the searches from which the shipped weights were learnt."""
+
+EM_STEPS = 200
+"""Steps of the estimate of the base rate; it no longer changes by .001 after some dozens."""
+
+WEIGHTS = Path(__file__).with_name("weights.json")
+"""File of the shipped weights, which `research.scores` writes."""
+
+TENSORS = "relevance.safetensors"
+DESCRIPTION = "relevance.json"
+MAX_DESCRIPTION_BYTES = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """The first k hits of n searches.
+
+    Attributes:
+        queries: unit vectors, `(n, d)`.
+        scores: cosines of the hits in descending order, `(n, k)`.
+        hubs: hubs of the rows that were hit, `(n, k)`, by `RelevanceModel.measure_hubs`.
+
+    Raises:
+        InputError: for fewer than ten hits, NaN or inf, cosines that are not in order, or shapes that differ.
+    """
+
+    queries: FloatArray
+    scores: FloatArray
+    hubs: FloatArray
+
+    def __post_init__(self) -> None:
+        shape = self.scores.shape
+        if self.queries.ndim != 2 or len(shape) != 2 or self.hubs.shape != shape or len(self.queries) != shape[0]:
+            raise InputError(
+                f"queries (n, d), scores (n, k) and hubs (n, k) do not correspond: {self.queries.shape}, {shape} and "
+                f"{self.hubs.shape}"
+            )
+        if shape[1] < MIN_HITS:
+            raise InputError(f"a search must have at least {MIN_HITS} hits, got {shape[1]}")
+        for block in (self.queries, self.scores, self.hubs):
+            require_finite(block)
+        if (self.scores[:, 1:] > self.scores[:, :-1]).any():
+            raise InputError("the scores of a search must be in descending order")
+
+
+class RelevanceModel:
+    """Estimates, for each hit of a search, the probability that it is right, without a judgement.
+
+    Args:
+        background: mean and covariance of the rows that are searched.
+        references: unit vectors that hubs are measured with, `(m, d)`.
+        kind: whether the references are queries or rows.
+        base_rate: assumed share of queries that have an answer; without judgements it cannot be known.
+
+    Attributes:
+        center: means of the features over the searches of `fit`, `(3,)`.
+        scale: their standard deviations, `(3,)`.
+        weights: weights of the three features and intercept, `(2, 4)`: of first hits, and of all others.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms.relevance import RelevanceModel, Searches
+        >>> rows = np.random.default_rng(0).normal(size=(500, 16)).astype(np.float32)
+        >>> rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        >>> model = RelevanceModel.from_rows(rows)
+        >>> cosines = rows[:100] @ rows[100:].T
+        >>> hits = np.argsort(-cosines)[:, :10]
+        >>> hubs = model.measure_hubs(rows[100:])
+        >>> searches = Searches(rows[:100], np.take_along_axis(cosines, hits, 1), hubs[hits])
+        >>> model.fit(searches).predict_proba(searches).shape
+        (100, 10)
+    """
+
+    def __init__(
+        self, background: Gaussian, references: NDArray[np.float32], kind: References, base_rate: float = 0.5
+    ) -> None:
+        self.background = background
+        self.references = references
+        self.kind: References = kind
+        self.base_rate = base_rate
+        self.center: Array | None = None
+        self.scale: Array | None = None
+        self.weights, self.first_rate = read_weights(kind)
+
+    @classmethod
+    def from_rows(cls, rows: Vectors, queries: FloatArray | None = None, base_rate: float = 0.5) -> Self:
+        """Describe the rows that are searched, and choose the references; `fit` remains to be called.
+
+        Args:
+            rows: vectors that are searched, `(n, d)`.
+            queries: vectors of unjudged queries `(m, d)`, other ones than those of `fit`; None takes rows.
+            base_rate: assumed share of queries that have an answer.
+
+        Raises:
+            InputError: for NaN or inf, other dimensions, fewer than eleven rows or ten queries, or a share outside
+                (0, 1).
+        """
+        if not 0 < base_rate < 1:
+            raise InputError(f"the share of queries that have an answer must be between 0 and 1, got {base_rate}")
+        if rows.shape[0] <= NEAREST or (queries is not None and len(queries) < NEAREST):
+            raise InputError(f"more than {NEAREST} rows and at least {NEAREST} queries are needed")
+        background = Gaussian.fit(unit_moments(_sample(rows, MAX_ROWS)))
+        references = normalize(_sample(rows if queries is None else queries, MAX_REFERENCES))
+        if references.shape[1] != background.dimensions:
+            raise InputError(f"queries have {references.shape[1]} dimensions, rows {background.dimensions}")
+        return cls(background, references, "rows" if queries is None else "queries", base_rate)
+
+    def measure_hubs(self, rows: Vectors) -> NDArray[np.float32]:
+        """Return the hub of each row, `(n,)`: its mean cosine with its ten nearest references.
+
+        If the references are rows, a row is not its own neighbour.
+
+        Raises:
+            InputError: for NaN or inf, or other dimensions than those of the references.
+        """
+        if rows.shape[1] != self.references.shape[1]:
+            raise InputError(f"rows must have {self.references.shape[1]} dimensions, got {rows.shape[1]}")
+        references = torch.from_numpy(self.references)
+        hubs = []
+        for block in finite_blocks(rows):
+            cosines = torch.from_numpy(normalize(block)) @ references.T
+            if self.kind == "rows":
+                cosines[cosines > EQUAL] = -1
+            hubs.append(cosines.topk(NEAREST).values.mean(1).numpy())
+        return np.concatenate(hubs)
+
+    def fit(self, searches: Searches, relevant: NDArray[np.bool_] | None = None) -> Self:
+        """Standardize the features by searches; with judgements, also fit the weights.
+
+        Judged weights start from the shipped ones, which count as a Gaussian prior. `base_rate` is then not used.
+
+        Args:
+            searches: searches like those to come; their queries are not among the references.
+            relevant: whether each hit is relevant, `(n, k)`; None for unjudged searches.
+
+        Raises:
+            InputError: for fewer than 30 searches, or judgements of another shape.
+        """
+        if len(searches.queries) < MIN_SEARCHES:
+            raise InputError(f"at least {MIN_SEARCHES} searches are needed, got {len(searches.queries)}")
+        features = self._measure_features(searches)
+        self.center = features[:, 0].mean(0)
+        self.scale = np.maximum(features[:, 0].std(0), np.finfo(np.float32).tiny)
+        self.weights, self.first_rate = read_weights(self.kind)
+        if relevant is not None:
+            if relevant.shape != searches.scores.shape:
+                raise InputError(f"judgements must be {searches.scores.shape}, got {relevant.shape}")
+            self.weights = fit_logistic(self.standardize(searches), relevant, self.weights, PRIOR_STRENGTH)
+            self.first_rate = None
+        return self
+
+    def standardize(self, searches: Searches) -> Array:
+        """Return the standardized features of all hits, `(n, k, 3)`.
+
+        Raises:
+            NotFittedError: before `fit`.
+        """
+        if self.center is None or self.scale is None:
+            raise NotFittedError("the model must be fitted on searches before it is applied")
+        standardized: Array = (self._measure_features(searches) - self.center) / self.scale
+        return standardized
+
+    def predict_proba(self, searches: Searches) -> Array:
+        """Return the probability that each hit is right, `(n, k)`.
+
+        Raises:
+            NotFittedError: before `fit`.
+        """
+        return sigmoid(self._score(searches) + self._shift(self.base_rate))
+
+    def estimate_base_rate(self, searches: Searches) -> float:
+        """Estimate the share of queries that have an answer from unjudged searches, by expectation maximization.
+
+        The probabilities of the first hits are a mixture of those of right and of wrong ones, whose share is found as
+        in Saerens, Latinne and Decaestecker, *Adjusting the Outputs of a Classifier to New a Priori Probabilities*
+        (2002), Eq. 2.9.
+        """
+        scores, rate = self._score(searches)[:, 0], self.base_rate
+        for _ in range(EM_STEPS):
+            rate = min(float(sigmoid(scores + self._shift(rate)).mean()) / (2 * (self.first_rate or 0.5)), 1 - 1e-6)
+        return rate
+
+    @cached_property
+    def payload(self) -> bytes:
+        """Content of the file relevance.safetensors, as bytes."""
+        arrays = {name: getattr(self.background, name) for name in BACKGROUND}
+        arrays |= {name: getattr(self, name) for name in ("references", *FITTED)}
+        return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `from_bytes` needs besides `payload`, as a dict that can be serialized as JSON."""
+        return {
+            "sha256": hashlib.sha256(self.payload).hexdigest(),
+            "kind": self.kind,
+            "base_rate": self.base_rate,
+            "first_rate": self.first_rate,
+        }
+
+    @classmethod
+    def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> Self:
+        """Rebuild a model from `payload` and the dict of `describe`.
+
+        Raises:
+            ArtifactError: if the bytes were altered, or are not those of a fitted model.
+        """
+        try:
+            if hashlib.sha256(payload).hexdigest() != described["sha256"]:
+                raise ArtifactError("the relevance model was truncated or altered: the SHA-256 does not match")
+            arrays = {name: tensor.numpy() for name, tensor in load(payload).items()}
+            background = Gaussian(*(arrays[name] for name in BACKGROUND))
+            model = cls(background, arrays["references"], described["kind"], described["base_rate"])
+            model.center, model.scale, model.weights = (arrays[name] for name in FITTED)
+            model.first_rate = described["first_rate"]
+        except (SafetensorError, LookupError, TypeError) as error:
+            raise ArtifactError(f"the relevance model cannot be read: {error!r}") from error
+        d = background.dimensions
+        shapes = [
+            (FEATURES,),
+            (FEATURES,),
+            (2, FEATURES + 1),
+            (len(model.references), d),
+            (len(background.directions), d),
+        ]
+        found = [
+            array.shape for array in (model.center, model.scale, model.weights, model.references, background.directions)
+        ]
+        if found != shapes or not all(np.isfinite(array).all() for array in arrays.values()):
+            raise ArtifactError("the relevance model has arrays of other shapes than a fitted one, or NaN")
+        return model
+
+    def save(self, folder: Path) -> None:
+        """Write relevance.safetensors and relevance.json into a folder, which is created if it is missing.
+
+        Raises:
+            NotFittedError: before `fit`.
+            OSError: if they cannot be written.
+        """
+        if self.center is None:
+            raise NotFittedError("the model must be fitted on searches before it is saved")
+        make_root(folder)
+        replace_synced(folder / TENSORS, self.payload)
+        # The description comes last: a folder of which only the tensors are new is refused by their digest.
+        replace_synced(folder / DESCRIPTION, json.dumps(self.describe(), indent=1).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read a model that `save` wrote, and verify its digest.
+
+        Raises:
+            ArtifactError: if a file is missing or damaged.
+        """
+        try:
+            described = parse_json_object(read_plain_file(folder / DESCRIPTION, MAX_DESCRIPTION_BYTES))
+            return cls.from_bytes(read_plain_file(folder / TENSORS), described)
+        except ArtifactError:
+            raise
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"there is no relevance model in {folder.name} that can be read: {error}") from error
+
+    def _measure_features(self, searches: Searches) -> Array:
+        """Return the features of all hits, `(n, k, 3)`."""
+        scores = searches.scores
+        if searches.queries.shape[1] != self.background.dimensions:
+            raise InputError(
+                f"queries must have {self.background.dimensions} dimensions, got {searches.queries.shape[1]}"
+            )
+        mean, deviation = self.background.measure_products(searches.queries)
+        features = np.empty((*scores.shape, FEATURES))
+        features[..., 0] = (scores - mean[:, None]) / deviation[:, None]
+        features[..., 1] = scores - scores[:, 1:MIN_HITS].mean(1, keepdims=True)
+        features[..., 2] = scores - searches.hubs
+        return features
+
+    def _score(self, searches: Searches) -> Array:
+        """Return the logits of all hits, `(n, k)`, at the base rate that the weights were learnt with."""
+        return apply_weights(self.standardize(searches), self.weights)
+
+    def _shift(self, base_rate: float) -> float:
+        """Return what a base rate adds to the logits: the logarithm of how it changes the odds of a right first hit."""
+        if self.first_rate is None:
+            return 0.0
+        rate = self.first_rate * base_rate / TRAINED_BASE_RATE
+        return float(np.log(rate / (1 - rate)) - np.log(self.first_rate / (1 - self.first_rate)))
+
+
+def fit_logistic(features: Array, relevant: NDArray[np.bool_], prior: Array, strength: float) -> Array:
+    """Fit the weights of first hits and of all others by Newton's method, `(2, 4)`.
+
+    Args:
+        features: standardized features of hits, `(n, k, 3)`.
+        relevant: whether each hit is relevant, `(n, k)`.
+        prior: mean of the Gaussian prior of the weights, `(2, 4)`; intercepts have none.
+        strength: precision of the prior.
+    """
+    fitted = prior.copy()
+    for head, hits in enumerate((slice(0, 1), slice(1, None))):
+        rows = features[:, hits].reshape(-1, FEATURES)
+        rows = np.column_stack([rows, np.ones(len(rows))])
+        right = relevant[:, hits].reshape(-1)
+        precision = np.append(np.full(FEATURES, strength), MIN_PRECISION)
+        for _ in range(NEWTON_STEPS):
+            probability = sigmoid(rows @ fitted[head])
+            gradient = rows.T @ (probability - right) + precision * (fitted[head] - prior[head])
+            curvature = (rows * (probability * (1 - probability))[:, None]).T @ rows + np.diag(precision)
+            fitted[head] -= np.linalg.solve(curvature, gradient)
+    return fitted
+
+
+def apply_weights(features: Array, weights: Array) -> Array:
+    """Return the logits `(n, k)` of hits with standardized features `(n, k, 3)`; weights are `(2, 4)`."""
+    logits: Array = features @ weights[1, :-1] + weights[1, -1]
+    logits[:, 0] = features[:, 0] @ weights[0, :-1] + weights[0, -1]
+    return logits
+
+
+def sigmoid(logits: Array) -> Array:
+    """Return 1/(1 + e^−x) without overflow."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)))
+
+
+@lru_cache
+def read_weights(kind: References) -> tuple[Array, float | None]:
+    """Read the shipped weights `(2, 4)` and the share of right first hits in the searches they were learnt from."""
+    stored = json.loads(WEIGHTS.read_bytes())[kind]
+    return np.array(stored["weights"]), stored["first_rate"]
+
+
+def normalize(rows: FloatArray) -> NDArray[np.float32]:
+    """Return rows `(n, d)` in float32 and L2-normalized."""
+    return np.asarray(unit_rows(torch.from_numpy(rows.astype(np.float32))).numpy())
+
+
+def _sample(vectors: Vectors, most: int) -> FloatArray:
+    """Return up to `most` evenly spaced rows: the first rows of an ordered corpus would describe only its beginning."""
+    count = vectors.shape[0]
+    return as_numpy(vectors[np.linspace(0, count - 1, min(count, most)).astype(int)])
