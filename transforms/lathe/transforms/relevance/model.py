@@ -9,11 +9,13 @@ With the cosines s₁ ≥ s₂ ≥ … of a query's hits, the features of hit i 
 The references are queries of a log or, without one, rows. The margin is half of CSLS (Conneau and others, *Word
 Translation Without Parallel Data*, 2018, Eq. 2): hubs are near many queries, and a cosine with them says less.
 Each feature is standardized by its mean and standard deviation over the first hits of unjudged searches, so that the
-weights carry over to other encoders and texts. Those that ship were learnt by `research/scores` on other data.
+weights carry over to other encoders and texts; a margin over queries is divided by the mean σ instead. The weights that
+ship were learnt by `research/scores`.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -60,8 +62,11 @@ EQUAL = 1 - 1e-5
 BACKGROUND = ("mean", "directions", "variances")
 FITTED = ("center", "scale", "weights")
 
-NEWTON_STEPS = 25
-"""Steps of Newton's method, which converges in less than ten."""
+NEWTON_STEPS = 50
+"""Maximum steps of Newton's method, which converges in less than ten."""
+
+CONVERGED = 1e-8
+"""Step of a weight at which Newton's method ends."""
 
 MIN_PRECISION = 1e-3
 """Precision of the prior of the intercept, which keeps it finite if all hits are wrong."""
@@ -71,9 +76,6 @@ FEATURES = 3
 
 TRAINED_BASE_RATE = 0.5
 """Share of queries that had an answer in the searches from which the shipped weights were learnt."""
-
-EM_STEPS = 200
-"""Steps of the estimate of the base rate; it no longer changes by .001 after some dozens."""
 
 WEIGHTS = Path(__file__).with_name("weights.json")
 """File of the shipped weights, which `research.scores` writes."""
@@ -93,7 +95,7 @@ class Searches:
         hubs: hubs of the rows that were hit, `(n, k)`, by `RelevanceModel.measure_hubs`.
 
     Raises:
-        InputError: for fewer than ten hits, NaN or inf, cosines that are not in order, or shapes that differ.
+        InputError: for fewer than ten hits, or shapes that differ.
     """
 
     queries: FloatArray
@@ -109,10 +111,6 @@ class Searches:
             )
         if shape[1] < MIN_HITS:
             raise InputError(f"a search must have at least {MIN_HITS} hits, got {shape[1]}")
-        for block in (self.queries, self.scores, self.hubs):
-            require_finite(block)
-        if (self.scores[:, 1:] > self.scores[:, :-1]).any():
-            raise InputError("the scores of a search must be in descending order")
 
 
 class RelevanceModel:
@@ -196,29 +194,49 @@ class RelevanceModel:
             hubs.append(cosines.topk(NEAREST).values.mean(1).numpy())
         return np.concatenate(hubs)
 
-    def fit(self, searches: Searches, relevant: NDArray[np.bool_] | None = None) -> Self:
-        """Standardize the features by searches; with judgements, also fit the weights.
-
-        Judged weights start from the shipped ones, which count as a Gaussian prior. `base_rate` is then not used.
+    def fit(self, searches: Searches) -> Self:
+        """Learn from unjudged searches how the features are distributed; the weights become the shipped ones.
 
         Args:
             searches: searches like those to come; their queries are not among the references.
-            relevant: whether each hit is relevant, `(n, k)`; None for unjudged searches.
 
         Raises:
-            InputError: for fewer than 30 searches, or judgements of another shape.
+            InputError: for fewer than 30 searches, NaN or inf, or scores that are not in descending order.
         """
         if len(searches.queries) < MIN_SEARCHES:
             raise InputError(f"at least {MIN_SEARCHES} searches are needed, got {len(searches.queries)}")
-        features = self._measure_features(searches)
-        self.center = features[:, 0].mean(0)
-        self.scale = np.maximum(features[:, 0].std(0), np.finfo(np.float32).tiny)
+        for block in (searches.queries, searches.scores, searches.hubs):
+            require_finite(block)
+        if (searches.scores[:, 1:] > searches.scores[:, :-1]).any():
+            raise InputError("the scores of a search must be in descending order")
+
+        features, deviation = self._measure_features(searches)
+        self.center, self.scale = features[:, 0].mean(0), features[:, 0].std(0)
+        if self.kind == "queries":
+            # How far hits are above their hubs says how many are right, which a mean over the searches would hide.
+            self.center[-1], self.scale[-1] = 0, deviation.mean(dtype=np.float64)
+        if not (self.scale > 0).all():
+            raise InputError("the scores of all searches are the same")
         self.weights, self.first_rate = read_weights(self.kind)
-        if relevant is not None:
-            if relevant.shape != searches.scores.shape:
-                raise InputError(f"judgements must be {searches.scores.shape}, got {relevant.shape}")
-            self.weights = fit_logistic(self.standardize(searches), relevant, self.weights, PRIOR_STRENGTH)
-            self.first_rate = None
+        return self
+
+    def fit_weights(self, searches: Searches, relevant: NDArray[np.bool_]) -> Self:
+        """Fit the weights on judged searches, after `fit`; the shipped weights are the mean of a Gaussian prior.
+
+        The base rate is then that of the judged queries, and `base_rate` is not used.
+
+        Args:
+            searches: judged searches.
+            relevant: whether each hit is relevant, `(n, k)`.
+
+        Raises:
+            InputError: for judgements of another shape.
+            NotFittedError: before `fit`.
+        """
+        if relevant.shape != searches.scores.shape:
+            raise InputError(f"judgements must be {searches.scores.shape}, got {relevant.shape}")
+        self.weights = fit_logistic(self.standardize(searches), relevant, read_weights(self.kind)[0], PRIOR_STRENGTH)
+        self.first_rate = None
         return self
 
     def standardize(self, searches: Searches) -> Array:
@@ -229,28 +247,27 @@ class RelevanceModel:
         """
         if self.center is None or self.scale is None:
             raise NotFittedError("the model must be fitted on searches before it is applied")
-        standardized: Array = (self._measure_features(searches) - self.center) / self.scale
-        return standardized
+        features, _ = self._measure_features(searches)
+        features -= self.center
+        features /= self.scale
+        return features
 
     def predict_proba(self, searches: Searches) -> Array:
         """Return the probability that each hit is right, `(n, k)`.
 
         Raises:
             NotFittedError: before `fit`.
+            InputError: for other dimensions than those of the rows, NaN or inf.
         """
-        return sigmoid(self._score(searches) + self._shift(self.base_rate))
-
-    def estimate_base_rate(self, searches: Searches) -> float:
-        """Estimate the share of queries that have an answer from unjudged searches, by expectation maximization.
-
-        The probabilities of the first hits are a mixture of those of right and of wrong ones, whose share is found as
-        in Saerens, Latinne and Decaestecker, *Adjusting the Outputs of a Classifier to New a Priori Probabilities*
-        (2002), Eq. 2.9.
-        """
-        scores, rate = self._score(searches)[:, 0], self.base_rate
-        for _ in range(EM_STEPS):
-            rate = min(float(sigmoid(scores + self._shift(rate)).mean()) / (2 * (self.first_rate or 0.5)), 1 - 1e-6)
-        return rate
+        logits = apply_weights(self.standardize(searches), self.weights)
+        if self.first_rate is not None:
+            # A base rate changes the odds of right hits as much as it changes those of a right first hit.
+            rate = self.first_rate * self.base_rate / TRAINED_BASE_RATE
+            logits += math.log(rate / (1 - rate) * (1 - self.first_rate) / self.first_rate)
+        probabilities = sigmoid(logits)
+        if not math.isfinite(probabilities.sum()):
+            raise InputError("queries, scores or hubs hold NaN or inf")
+        return probabilities
 
     @cached_property
     def payload(self) -> bytes:
@@ -329,30 +346,18 @@ class RelevanceModel:
         except (OSError, ValueError) as error:
             raise ArtifactError(f"there is no relevance model in {folder.name} that can be read: {error}") from error
 
-    def _measure_features(self, searches: Searches) -> Array:
-        """Return the features of all hits, `(n, k, 3)`."""
-        scores = searches.scores
-        if searches.queries.shape[1] != self.background.dimensions:
-            raise InputError(
-                f"queries must have {self.background.dimensions} dimensions, got {searches.queries.shape[1]}"
-            )
-        mean, deviation = self.background.measure_products(searches.queries)
-        features = np.empty((*scores.shape, FEATURES))
-        features[..., 0] = (scores - mean[:, None]) / deviation[:, None]
-        features[..., 1] = scores - scores[:, 1:MIN_HITS].mean(1, keepdims=True)
-        features[..., 2] = scores - searches.hubs
-        return features
-
-    def _score(self, searches: Searches) -> Array:
-        """Return the logits of all hits, `(n, k)`, at the base rate that the weights were learnt with."""
-        return apply_weights(self.standardize(searches), self.weights)
-
-    def _shift(self, base_rate: float) -> float:
-        """Return what a base rate adds to the logits: the logarithm of how it changes the odds of a right first hit."""
-        if self.first_rate is None:
-            return 0.0
-        rate = self.first_rate * base_rate / TRAINED_BASE_RATE
-        return float(np.log(rate / (1 - rate)) - np.log(self.first_rate / (1 - self.first_rate)))
+    def _measure_features(self, searches: Searches) -> tuple[Array, Array]:
+        """Return the features of all hits, `(n, k, 3)`, and σ of each query, `(n,)`."""
+        queries, scores = searches.queries, searches.scores
+        if queries.shape[1] != self.background.dimensions:
+            raise InputError(f"queries must have {self.background.dimensions} dimensions, got {queries.shape[1]}")
+        mean, deviation = self.background.measure_products(queries)
+        features = np.empty((FEATURES, *scores.shape))
+        features[0] = (scores - mean[:, None]) / deviation[:, None]
+        # The sum, as `mean` takes three times as long for so few numbers.
+        features[1] = scores - scores[:, 1:MIN_HITS].sum(1, keepdims=True) / (MIN_HITS - 1)
+        features[2] = scores - searches.hubs
+        return features.transpose(1, 2, 0), deviation
 
 
 def fit_logistic(features: Array, relevant: NDArray[np.bool_], prior: Array, strength: float) -> Array:
@@ -374,20 +379,27 @@ def fit_logistic(features: Array, relevant: NDArray[np.bool_], prior: Array, str
             probability = sigmoid(rows @ fitted[head])
             gradient = rows.T @ (probability - right) + precision * (fitted[head] - prior[head])
             curvature = (rows * (probability * (1 - probability))[:, None]).T @ rows + np.diag(precision)
-            fitted[head] -= np.linalg.solve(curvature, gradient)
+            step = np.linalg.solve(curvature, gradient)
+            fitted[head] -= step
+            if np.abs(step).max() < CONVERGED:
+                break
     return fitted
 
 
 def apply_weights(features: Array, weights: Array) -> Array:
     """Return the logits `(n, k)` of hits with standardized features `(n, k, 3)`; weights are `(2, 4)`."""
-    logits: Array = features @ weights[1, :-1] + weights[1, -1]
-    logits[:, 0] = features[:, 0] @ weights[0, :-1] + weights[0, -1]
+    of_both = features @ weights[:, :-1].T + weights[:, -1]
+    logits: Array = of_both[..., 1]
+    logits[:, 0] = of_both[:, 0, 0]
     return logits
 
 
 def sigmoid(logits: Array) -> Array:
     """Return 1/(1 + e^−x) without overflow."""
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)))
+    probabilities: Array = np.tanh(0.5 * logits)
+    probabilities += 1
+    probabilities *= 0.5
+    return probabilities
 
 
 @lru_cache

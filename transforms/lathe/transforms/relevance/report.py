@@ -65,11 +65,11 @@ class ProbabilityReport:
         area = f"AUROC {value:.2f}, 95 % interval {low:.2f} to {high:.2f}, {self.queries} queries"
         if not self.separates:
             return f"No threshold separates right from wrong hits here ({area})."
-        reached = [precision for precision, threshold in self.thresholds.items() if threshold is not None]
+        reached = [precision for precision, (_, low, _) in self.answered.items() if low > 0]
         if not reached:
             return (
-                f"The probability tells right from wrong hits ({area}), but no threshold reaches a precision of "
-                f"{min(self.thresholds)}."
+                f"The probability tells right from wrong hits ({area}), but no threshold surely reaches a precision of "
+                f"{PRECISIONS[0]:.0%}."
             )
         best = reached[0]
         share, low, high = self.answered[best]
@@ -101,24 +101,24 @@ def evaluate_probabilities(probabilities: Array, right: NDArray[np.bool_]) -> Pr
     if right.all() or not right.any():
         raise InputError("all hits are right, or all are wrong: there is nothing to separate")
 
-    samples = np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
-    areas = [measure_auroc(probabilities[sample], right[sample]) for sample in samples]
-    brier, base = float(np.mean((probabilities - right) ** 2)), float(np.var(right))
-    bins = _fill_bins(probabilities, right)
+    # Row 0 has each query once; the other rows are the samples.
+    draws = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+    levels, hits, misses = _count_above(probabilities, right, np.vstack([np.ones((1, n), np.int64), draws]))
     answered, thresholds = {}, {}
     for precision in PRECISIONS:
-        share, threshold = _answer_at(probabilities, right, precision)
-        shares = [_answer_at(probabilities[sample], right[sample], precision)[0] for sample in samples]
-        answered[f"{precision}"], thresholds[f"{precision}"] = _estimate(share, shares), threshold
+        share, last = _answer_at(hits, misses, precision)
+        answered[f"{precision}"] = _estimate(share)
+        thresholds[f"{precision}"] = float(levels[last[0]]) if share[0] else None
+    brier = float(np.mean((probabilities - right) ** 2))
 
     return ProbabilityReport(
         queries=n,
         right=float(right.mean()),
-        auroc=_estimate(measure_auroc(probabilities, right), areas),
+        auroc=_estimate(_measure_areas(hits, misses)),
         brier=brier,
-        skill=1 - brier / base,
-        ece=sum(abs(mean - share) * count for mean, share, count in bins) / n,
-        bins=bins,
+        skill=1 - brier / float(np.var(right)),
+        ece=measure_ece(probabilities, right),
+        bins=fill_bins(probabilities, right),
         answered=answered,
         thresholds=thresholds,
     )
@@ -126,34 +126,61 @@ def evaluate_probabilities(probabilities: Array, right: NDArray[np.bool_]) -> Pr
 
 def measure_auroc(scores: Array, right: NDArray[np.bool_]) -> float:
     """Return the area under the ROC curve, in which ties count half; NaN if all are right or all are wrong."""
-    wrong = np.sort(scores[~right])
-    scores = scores[right]
-    if not len(wrong) or not len(scores):
-        return float("nan")
-    lower = np.searchsorted(wrong, scores, "left") + np.searchsorted(wrong, scores, "right")
-    return float(lower.mean() / (2 * len(wrong)))
+    _, hits, misses = _count_above(scores, right, np.ones((1, len(right)), np.int64))
+    return float(_measure_areas(hits, misses)[0])
 
 
-def _fill_bins(probabilities: Array, right: NDArray[np.bool_]) -> list[tuple[float, float, int]]:
+def measure_ece(probabilities: Array, right: NDArray[np.bool_]) -> float:
+    """Return the expected calibration error: the mean difference of probability and share of right hits in a bin."""
+    return sum(abs(mean - share) * count for mean, share, count in fill_bins(probabilities, right)) / len(right)
+
+
+def _count_above(
+    scores: Array, right: NDArray[np.bool_], counts: NDArray[np.int64]
+) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct scores in descending order, and how many right and wrong hits each sample has from them on.
+
+    Each row of `counts` `(r, n)` says how often a sample has each hit. The numbers of right and wrong hits are `(r, m)`
+    for m distinct scores.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    # A threshold cannot cut between equal scores.
+    ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
+    sorted_counts, of_right = counts[:, order], right[order]
+    hits, misses = (np.cumsum(sorted_counts * kept, axis=1)[:, ends] for kept in (of_right, ~of_right))
+    return ranked[ends], hits, misses
+
+
+def _measure_areas(hits: NDArray[np.int64], misses: NDArray[np.int64]) -> Array:
+    """Return the area under the ROC curve of each sample, by the trapezoid rule, `(r,)`."""
+    before = np.pad(hits[:, :-1], ((0, 0), (1, 0)))
+    widths = np.diff(misses, axis=1, prepend=0)
+    with np.errstate(invalid="ignore"):
+        areas: Array = (widths * (hits + before)).sum(1) / (2 * hits[:, -1] * misses[:, -1])
+    return areas
+
+
+def _answer_at(hits: NDArray[np.int64], misses: NDArray[np.int64], precision: float) -> tuple[Array, NDArray[np.int64]]:
+    """Return the largest share of queries that a threshold answers at a precision, and its place, `(r,)` each.
+
+    The share is 0 if no threshold does.
+    """
+    answered = hits + misses
+    precise = (hits >= precision * answered) & (answered > 0)
+    last = precise.shape[1] - 1 - precise[:, ::-1].argmax(1)
+    share = np.where(precise.any(1), answered[np.arange(len(last)), last] / answered[:, -1], 0)
+    return share, last
+
+
+def fill_bins(probabilities: Array, right: NDArray[np.bool_]) -> list[tuple[float, float, int]]:
     """Return mean probability, share of right hits and count of each equal bin that holds any."""
     places = np.minimum((probabilities * BINS).astype(int), BINS - 1)
     held = [places == place for place in range(BINS)]
     return [(float(probabilities[own].mean()), float(right[own].mean()), int(own.sum())) for own in held if own.any()]
 
 
-def _answer_at(probabilities: Array, right: NDArray[np.bool_], precision: float) -> tuple[float, float | None]:
-    """Return the largest share of queries that a threshold answers at a precision, and the threshold."""
-    order = np.argsort(-probabilities, kind="stable")
-    ranked = probabilities[order]
-    precise = np.cumsum(right[order]) / np.arange(1, len(order) + 1) >= precision
-    # A threshold cannot cut between equal probabilities.
-    precise[:-1] &= ranked[:-1] > ranked[1:]
-    if not precise.any():
-        return 0.0, None
-    last = int(np.flatnonzero(precise)[-1])
-    return (last + 1) / len(order), float(ranked[last])
-
-
-def _estimate(value: float, resampled: list[float]) -> Estimate:
-    low, high = np.nanquantile(resampled, (0.025, 0.975)).tolist()
-    return value, low, high
+def _estimate(values: Array) -> Estimate:
+    """Return the first value, with the interval of the others, which are of samples."""
+    low, high = np.nanquantile(values[1:], (0.025, 0.975)).tolist()
+    return float(values[0]), low, high

@@ -203,6 +203,13 @@ class Gaussian:
         weights: NDArray[np.float32] = self.variances[-1] / self.variances[:-1] - np.float32(1)
         return weights
 
+    @cached_property
+    def _excess_directions(self) -> NDArray[np.float32]:
+        """Principal directions of length √(λᵢ − σ²), `(r, d)`."""
+        excess = np.maximum(self.variances[:-1] - self.variances[-1], 0)
+        scaled: NDArray[np.float32] = self.directions * np.sqrt(excess)[:, None]
+        return scaled
+
     @property
     def shares(self) -> list[float]:
         """Share of the variance along each principal direction, in descending order, rounded to 6 decimals."""
@@ -224,10 +231,9 @@ class Gaussian:
 
         They are q·μ and √(qᵀCq) with the covariance C of the Gaussian. The queries are `(n, d)`.
         """
-        squared = np.square(queries @ self.directions.T)
-        # All directions but the principal ones have the same variance: it weighs what is left of ‖q‖².
-        left = np.vecdot(queries, queries) - squared.sum(1)
-        variance = squared @ self.variances[:-1] + self.variances[-1] * np.maximum(left, 0)
+        # qᵀCq = Σ (λᵢ − σ²)(vᵢ·q)² + σ²‖q‖², so that a query costs r dot products.
+        along = queries @ self._excess_directions.T
+        variance = np.vecdot(along, along) + self.variances[-1] * np.vecdot(queries, queries)
         return queries @ self.mean, np.sqrt(variance)
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
