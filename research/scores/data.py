@@ -22,7 +22,14 @@ SET_ASIDE = ("code/cosqa", "code/nl2bash", "finance/tatqa", "general/npl", "gene
 MULTILINGUAL = tuple(f"multilingual/tatoeba_{language}_en" for language in ("de", "es", "zh"))
 """Sentences and their translations: the sentence in the other language is the query."""
 
-DECODER_SETS = ("finance/fiqa_qa", "general/quora_pairs", "code/mbpp", "code/cosqa")
+DECODER_SETS = (
+    "finance/fiqa_qa",
+    "general/quora_pairs",
+    "code/mbpp",
+    "code/cosqa",
+    "finance/fnxl_xbrl_tags",
+    "code/nl2bash",
+)
 """Data sets that decoders are measured on."""
 
 SIZES = {"WordLlama": (3000, 700), "SmolLM2": (300, 150), "Gemma 3": (300, 150)}

@@ -250,7 +250,7 @@ def score_probabilities(probabilities: Array, relevant: NDArray[np.bool_]) -> di
     as few queries alone would leave bins nearly empty.
     """
     first, right = probabilities[..., 0], relevant[..., 0]
-    skills = [1 - np.mean((p - y) ** 2) / np.var(y) for p, y in zip(first, right, strict=True)]
+    skills = [1 - np.mean((p - y) ** 2) / np.var(y) for p, y in zip(first, right, strict=True) if y.any()]
     others = [measure_auroc(p[:, 1:].ravel(), y[:, 1:].ravel()) for p, y in zip(probabilities, relevant, strict=True)]
     return {
         "auroc": float(np.mean([measure_auroc(p, y) for p, y in zip(first, right, strict=True)])),
@@ -288,7 +288,8 @@ def measure_judged(measured: Measured, probabilities: Array, weights: Array) -> 
         return None
     fitted, outcomes, answered = [], [], defaultdict(list)
     for halving in range(len(features)):
-        order = np.random.default_rng(halving).permutation(features.shape[1])
+        # Another seed than that of the halving, which permutes the queries too.
+        order = np.random.default_rng(JUDGED + halving).permutation(features.shape[1])
         judged, tested = order[:JUDGED], order[JUDGED:][:MAX_TESTED]
         own = fit_logistic(features[halving, judged], relevant[halving, judged], weights, PRIOR_STRENGTH)
         fitted.append(sigmoid(apply_weights(features[halving, tested], own)))
@@ -298,8 +299,17 @@ def measure_judged(measured: Measured, probabilities: Array, weights: Array) -> 
             threshold = find_safe_threshold(scores[judged], right[judged])
             above = scores[tested] >= threshold
             answered[name].append((above.mean(), right[tested][above].mean() if above.any() else np.nan))
-    means = {name: np.nanmean(pairs, axis=0).tolist() for name, pairs in answered.items()}
+    means = {name: summarize_answers(np.array(pairs)) for name, pairs in answered.items()}
     return score_probabilities(np.stack(fitted), np.stack(outcomes)) | {"answered": means}
+
+
+def summarize_answers(pairs: Array) -> dict[str, float | None]:
+    """Return the mean share of queries that are answered, and the precision of all answers, from one pair a halving."""
+    answered = float(pairs[:, 0].sum())
+    return {
+        "answered": answered / len(pairs),
+        "precision": float((pairs[:, 0] * np.nan_to_num(pairs[:, 1])).sum() / answered) if answered else None,
+    }
 
 
 def find_safe_threshold(scores: NDArray[np.floating[Any]], right: NDArray[np.bool_]) -> float:

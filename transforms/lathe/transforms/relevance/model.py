@@ -9,8 +9,8 @@ With the cosines s₁ ≥ s₂ ≥ … of a query's hits, the features of hit i 
 The references are queries of a log or, without one, rows. The margin is half of CSLS (Conneau and others, *Word
 Translation Without Parallel Data*, 2018, Eq. 2): hubs are near many queries, and a cosine with them says less.
 Each feature is standardized by its mean and standard deviation over the first hits of unjudged searches, so that the
-weights carry over to other encoders and texts; a margin over queries is divided by the mean σ instead. The weights that
-ship were learnt by `research/scores`.
+weights carry over to other encoders and texts; a margin over queries is divided by its standard deviation only. The
+weights that ship were learnt by `research/scores`.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -210,11 +210,11 @@ class RelevanceModel:
         if (searches.scores[:, 1:] > searches.scores[:, :-1]).any():
             raise InputError("the scores of a search must be in descending order")
 
-        features, deviation = self._measure_features(searches)
+        features = self._measure_features(searches)
         self.center, self.scale = features[:, 0].mean(0), features[:, 0].std(0)
         if self.kind == "queries":
-            # How far hits are above their hubs says how many are right, which a mean over the searches would hide.
-            self.center[-1], self.scale[-1] = 0, deviation.mean(dtype=np.float64)
+            # How far hits are above their hubs says how many are right; without the mean, all collections look alike.
+            self.center[-1] = 0
         if not (self.scale > 0).all():
             raise InputError("the scores of all searches are the same")
         self.weights, self.first_rate = read_weights(self.kind)
@@ -247,7 +247,7 @@ class RelevanceModel:
         """
         if self.center is None or self.scale is None:
             raise NotFittedError("the model must be fitted on searches before it is applied")
-        features, _ = self._measure_features(searches)
+        features = self._measure_features(searches)
         features -= self.center
         features /= self.scale
         return features
@@ -269,7 +269,7 @@ class RelevanceModel:
             raise InputError("queries, scores or hubs hold NaN or inf")
         return probabilities
 
-    @cached_property
+    @property
     def payload(self) -> bytes:
         """Content of the file relevance.safetensors, as bytes."""
         arrays = {name: getattr(self.background, name) for name in BACKGROUND}
@@ -346,8 +346,8 @@ class RelevanceModel:
         except (OSError, ValueError) as error:
             raise ArtifactError(f"there is no relevance model in {folder.name} that can be read: {error}") from error
 
-    def _measure_features(self, searches: Searches) -> tuple[Array, Array]:
-        """Return the features of all hits, `(n, k, 3)`, and σ of each query, `(n,)`."""
+    def _measure_features(self, searches: Searches) -> Array:
+        """Return the features of all hits, `(n, k, 3)`."""
         queries, scores = searches.queries, searches.scores
         if queries.shape[1] != self.background.dimensions:
             raise InputError(f"queries must have {self.background.dimensions} dimensions, got {queries.shape[1]}")
@@ -357,7 +357,7 @@ class RelevanceModel:
         # The sum, as `mean` takes three times as long for so few numbers.
         features[1] = scores - scores[:, 1:MIN_HITS].sum(1, keepdims=True) / (MIN_HITS - 1)
         features[2] = scores - searches.hubs
-        return features.transpose(1, 2, 0), deviation
+        return features.transpose(1, 2, 0)
 
 
 def fit_logistic(features: Array, relevant: NDArray[np.bool_], prior: Array, strength: float) -> Array:
