@@ -315,11 +315,11 @@ def summarize_answers(pairs: Array) -> dict[str, float | None]:
 def find_safe_threshold(scores: NDArray[np.floating[Any]], right: NDArray[np.bool_]) -> float:
     """Return the lowest score above which the precision is at least 80 % with confidence 90 %; inf if there is none.
 
-    Shares of 5 %, 10 %, … of the queries are tested in this order, each by a binomial test, up to the first that fails.
+    Shares of 10 %, 15 %, … of the queries are tested in this order, each by a binomial test, until one fails.
     """
     order = np.argsort(-scores)
     threshold = float("inf")
-    for share in np.arange(0.05, 1.001, 0.05):
+    for share in np.arange(0.1, 1.001, 0.05):
         count = round(share * len(order))
         hits = int(right[order[:count]].sum())
         if binom.sf(hits - 1, count, PRECISION) > 1 - CONFIDENCE:

@@ -5,7 +5,7 @@ import pytest
 
 from lathe.transforms import Chain, Moments, StepError, Whitening, parse_steps
 from lathe.transforms.quality import certify
-from lathe.transforms.statistics import Spectrum, compute_tempered_power
+from lathe.transforms.statistics import Gaussian, Spectrum, compute_tempered_power
 
 
 def tied(width):
@@ -99,3 +99,13 @@ def test_a_power_in_other_words_is_refused():
 def test_power_auto_is_refused_after_steps_that_empty_directions_as_power_one_is():
     with pytest.raises(StepError, match="without variance"):
         Chain(parse_steps("r2,whitening:power=auto"))
+
+
+@pytest.mark.parametrize("d", [24, 200])
+def test_a_gaussian_knows_the_mean_and_the_deviation_of_dot_products_with_the_rows(embeddings, d):
+    rows, queries = embeddings(3000, d), embeddings(50, d, seed=1)
+    mean, deviation = Gaussian.fit(Moments.from_vectors(rows)).measure_products(queries)
+    products = queries @ rows.T
+    np.testing.assert_allclose(mean, products.mean(1), atol=1e-4)
+    # Exact only where the variance outside of 128 directions is the same in all.
+    np.testing.assert_allclose(deviation, products.std(1), rtol=1e-3 if d < 128 else 0.02)

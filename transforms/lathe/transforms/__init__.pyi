@@ -17,6 +17,7 @@ from .quality import (
     positional_stress,
     recall_at_k,
 )
+from .relevance import RelevanceModel, Searches, evaluate_probabilities
 from .statistics import Moments, PairedMoments
 
 __all__ = [
@@ -47,6 +48,8 @@ __all__ = [
     "RandomDirection",
     "RandomProjection",
     "RandomSelection",
+    "RelevanceModel",
+    "Searches",
     "StepError",
     "Transform",
     "TransformCoding",
@@ -57,6 +60,7 @@ __all__ = [
     "build_steps",
     "certify",
     "diagnose",
+    "evaluate_probabilities",
     "isoscore",
     "local_spearman",
     "parse_steps",
