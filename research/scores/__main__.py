@@ -77,7 +77,7 @@ def main() -> None:
         for name in DECODER_SETS if encoder.suffix else names:
             search = encode_search(data, read_texts(arguments.data, name, *SIZES.get(encoder.name, OTHER_SIZES)))
             collections.append(measure_collection(Collection(search)))
-            if encoder.name in FORM_ENCODERS and name in SET_ASIDE:
+            if encoder.name in FORM_ENCODERS and name in SET_ASIDE and not arguments.quick:
                 forms += [(form, measure_collection(collection)) for form, collection in store(search)]
             print(encoder.name, name, file=sys.stderr)
 
@@ -146,7 +146,12 @@ def format_tables(rows: list[dict[str, Any]]) -> str:
         ]
         for row in floats
     ]
-    groups = {"chosen on": CHOSEN_ON, "set aside": SET_ASIDE, "multilingual": MULTILINGUAL}
+    groups = {
+        "chosen on": CHOSEN_ON,
+        "set aside": SET_ASIDE,
+        "both": CHOSEN_ON + SET_ASIDE,
+        "multilingual": MULTILINGUAL,
+    }
     means = [
         [form, group, *format_means([row for row in rows if row["form"] == form and row["name"] in members])]
         for form in dict.fromkeys(row["form"] for row in rows)
@@ -154,7 +159,7 @@ def format_tables(rows: list[dict[str, Any]]) -> str:
         if any(row["form"] == form and row["name"] in members for row in rows)
     ]
     mean_header = ["form", "data sets", "collections", "cosine", *(f"AUROC {kind}" for kind in KINDS[:2]), "least gain",
-                   "others", "skill", "ECE"]  # fmt: skip
+                   "others", "skill", "ECE", "ECE rows", "ECE (1+c)/2", "ECE quantile"]  # fmt: skip
     return markdown_table(header, cells) + "\n\n" + markdown_table(mean_header, means)
 
 
@@ -171,6 +176,8 @@ def format_means(rows: list[dict[str, Any]]) -> list[str]:
         *(mean([row[kind]["auroc"] for row in rows]) for kind in KINDS[:2]),
         f"{min(row['queries']['auroc'] - row['cosine'] for row in rows):+.3f}",
         *(mean([row["queries"][figure] for row in rows]) for figure in ("auroc_others", "skill", "ece")),
+        mean([row["rows"]["ece"] for row in rows]),
+        *(mean([row[figure] for row in rows]) for figure in ("ece_half_cosine", "ece_quantile")),
     ]
 
 

@@ -44,7 +44,7 @@ def search(model, rows, queries):
 
 @pytest.fixture(params=["rows", "queries"])
 def model(request, rows, queries):
-    log = None if request.param == "rows" else unit(np.random.default_rng(2).normal(size=(80, D)) + 0.4)
+    log = None if request.param == "rows" else unit(np.random.default_rng(2).normal(size=(120, D)) + 0.4)
     model = RelevanceModel.from_rows(rows, log)
     return model.fit(search(model, rows, queries)[0])
 
@@ -114,7 +114,7 @@ def test_a_strong_prior_keeps_the_weights():
 
 
 def test_the_hub_of_a_row_is_its_mean_cosine_with_the_ten_nearest_references(rows):
-    log = unit(np.random.default_rng(2).normal(size=(80, D)))
+    log = unit(np.random.default_rng(2).normal(size=(120, D)))
     expected = np.sort(rows @ log.T, axis=1)[:, -10:].mean(1)
     np.testing.assert_allclose(RelevanceModel.from_rows(rows, log).measure_hubs(rows), expected, atol=1e-6)
 
@@ -190,10 +190,10 @@ def test_what_cannot_be_fitted_is_refused(rows, queries):
 
 
 def test_rows_that_say_too_little_are_refused(rows):
-    with pytest.raises(InputError, match="more than 10 rows"):
+    with pytest.raises(InputError, match="more than 10 rows are needed, got 10"):
         RelevanceModel.from_rows(rows[:10])
-    with pytest.raises(InputError, match="at least 10 queries"):
-        RelevanceModel.from_rows(rows, rows[:9])
+    with pytest.raises(InputError, match="at least 100 queries are needed, got 99"):
+        RelevanceModel.from_rows(rows, rows[:99])
     with pytest.raises(InputError, match="23 dimensions, rows 24"):
         RelevanceModel.from_rows(rows, rows[:, 1:])
     with pytest.raises(InputError, match="between 0 and 1, got 1"):
