@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from benchmarks.codes.data import Vectors
 from lathe.transforms.relevance import RelevanceModel, Searches, measure_auroc
 from lathe.transforms.relevance.model import (
     MIN_HITS,
@@ -21,7 +22,7 @@ from lathe.transforms.relevance.model import (
     sigmoid,
 )
 from lathe.transforms.relevance.report import fill_bins, measure_ece
-from research.scores.data import FAMILIES, JudgedSearch, Vectors
+from research.scores.data import FAMILIES, JudgedSearch
 
 Array = NDArray[np.float64]
 
@@ -131,7 +132,8 @@ class Collection:
         relevant = np.take_along_axis(self.search.relevant, rows, 1)
         # A query that is among the ten nearest is replaced by the eleventh.
         own = ~relevant & (scores >= nearest[..., NEAREST - 1])
-        return np.where(own, nearest.sum(2) - scores, nearest[..., :NEAREST].sum(2)) / NEAREST
+        hubs: Array = np.where(own, nearest.sum(2) - scores, nearest[..., :NEAREST].sum(2)) / NEAREST
+        return hubs
 
     def search_rows(self) -> Searches:
         """Search with a sample of the rows for other rows."""
