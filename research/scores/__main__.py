@@ -74,7 +74,7 @@ def main() -> None:
     collections, forms = [], []
     for encoder in (encoders[name] for name in wanted):
         data = EncodedData(arguments.data, arguments.work, encoder)
-        for name in DECODER_SETS if encoder.suffix else names:
+        for name in (name for name in names if not encoder.suffix or name in DECODER_SETS):
             search = encode_search(data, read_texts(arguments.data, name, *SIZES.get(encoder.name, OTHER_SIZES)))
             collections.append(measure_collection(Collection(search)))
             if encoder.name in FORM_ENCODERS and name in SET_ASIDE and not arguments.quick:
@@ -83,10 +83,11 @@ def main() -> None:
 
     # Nothing is learnt from the data sets that are set aside.
     chosen = [measured for measured in collections if measured.name in CHOSEN_ON]
-    figures = {"chosen_on": CHOSEN_ON, "set_aside": SET_ASIDE, "collections": measure_all(chosen, collections, forms)}
+    rows = measure_all(chosen, collections, forms)
     if arguments.ship:
         WEIGHTS.write_bytes(orjson.dumps(learn_shipped(chosen), option=orjson.OPT_INDENT_2) + b"\n")
-    print(format_tables(figures["collections"]))
+    print(format_tables(rows))
+    figures = {"chosen_on": CHOSEN_ON, "set_aside": SET_ASIDE, "collections": rows}
     print("raw figures:", write_report(arguments.out, "scores", figures), file=sys.stderr)
 
 
@@ -132,7 +133,7 @@ def learn_shipped(collections: Sequence[Measured]) -> dict[str, Any]:
 def format_tables(rows: list[dict[str, Any]]) -> str:
     """Return the tables of the page: each collection, means of the baselines, forms of storage."""
     floats = [row for row in rows if row["form"] == "floats"]
-    header = ["data set", "encoder", "right", "cosine", "CSLS", "log", "no log", "no queries", "ECE log", "ECE 200"]
+    header = ["data set", "encoder", "right", "cosine", "CSLS", *KINDS, "ECE queries", "ECE 200 judged"]
     cells = [
         [
             row["name"],

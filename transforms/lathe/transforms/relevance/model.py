@@ -116,7 +116,7 @@ class Searches:
 
 
 class RelevanceModel:
-    """Estimates, for each hit of a search, the probability that it is right, without a judgement.
+    """Model of the probability that each hit of a search is right, which needs no judgement.
 
     Args:
         background: mean and covariance of the rows that are searched.
