@@ -255,7 +255,7 @@ def score_probabilities(probabilities: Array, relevant: NDArray[np.bool_]) -> di
     skills = [1 - np.mean((p - y) ** 2) / np.var(y) for p, y in zip(first, right, strict=True) if y.any()]
     others = [measure_auroc(p[:, 1:].ravel(), y[:, 1:].ravel()) for p, y in zip(probabilities, relevant, strict=True)]
     return {
-        "auroc": float(np.mean([measure_auroc(p, y) for p, y in zip(first, right, strict=True)])),
+        "auroc": float(np.nanmean([measure_auroc(p, y) for p, y in zip(first, right, strict=True)])),
         "auroc_others": float(np.nanmean(others)),
         "skill": float(np.mean(skills)),
         "ece": measure_ece(first.ravel(), right.ravel()),
