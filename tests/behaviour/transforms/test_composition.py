@@ -64,15 +64,6 @@ def test_chains_fitted_on_different_rows_are_not_equal(embeddings, chain):
     assert other != chain
 
 
-def test_folded_chains_of_the_same_chain_are_equal(chain):
-    assert chain.fold() == chain.fold()
-    assert chain.fold() != chain
-
-
-def test_folding_a_folded_chain_changes_no_output(rows, chain):
-    np.testing.assert_array_equal(chain.fold().fold().transform(rows), chain.fold().transform(rows))
-
-
 @pytest.mark.parametrize(
     ("steps", "normalize", "expected"),
     [

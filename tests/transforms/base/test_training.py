@@ -52,38 +52,22 @@ def test_checkpoint_loads_the_saved_tensors_with_their_dtypes_and_shapes(saved):
         np.testing.assert_array_equal(found[name], tensor)
 
 
-def test_saving_a_checkpoint_again_replaces_it_and_leaves_no_other_file(saved):
-    saved.save({"steps": torch.tensor(8)})
-    assert saved.load() == {"steps": torch.tensor(8)}
-    assert [path.name for path in saved.path.parent.iterdir()] == [saved.path.name]
-
-
 def test_a_checkpoint_is_not_loaded_under_another_key(saved):
     assert Checkpoint(saved.path, "another key").load() is None
     assert saved.load() is not None
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_loading_a_truncated_checkpoint_returns_none(saved, share):
+@pytest.mark.parametrize("damage", ["empty", "garbage", "cut off", "without a key", "a folder"])
+def test_a_checkpoint_that_cannot_be_read_is_none(saved, damage):
     whole = saved.path.read_bytes()
-    saved.path.write_bytes(whole[: int(share * len(whole))])
+    saved.path.unlink()
+    if damage == "a folder":
+        saved.path.mkdir()
+    elif damage == "without a key":
+        save_file({"steps": torch.tensor(7)}, saved.path)
+    else:
+        saved.path.write_bytes({"empty": b"", "garbage": bytes(range(256)), "cut off": whole[:-9]}[damage])
     assert saved.load() is None
-
-
-@pytest.mark.parametrize("garbage", [b"\0" * 100, b"\xff" * 100, b"not tensors at all", b"{}", bytes(range(256))])
-def test_loading_a_checkpoint_of_arbitrary_bytes_returns_none(saved, garbage):
-    saved.path.write_bytes(garbage)
-    assert saved.load() is None
-
-
-def test_loading_a_safetensors_file_without_a_key_returns_none(saved):
-    save_file({"steps": torch.tensor(7)}, saved.path)
-    assert saved.load() is None
-
-
-def test_loading_a_checkpoint_from_a_folder_returns_none(tmp_path):
-    (tmp_path / "fit.safetensors").mkdir()
-    assert Checkpoint(tmp_path / "fit.safetensors", "key").load() is None
 
 
 def test_a_failed_checkpoint_write_leaves_the_previous_checkpoint_and_no_other_file(saved):
@@ -191,23 +175,6 @@ def test_a_stopped_fit_resumes_at_the_next_step_and_ends_equal_to_an_uninterrupt
     assert again.training_log == whole.training_log
 
 
-def test_a_fit_stopped_many_times_ends_equal_to_an_uninterrupted_fit(rows, tmp_path):
-    path, make = every_step(tmp_path / "fit.safetensors"), FITS["autoencoder"]
-    whole = make().fit(rows)
-    for step in range(1, whole.training_log.steps, 7):
-        with pytest.raises(Stopped):
-            make().fit(rows, stopping(f"step {step} "), checkpoint=path)
-    again, said = fit(make(), rows, path)
-    assert len(said) < 7
-    assert_same(again, whole)
-
-
-def test_only_the_fit_out_of_patience_among_the_cases_stops_early(rows):
-    assert [name for name in FITS if FITS[name]().fit(rows).training_log.stopped_early] == [
-        "autoencoder, out of patience"
-    ]
-
-
 def test_refitting_with_the_checkpoint_of_a_finished_fit_trains_no_step_and_gives_the_same_result(make, rows, tmp_path):
     path = tmp_path / "fit.safetensors"
     whole, said = fit(make(), rows, path)
@@ -226,15 +193,13 @@ def test_a_checkpoint_is_written_only_after_its_interval_or_at_the_end_of_the_fi
     assert path.exists()
 
 
-@pytest.mark.parametrize("unlike", ["parameters", "vectors", "damaged"])
-def test_a_checkpoint_of_another_fit_or_a_damaged_one_is_ignored(unlike, embeddings, rows, tmp_path):
+@pytest.mark.parametrize("unlike", ["parameters", "vectors"])
+def test_a_checkpoint_of_another_fit_is_ignored(unlike, embeddings, rows, tmp_path):
     path, make = tmp_path / "fit.safetensors", FITS["geopres"]
     other = GeoPres(4, steps=12, batch=32, seed=1) if unlike == "parameters" else make()
     with pytest.raises(Stopped):
         vectors = embeddings(300, 12, seed=1) if unlike == "vectors" else rows
         other.fit(vectors, stopping("step 5 "), checkpoint=every_step(path))
-    if unlike == "damaged":
-        path.write_bytes(path.read_bytes()[:-10])
     again, said = fit(make(), rows, path)
     assert "step 1 of" in said[0]
     assert_same(again, make().fit(rows))

@@ -118,17 +118,6 @@ def test_adapter_keeps_the_identity_unless_the_gain_exceeds_its_standard_error(d
     assert f"nDCG@10 by {gain:+.4f} ({error:.4f})" in kept.fit_warnings()[0]
 
 
-def test_adapter_with_mined_negatives_learns_too(documents, pairs, fresh):
-    step = QueryAdapter(learning_rate=3e-3, steps=200, negatives=4).fit(documents, pairs=pairs)
-    assert mean_ndcg(fresh, step.query_map().transform(fresh.queries)) > mean_ndcg(fresh) + 0.05
-
-
-def test_adapter_log_has_the_loss_of_the_identity_first(adapter):
-    log = adapter.training_log
-    assert log.heldout_losses[0] > min(log.heldout_losses)
-    assert log.config.heldout == 60
-
-
 def test_mined_negatives_are_the_nearest_documents_that_are_neither_relevant_nor_excluded(documents):
     relevant, excluded = np.array([[0, 3], [0, 5], [1, 3], [2, 0]]), np.array([[2, 9], [1, 8]])
     queries = documents[[3, 3, 0]] + np.float32(0.01) * documents[[7, 8, 9]]
@@ -195,12 +184,6 @@ def test_saved_and_serialized_chains_map_both_sides_bit_equally(name, chains, do
         assert loaded == chain
         np.testing.assert_array_equal(loaded.transform(documents), chain.transform(documents))
         np.testing.assert_array_equal(loaded.transform_queries(documents), chain.transform_queries(documents))
-
-
-def test_a_chain_of_other_steps_has_one_side(documents):
-    chain = Chain([R2(), PCA(8)]).fit(documents)
-    assert not chain.two_sided
-    np.testing.assert_array_equal(chain.transform(documents), chain.transform_queries(documents))
 
 
 def test_steps_after_an_adapter_see_documents_as_they_were_and_those_before_it_map_its_pairs(documents, pairs):

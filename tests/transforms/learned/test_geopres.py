@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms import Chain, GeoPres, InputError, Moments, local_spearman, recall_at_k
+from lathe.transforms import GeoPres, Moments, local_spearman, recall_at_k
 from lathe.transforms.base import TrainingConfig
 from lathe.transforms.learned.descent import Batches
 from lathe.transforms.learned.geopres import draw_random_weight
-from lathe.transforms.learned.losses import positional_loss, prefix_losses
+from lathe.transforms.learned.losses import positional_loss
 from lathe.transforms.learned.losses.cosine_losses import (
     angular_loss,
     blended_loss,
@@ -28,21 +28,9 @@ def heldout(embeddings):
     return embeddings(400, 40, seed=2)
 
 
-@pytest.fixture(scope="module")
-def nested(rows):
-    return GeoPres(16, nested=True, steps=150).fit(rows)
-
-
 def unit(rows):
     rows = np.asarray(rows, np.float64)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def loss(geopres, rows, size):
-    """Return the positional loss of a prefix of the normalised output, at its best scale."""
-    scaled = partial(positional_loss, scaled=True)
-    losses, _ = prefix_losses(scaled, torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
-    return losses[0]
 
 
 def test_geopres_spectral_start_matches_its_formula(rows):
@@ -55,29 +43,10 @@ def test_geopres_spectral_start_matches_its_formula(rows):
     np.testing.assert_allclose(weight, expected, atol=1e-5)
 
 
-def test_geopres_spectral_start_minimises_the_squared_distance_loss_on_gaussian_data():
-    variances = np.array([4, 2, 1, 0.5, 0.25, 0.1])
-    moments = Moments()
-    moments.count, moments.mean, moments.scatter = 1000, np.zeros(6), 1000 * np.diag(variances)
-    weight = GeoPres(3).fit(moments).weight.numpy()
-    np.testing.assert_allclose(weight[:, 3:], 0, atol=1e-7)
-    np.testing.assert_allclose(weight[:, :3], np.diag(np.diag(weight)), atol=1e-7)
-    # Differences of two rows; their squared length is regressed on that of each component kept.
-    squares = (np.random.default_rng(0).normal(size=(400_000, 6)) * np.sqrt(2 * variances)) ** 2
-    best, *_ = np.linalg.lstsq(squares[:, :3], squares.sum(1), rcond=None)
-    np.testing.assert_allclose(np.diag(weight) ** 2, best, rtol=0.02)
-
-
 def test_geopres_default_training_improves_recall_and_local_spearman_on_held_out_rows(rows, heldout):
     start, refined = (GeoPres(10, steps=steps).fit(rows).transform(heldout) for steps in (0, None))
     assert recall_at_k(heldout, refined) > recall_at_k(heldout, start)
     assert local_spearman(heldout, refined) > local_spearman(heldout, start)
-
-
-def test_geopres_keeps_the_mean_distance_within_five_percent(rows, heldout, nested):
-    before = np.linalg.norm(np.diff(unit(heldout), axis=0), axis=1)
-    after = np.linalg.norm(np.diff(nested.transform(unit(heldout)), axis=0), axis=1)
-    assert after.mean() == pytest.approx(before.mean(), rel=0.05)
 
 
 def test_geopres_fit_ignores_row_lengths(rows):
@@ -86,27 +55,10 @@ def test_geopres_fit_ignores_row_lengths(rows):
     np.testing.assert_allclose(stretched, plain, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [4, 6, 8, 12, 16])
-def test_prefixes_of_a_nested_geopres_have_a_recall_a_tenth_above_truncation(heldout, nested, size):
-    prefix = nested.transform(heldout)[:, :size]
-    assert recall_at_k(heldout, prefix) > recall_at_k(heldout, heldout[:, :size]) + 0.1
-
-
-def test_nested_geopres_has_lower_losses_at_smaller_sizes_and_loses_under_a_tenth_at_full_size(rows, nested):
-    plain = GeoPres(16).fit(rows)
-    assert sum(loss(nested, rows, size) for size in (4, 8, 12)) < sum(loss(plain, rows, size) for size in (4, 8, 12))
-    assert loss(nested, rows, 16) < 1.1 * loss(plain, rows, 16)
-
-
-@pytest.mark.parametrize(("n", "k"), [(12, 16), (12, 8), (5, 16), (2, 3)])
-@pytest.mark.parametrize("nested", [False, True])
-def test_geopres_of_fewer_rows_than_dimensions_keeps_their_cosines_within_0_2(rows, n, k, nested):
-    few = rows[:n]
-    fitted = GeoPres(k, nested=nested, steps=10).fit(few)
-    assert torch.isfinite(fitted.weight).all()
-    out = unit(fitted.transform(few))
-    assert np.isfinite(out).all()
-    np.testing.assert_allclose(out @ out.T, unit(few) @ unit(few).T, atol=0.2)
+def test_prefixes_of_a_nested_geopres_have_a_recall_a_tenth_above_truncation(rows, heldout):
+    found = GeoPres(16, nested=True, steps=60).fit(rows).transform(heldout)
+    for size in (4, 6, 8, 12, 16):
+        assert recall_at_k(heldout, found[:, :size]) > recall_at_k(heldout, heldout[:, :size]) + 0.1
 
 
 def loss_of(kind, weight, rows, start):
@@ -196,15 +148,6 @@ def test_geopres_preset_paper_equals_a_plain_torch_training_loop(rows, kind):
     np.testing.assert_allclose(fitted.weight, best, atol=1e-4)
 
 
-def test_geopres_preset_paper_starts_at_random_and_lowers_the_distance_loss_on_held_out_rows(rows, heldout):
-    start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 150))
-    np.testing.assert_array_equal(start.weight, draw_random_weight(40, 16, 0))
-    assert 0.9 < float(start.weight.abs().max()) * 40**0.5 <= 1  # as a linear layer of torch
-    x = torch.from_numpy(heldout)
-    before, after = (float(PLAIN[None](x, x @ step.weight.T)) for step in (start, fitted))
-    assert after < 0.2 * before
-
-
 def test_geopres_has_a_training_log_only_if_it_was_trained(rows):
     fitted = GeoPres(4, steps=7)
     assert fitted.training_log is None
@@ -212,15 +155,3 @@ def test_geopres_has_a_training_log_only_if_it_was_trained(rows):
     assert fitted.training_log.config == TrainingConfig(7, 512, 5e-3)
     assert fitted.fit(Moments.from_vectors(unit(rows))).training_log is None
     assert GeoPres(4, steps=0).fit(rows).training_log is None
-
-
-@pytest.mark.parametrize("data", [np.zeros((30, 16)), Moments.from_vectors(np.zeros((30, 16)))])
-def test_geopres_refuses_rows_and_moments_that_are_all_zero(data):
-    with pytest.raises(InputError, match="rows that differ"):
-        GeoPres(4).fit(data)
-
-
-def test_geopres_maps_rows_in_its_kernel_to_exact_zeros_folded_or_not(nested):
-    kernel = torch.linalg.qr(nested.weight.double().T, mode="complete")[0][:, 16:].T.float()
-    assert not nested.transform(kernel).any()
-    assert not Chain([nested]).fold().transform(kernel).any()

@@ -62,23 +62,6 @@ def test_positional_losses_and_gradient_of_repeated_rows_equal_autograds():
     np.testing.assert_allclose(gradient, expected_gradient, rtol=0, atol=1e-7 * expected_gradient.abs().max())
 
 
-@pytest.mark.parametrize("factor", [1e-3, 0.5, 40.0])
-def test_scaling_the_map_leaves_scaled_positional_losses_equal_and_divides_the_gradient(factor):
-    x, weight = batch(80, 12, 6)
-    losses, gradient = positional_losses(x, weight, [3, 6], [1.0, 1.0])
-    scaled_losses, scaled_gradient = positional_losses(x, factor * weight, [3, 6], [1.0, 1.0])
-    np.testing.assert_allclose(scaled_losses, losses, rtol=1e-10)
-    np.testing.assert_allclose(scaled_gradient * factor, gradient, rtol=1e-8, atol=1e-12)
-
-
-def test_scaled_positional_loss_and_gradient_of_a_scaled_rotation_are_zero():
-    x, _ = batch(50, 8, 8)
-    rotation = torch.linalg.qr(torch.from_numpy(np.random.default_rng(1).normal(size=(8, 8))))[0]
-    losses, gradient = positional_losses(x, 3 * rotation, [8], [1.0])
-    assert abs(losses[0]) < 1e-14
-    assert gradient.abs().max() < 1e-9
-
-
 def test_positional_gradients_in_float32_are_within_1e_4_of_float64():
     x, weight = batch(600, 32, 8)
     _, exact = positional_losses(x, weight, [4, 8], [0.5, 1.0])
