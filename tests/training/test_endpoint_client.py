@@ -5,7 +5,6 @@ from email.utils import format_datetime
 from lathe.training import endpoint_client
 from lathe.training.endpoint_client import (
     FIRST_OPEN,
-    MAX_OPEN,
     MAX_RETRY_SECONDS,
     CallError,
     CircuitBreaker,
@@ -53,11 +52,6 @@ def test_rate_limiter_hold_delays_all_requests_and_idle_time_allows_no_burst():
     assert [limiter.reserve_slot(1), limiter.reserve_slot(1)] == [200, 201] and limiter.seconds_until(200) == 0
 
 
-def test_rate_limiter_without_limits_delays_no_request():
-    limiter = RateLimiter(None, None, Clock())
-    assert {limiter.reserve_slot(10**6) for _ in range(5)} == {100}
-
-
 def open_breaker(failures=3):
     clock = Clock()
     breaker = CircuitBreaker(clock, max_failures=failures)
@@ -83,32 +77,6 @@ def test_after_the_pause_one_call_tries_and_its_success_closes_the_breaker():
     assert breaker.reserve_call() == 0 and breaker.reserve_call() > 0
     breaker.record_success()
     assert breaker.reserve_call() == breaker.reserve_call() == 0
-
-
-def test_each_failed_try_doubles_the_pause_up_to_the_longest():
-    clock, breaker = open_breaker()
-    pauses = []
-    for _ in range(6):
-        clock.now += MAX_OPEN
-        assert breaker.reserve_call() == 0
-        breaker.record_failure()
-        pauses.append(breaker.reserve_call())
-    assert pauses == [10, 20, 40, 60, 60, 60]
-
-
-def test_a_try_that_is_abandoned_leaves_its_place_to_another_call():
-    clock, breaker = open_breaker()
-    clock.now += FIRST_OPEN
-    assert breaker.reserve_call() == 0
-    breaker.abandon()
-    assert breaker.reserve_call() == 0
-
-
-def test_failures_of_calls_from_before_it_opened_do_not_lengthen_the_pause():
-    clock, breaker = open_breaker()
-    clock.now += 1
-    breaker.record_failure()
-    assert breaker.reserve_call() == FIRST_OPEN - 1
 
 
 def call_in_turn(policy, *attempts):

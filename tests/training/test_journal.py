@@ -67,11 +67,6 @@ def test_journal_reads_entries_in_order_with_equal_values(journal):
     ]
 
 
-def test_reading_a_journal_without_a_file_returns_no_entries_and_creates_no_file(tmp_path):
-    assert Journal(tmp_path / "none" / "log.jsonl", Entry).read() == []
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_incomplete_last_line_is_not_read_and_the_next_append_removes_it(journal):
     """A last line that lacks only its newline is kept."""
     whole = journal.path.read_bytes()
@@ -133,25 +128,12 @@ def test_a_journal_read_while_another_process_writes_has_only_whole_entries(tmp_
     assert process.returncode == 0 and len(journal.read()) == 50 and seen == sorted(seen)
 
 
-def test_alternating_writers_lose_no_entry(journal):
-    other = Journal(journal.path, Entry)
-    for number in range(6):
-        (other, journal)[number % 2].append([Entry(str(number))])
-    assert [entry.name for entry in journal.read()[2:]] == list("012345") and other.read() == journal.read()
-
-
 @pytest.fixture
 def record(tmp_path):
     """Write a job's settings to a file as a job would and return its path."""
     path = tmp_path / "job.json"
     path.write_bytes(orjson.dumps(SETTINGS | {"base": {"name": "tiny", "length": 16}}, option=orjson.OPT_INDENT_2))
     return path
-
-
-def test_find_changed_setting_returns_none_for_equal_settings_and_without_a_record(record, tmp_path):
-    assert find_changed_setting(record, SETTINGS) is None
-    assert find_changed_setting(record, {"base.length": 16, "of a later version": None}) is None
-    assert find_changed_setting(tmp_path / "none.json", SETTINGS) is None
 
 
 @pytest.mark.parametrize(

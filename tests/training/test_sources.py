@@ -1,6 +1,5 @@
 import gzip
 import pickle
-import random
 import re
 from datetime import datetime
 from pathlib import Path
@@ -11,8 +10,6 @@ import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lathe.training.errors import SourceError
 from lathe.training.sources import parquet
@@ -30,8 +27,6 @@ TEXTS = [
 VECTORS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float16).astype(np.float32)  # halves hold them
 BAD = 1500
 """The row that is bad where there are several batches."""
-
-TEXT = st.text(st.characters(codec="utf-8"))
 
 
 def write_jsonl(path: Path, rows) -> str:
@@ -130,14 +125,6 @@ def test_batches_have_at_most_the_given_rows_and_together_as_many_as_count(every
             assert sum(sizes) == open_source(written).count()
 
 
-@given(texts=st.lists(TEXT, min_size=1, max_size=20), rows=st.integers(1, 7))
-@settings(max_examples=50, deadline=None)
-def test_any_texts_are_read_unchanged_from_jsonl_and_parquet(tmp_path_factory, texts, rows):
-    folder = tmp_path_factory.mktemp("any")
-    assert read_texts(write_jsonl(folder / "t.jsonl", [{"text": text} for text in texts]), rows) == texts
-    assert read_texts(write_parquet(folder / "t.parquet", text=pyarrow.array(texts, pyarrow.string())), rows) == texts
-
-
 def test_text_lines_are_read_without_surrounding_white_space_and_blank_lines(tmp_path):
     (tmp_path / "dos.txt").write_bytes(b"one\r\n\r\n   \r\n  two \t\r\nthree")
     assert read_texts(str(tmp_path / "dos.txt")) == ["one", "two", "three"]
@@ -202,20 +189,6 @@ def test_a_column_of_lists_of_texts_holds_neither_texts_nor_vectors(tmp_path):
         assert "a list of 2 texts, neither a text nor a vector" in read_error_message(lines)
 
 
-def test_a_hidden_folder_can_be_a_source(tmp_path):
-    (tmp_path / ".data").mkdir()
-    write_jsonl(tmp_path / ".data" / "a.jsonl", [{"text": "seen"}])
-    assert read_texts(str(tmp_path / ".data")) == ["seen"]
-
-
-def test_the_name_of_a_source_is_the_last_part_of_its_path(tmp_path, monkeypatch):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
-    assert open_source(f"{path}#text").name == "a.jsonl"
-    assert open_source(f"{tmp_path}/").name == tmp_path.name
-    monkeypatch.chdir(tmp_path)
-    assert open_source(".").name == tmp_path.name
-
-
 def test_a_missing_field_is_refused_with_file_line_and_the_existing_fields(tmp_path):
     written = write_jsonl(tmp_path / "a.jsonl", [{"body": "x", "id": 1}, {"id": 2, "title": "y"}]) + "#body"
     assert re.match(r"a\.jsonl line 2: no field 'body'; it has id, title", read_error_message(written))
@@ -229,11 +202,6 @@ def test_a_missing_field_is_refused_with_file_line_and_the_existing_fields(tmp_p
 def test_a_line_that_is_no_object_with_a_text_is_refused_with_file_and_line(tmp_path, line, reason):
     written = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", line])
     assert read_error_message(written).startswith(f"a.jsonl line 3: {reason}")
-
-
-def test_a_missing_column_is_refused_with_file_and_the_existing_columns(tmp_path):
-    message = read_error_message(write_parquet(tmp_path / "a.parquet", body=["x"], id=[1]))
-    assert re.match(r"a\.parquet has no column 'text'; it has body, id", message)
 
 
 def test_a_parquet_column_that_is_not_utf8_is_refused_with_its_file(tmp_path):
@@ -287,13 +255,6 @@ def test_rows_that_repeat_a_large_text_are_decompressed_a_few_at_a_time(tmp_path
     assert at_once // 2 < asked[0] <= at_once
 
 
-@pytest.mark.parametrize("names", [["text", "text"], ["text", "x", "x"]])
-def test_columns_of_the_same_name_are_refused(tmp_path, names):
-    pyarrow.parquet.write_table(pyarrow.table([["a"]] * len(names), names=names), tmp_path / "a.parquet")
-    with pytest.raises(SourceError, match=f"2 columns of the name '{names[-1]}'"):
-        open_source(str(tmp_path / "a.parquet")).kind()
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -335,76 +296,6 @@ def test_a_bad_row_of_a_parquet_file_is_refused_with_file_and_row(tmp_path, valu
     message = read_error_message(write_parquet(tmp_path / "a.parquet", text=pyarrow.array(values, kind)))
     assert message.startswith("a.parquet")
     assert names_row(message, BAD), message
-
-
-@pytest.mark.parametrize("name", ["a.npy", "a.jsonl"])
-def test_a_value_too_large_for_float32_is_refused_like_infinity(tmp_path, name):
-    values = [[1.0, 2.0], [1.0, 1e39]]
-    write = {"a.npy": write_npy, "a.jsonl": lambda path, rows: write_jsonl(path, [{"text": row} for row in rows])}
-    assert read_error_message(write[name](tmp_path / name, values)).startswith(name)
-
-
-@pytest.mark.parametrize(
-    ("file", "reason"),
-    [
-        ("a.jsonl", "b.npy: vectors 2 wide in a source that began with texts"),
-        ("a.npy", "b.npy: vectors 2 wide in a source that began with vectors 3 wide"),
-    ],
-)
-def test_a_folder_of_texts_and_vectors_or_of_vectors_of_two_dimensions_is_refused(tmp_path, file, reason):
-    if file == "a.jsonl":
-        write_jsonl(tmp_path / file, [{"text": "x"}])
-    else:
-        write_npy(tmp_path / file, VECTORS)
-    write_npy(tmp_path / "b.npy", VECTORS[:, :2])
-    assert read_error_message(str(tmp_path)).startswith(reason)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "altered", "not packed"])
-def test_damaged_gzip_is_refused_with_its_file(tmp_path, damage):
-    packed = gzip.compress(b"".join(b'{"text": "%d"}\n' % number for number in range(5000)))
-    middle = len(packed) // 2
-    payload = {
-        "truncated": packed[:middle],
-        "altered": packed[:middle] + bytes(byte ^ 255 for byte in packed[middle : middle + 9]) + packed[middle + 9 :],
-        "not packed": b'{"text": "x"}\n',
-    }[damage]
-    (tmp_path / "a.jsonl.gz").write_bytes(payload)
-    assert read_error_message(str(tmp_path / "a.jsonl.gz")).startswith("a.jsonl.gz ")
-    with pytest.raises(SourceError, match=r"a\.jsonl\.gz"):
-        open_source(str(tmp_path / "a.jsonl.gz")).count()
-
-
-@pytest.mark.parametrize("damage", ["truncated", "altered pages", "another format", "nothing"])
-def test_a_damaged_parquet_file_is_refused_with_its_name(tmp_path, damage):
-    payload = Path(write_parquet(tmp_path / "whole", text=[f"text {number}" for number in range(5000)])).read_bytes()
-    (tmp_path / "a.parquet").write_bytes(
-        {
-            "truncated": payload[: len(payload) // 2],
-            "altered pages": payload[:200] + random.Random(0).randbytes(1000) + payload[1200:],
-            "another format": b"PAR1 but nothing else of it",
-            "nothing": b"",
-        }[damage]
-    )
-    assert read_error_message(str(tmp_path / "a.parquet")).startswith("a.parquet ")
-
-
-@pytest.mark.parametrize("damage", ["truncated", "header cut", "another format", "nothing", "an archive"])
-def test_a_damaged_npy_file_is_refused_with_its_name(tmp_path, damage):
-    payload = Path(write_npy(tmp_path / "whole.npy", VECTORS)).read_bytes()
-    np.savez(tmp_path / "archive.npz", VECTORS)
-    (tmp_path / "a.npy").write_bytes(
-        {
-            "truncated": payload[:-1],
-            "header cut": payload[:40],
-            "another format": b"not an array at all",
-            "nothing": b"",
-            "an archive": (tmp_path / "archive.npz").read_bytes(),
-        }[damage]
-    )
-    assert read_error_message(str(tmp_path / "a.npy")).startswith("a.npy ")
-    with pytest.raises(SourceError, match=r"a\.npy"):
-        open_source(str(tmp_path / "a.npy")).count()
 
 
 def test_an_npy_file_with_an_altered_header_byte_is_read_or_raises_source_error(tmp_path):

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from lathe.training.datasets.layouts import LAYOUTS
-from lathe.training.datasets.records import Search, Tables, Warnings
+from lathe.training.datasets.records import Search, Warnings
 from lathe.training.errors import DataSetError
 
 LABELS = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "c", "label": "x"}, b"", b"  "]
@@ -18,23 +18,6 @@ RERANKED = [
 CORPUS = [{"_id": "d1", "title": "T", "text": "one"}, {"_id": 2, "text": "two"}, {"_id": "d3", "text": "three"}]
 QUERIES = [{"_id": "q1", "text": "first"}, {"_id": 2, "text": "second"}]
 JUDGED = [("q1", "d1", 2), ("q1", "d3", 0), ("2", "2", 1)]
-TABLES = {
-    "classification": (
-        {"train": LABELS, "test": LABELS[::-1]},
-        {
-            "train": {"text": ["a", "b", "c", "d"], "label": [0, 1, 0, 1]},
-            "test": {"text": ["d", "c", "b", "a"], "label": [1, 0, 1, 0]},
-        },
-    ),
-    "clustering": ({"test": LABELS}, {"test": {"text": ["a", "b", "c", "d"], "label": ["x", "y", "x", "y"]}}),
-    "sts": ({"test": STS}, {"test": {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "score": [1.0, 2.5]}}),
-    "pair_classification": (
-        {"test": [STS[0] | {"label": 1}, STS[1] | {"label": "0"}]},
-        {"test": {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "label": [1, 0]}},
-    ),
-    "translations": ({"test": PAIRS}, {"test": {"sentence1": ["a", "c", "a"], "sentence2": ["b", "b", "d"]}}),
-    "summarization": ({"test": [SUMMARY]}, {"test": {name: [value] for name, value in SUMMARY.items()}}),
-}
 BAD_LINES = [
     ("sts", [STS[0], b'{"sentence1": '], "test.jsonl line 2: not JSON: "),
     ("sts", [STS[0], b"\xff\xfe"], "test.jsonl line 2: not JSON: "),
@@ -97,12 +80,6 @@ def refusal(read):
     return message
 
 
-@pytest.mark.parametrize("task", TABLES)
-def test_read_test_returns_the_rows_of_files_as_columns(read, task):
-    files, splits = TABLES[task]
-    assert read(task, **files) == (Tables(splits), [])
-
-
 @pytest.mark.parametrize("packed", ["", ".gz"])
 def test_retrieval_reads_titles_numeric_ids_and_graded_judgements(read, packed):
     data, warnings = read("retrieval", packed, {"test": JUDGED}, corpus=CORPUS, queries=QUERIES)
@@ -137,12 +114,6 @@ def test_pairs_make_each_positive_one_document_and_merge_equal_anchors(read):
 @pytest.mark.parametrize(("task", "rows", "reason"), BAD_LINES)
 def test_an_invalid_row_is_refused_with_its_file_and_line(refusal, task, rows, reason):
     assert reason in refusal(task, test=rows)
-
-
-def test_a_damaged_gzipped_file_is_refused_with_its_name(refusal, tmp_path):
-    assert refusal("sts", ".gz", test=[STS[0], b"{"]).startswith("test.jsonl.gz line 2: ")
-    (tmp_path / "test.jsonl.gz").write_bytes((tmp_path / "test.jsonl.gz").read_bytes()[:-9])
-    assert refusal("sts").startswith("test.jsonl.gz cannot be read: ")
 
 
 @pytest.mark.parametrize(("task", "rows", "reason"), NOTHING_TO_MEASURE)
@@ -268,12 +239,3 @@ def test_blank_candidates_and_rows_with_blank_summaries_are_dropped_and_their_li
         "rows left out because they have no human summary, or not two of machines: test.jsonl line 1",
         "rows left out because a summary holds only spaces: test.jsonl line 3",
     ]
-
-
-def test_warnings_name_the_first_three_places_and_count_the_others():
-    warnings = Warnings()
-    for line in range(1, 6):
-        warnings.add("torn", f"line {line}")
-        if line <= 3:
-            warnings.add("worn", f"row {line}")
-    assert warnings.to_sentences() == ["torn: line 1, line 2, line 3 and 2 more", "worn: row 1, row 2, row 3"]

@@ -76,7 +76,6 @@ NOT_TEXTS = [
     ("pairs", {"anchor": "a", "positive": ["b"]}, "'positive' must be a string, not ['b']"),
     ("pairs", {"question": "a", "positive": "b"}, "no field 'anchor'; it has question, positive"),
 ]
-SCRIPTS = ["银行的利润增长了", "ارتفعت أرباح البنك", "📈🚀 to the moon 👩‍👩‍👧", "прибыль банка", "é vs é", "ธนาคาร"]
 
 
 @pytest.fixture
@@ -136,11 +135,6 @@ def test_find_pairs_reads_the_train_split_unless_another_is_named(find, refusal)
     assert "set has no split 'dev'; it has train, test" in refusal("pairs", files=files, split="dev")
 
 
-@pytest.mark.parametrize("files", [["test.jsonl.gz"], ["train.jsonl.bak", "test.jsonl"]])
-def test_find_pairs_reads_the_test_split_if_no_other_file_has_a_known_suffix(find, files):
-    assert find("pairs", files=dict.fromkeys(files, PAIRS)).split == "test"
-
-
 def test_a_data_set_without_a_split_rows_or_positives_is_refused(refusal):
     assert "set has no split to train on" in refusal("pairs", files={"labels.json": []})
     assert "set has no positive pair in train: it has no rows" in refusal("pairs", [])
@@ -194,13 +188,6 @@ def test_an_invalid_row_is_refused_with_its_line(refusal, task, row, reason):
     assert f"train.jsonl line {len(rows[task]) + 1}" in message
 
 
-def test_texts_of_every_script_are_read_unchanged(find):
-    rows = [{"anchor": text, "positive": f"  {text[::-1]}\n"} for text in SCRIPTS]
-    assert texts(find("pairs", rows, ".gz")) == [(row["anchor"], row["positive"]) for row in rows]
-    rows = [{"text": text, "label": label} for text, label in zip(SCRIPTS, SCRIPTS[::-1], strict=True)]
-    assert texts(find("classification", rows)) == [(row["text"], row["label"]) for row in rows]
-
-
 def test_clustering_joins_texts_of_a_label_to_anchors_and_the_rest_to_a_smaller_one(find):
     rows = [{"text": f"{label}{n}", "label": label} for n in range(5) for label in ("red", "blue")]
     assert texts(find("clustering", rows, texts_per_cluster=2)) == [
@@ -212,13 +199,6 @@ def test_clustering_joins_texts_of_a_label_to_anchors_and_the_rest_to_a_smaller_
     assert [len(pair.texts) for pair in found.pairs] == [4, 1, 4, 1]
     assert found.pairs[0].parts == ("red0", "red1", "red2", "red3")
     assert found.pairs[2].place == "train.jsonl line 2"
-
-
-def test_clustering_reads_rows_of_sentences_and_labels(find):
-    rows = [{"sentences": ["a", "b", " ", "c"], "labels": ["x", "y", "x", "x"]}, {"sentences": ["d"], "labels": ["y"]}]
-    found = find("clustering", rows)
-    assert texts(found) == [("a\nc", "x"), ("b\nd", "y")]
-    assert found.dropped.places == {"blank text": ["train.jsonl line 1"]}
 
 
 def test_the_minimum_sts_score_is_four_fifths_of_the_scale_unless_set(find, refusal):

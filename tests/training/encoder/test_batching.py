@@ -11,7 +11,6 @@ from lathe.training.encoder.batching import (
     estimate_tokens,
     map_in_threads,
     prefetch,
-    sort_longest_first,
     split_features,
     split_padded_batches,
     split_unpadded_batches,
@@ -74,20 +73,6 @@ def test_split_features_keeps_every_token_and_pads_within_budget_and_slack(
             assert not some[~real].any()
 
 
-def test_split_features_returns_flattened_input_as_one_batch():
-    features = {"input_ids": torch.arange(9)[None], "cu_seq_lens_q": torch.tensor([0, 4, 5, 9], dtype=torch.int32)}
-    (batch,) = split_features(features, 2, 0, "right")
-    assert batch.rows.tolist() == [0, 1, 2] and batch.tokens.tolist() == [4, 1, 4]
-    assert batch.padded == 9 and batch.features is features
-
-
-@given(lengths=st.lists(st.integers(0, 9)))
-def test_sort_longest_first_keeps_the_order_of_equal_lengths(lengths):
-    order = sort_longest_first(lengths)
-    assert sorted(order) == list(range(len(lengths)))
-    assert all((-lengths[a], a) < (-lengths[b], b) for a, b in zip(order, order[1:], strict=False))
-
-
 def test_estimate_tokens_is_within_a_factor_of_two_and_at_most_the_limit(encoder):
     texts = ["A lathe turns wood or metal against a cutting tool.", "word " * 100, "東京は日本の首都です。" * 5]
     counted = encoder.encode(texts).tokens
@@ -128,11 +113,6 @@ def test_items_run_at_once_on_one_core_each(torch_threads):
     assert [result for _, result in map_in_threads(work, range(6))] == [1] * 6
 
 
-def test_a_single_item_gets_all_cores(torch_threads):
-    torch_threads(3)
-    assert list(map_in_threads(lambda _: torch.get_num_threads(), ["one"])) == [("one", 3)]
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_is_raised_and_the_number_of_threads_is_restored(torch_threads, threads):
     torch_threads(threads)
@@ -140,16 +120,6 @@ def test_an_error_is_raised_and_the_number_of_threads_is_restored(torch_threads,
         for n, result in results:
             assert result == 1 / (3 - n) and n < 3
     assert torch.get_num_threads() == threads
-
-
-def test_items_are_taken_only_as_threads_become_free(torch_threads):
-    torch_threads(2)
-    taken = []
-    items = (taken.append(n) or n for n in range(1000))
-    with closing(map_in_threads(lambda n: n, items)) as results:
-        next(results)
-        assert len(taken) <= 4
-    assert torch.get_num_threads() == 2
 
 
 def test_vectors_are_those_of_one_thread(torch_threads):
@@ -174,10 +144,3 @@ def test_the_next_item_is_made_while_the_caller_works_on_one():
     for number in prefetch(make()):
         assert number == 2 or made[number + 1].wait(60)
     assert list(prefetch(iter([]))) == [] and list(prefetch([None, 1])) == [None, 1]
-
-
-def test_an_error_of_an_item_made_ahead_comes_when_it_is_due():
-    items = prefetch(1 // divisor for divisor in (1, 0))
-    assert next(items) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(items)

@@ -18,7 +18,6 @@ from lathe.training.encoder.cutting import (
     STATIC_CHARACTERS,
     TextCutter,
     cut_by_words,
-    split_at_spaces,
 )
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
@@ -166,12 +165,6 @@ def test_cut_leaves_out_the_middle_of_stretches_without_tokens_and_keeps_the_wor
         assert "hello" in cut.text and cut.text.endswith(" a later word"), label
 
 
-def test_cut_returns_a_short_text_itself(encoder):
-    cutter = TextCutter(encoder.model.tokenizer, READ)
-    text = "a b" * (2 * cutter.part // 3)
-    assert cutter.cut(text).text is text
-
-
 def test_cut_of_a_text_of_unknown_words_keeps_at_most_max_examined_characters(encoder):
     text = "".join(chr(0x250 + number * 7919 % 600) for number in range(3 * MAX_EXAMINED))  # unknown words of letters
     cutter = TextCutter(encoder.model.tokenizer, 4096)
@@ -206,25 +199,11 @@ def test_encode_without_truncation_refuses_a_text_of_megabytes_in_under_a_second
     assert time.process_time() - begun < 1
 
 
-def test_encode_without_truncation_accepts_100_000_spaces_and_a_word(encoder):
-    assert encoder.encode([" " * 100_000 + "hello"], long_text="error").tokens.tolist() == [3]
-
-
 def test_a_long_text_keeps_its_prompt_when_cut(encoder):
     prompted = Encoder(replace(DEFAULT_ENCODER, prompts={"query": "find: "}))
     text = "the ledger, " * 2000
     found = prompted.encode([text], prompt_name="query")
     np.testing.assert_allclose(found.vectors, encoder.encode(["find: " + text[:4000]]).vectors, rtol=0, atol=1e-6)
-
-
-def test_cut_by_words_returns_a_part_of_long_prose_and_none_for_other_texts():
-    prose = " ".join(LINES[:2]) * 500
-    for side in ("right", "left"):
-        part = cut_by_words(prose, READ, side)
-        assert len(part) == 32 * (READ + 1)
-        assert prose.startswith(part) if side == "right" else prose.endswith(part)
-    for text in (" " * 9000, letters(9000), "\0 \0" * 3000, prose[:500]):
-        assert cut_by_words(text, READ) is None
 
 
 def test_cut_by_words_keeps_the_truncated_tokens_of_every_tokenizer(tokenizers):
@@ -276,14 +255,6 @@ def test_a_static_encoder_whose_tokenizer_truncates_reads_the_same_tokens_of_lon
     np.testing.assert_allclose(encoded.vectors, expected, rtol=0, atol=1e-5)
     assert encoded.tokens.max() == READ
     limited.encode(["a b " * 9999], long_text="error")
-
-
-def test_split_at_spaces_keeps_the_text_and_starts_pieces_with_a_space():
-    text = " ".join(LINES) * 2000
-    pieces = list(split_at_spaces(text))
-    assert "".join(pieces) == text
-    assert len(pieces) > 5
-    assert all(piece[0] == " " for piece in pieces[1:])
 
 
 def test_count_truncated_counts_texts_over_the_limit_in_under_a_second(encoder):

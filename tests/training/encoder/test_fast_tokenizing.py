@@ -7,12 +7,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import AddedToken, Tokenizer, normalizers
 
-from lathe.training.encoder import fast_tokenizing
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.fast_tokenizing import PROBES, WordTokenizer, open_fast_tokenizer
 from lathe.training.encoder.loading import locate_model
 from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec
-from lathe.training.encoder.unpadding import split_flat_batches, split_row
 
 NORMALIZERS = [
     normalizers.BertNormalizer(),
@@ -47,19 +45,6 @@ def test_the_input_is_that_of_the_model_itself(model, texts, padding, truncation
         assert list(found) == list(expected)
         for name, value in expected.items():
             assert torch.equal(found[name], value) if isinstance(value, torch.Tensor) else found[name] == value
-
-
-def test_tokens_in_a_row_make_the_same_batches_as_padded_ones(model, texts):
-    fast = open_fast_tokenizer(model)
-    found = list(split_row(*fast.tokenize_in_row(texts, "query: "), 500, first_position=0))
-    expected = list(split_flat_batches(fast.tokenize(texts, "query: "), 500, first_position=0))
-    assert len(found) == len(expected) > 1
-    for one, other in zip(found, expected, strict=True):
-        assert (one.rows == other.rows).all() and (one.tokens == other.tokens).all() and one.padded == other.padded
-        assert one.features.keys() == other.features.keys()
-        for name, value in other.features.items():
-            same = one.features[name]
-            assert torch.equal(same, value) if isinstance(value, torch.Tensor) else same == value
 
 
 def test_tokens_are_counted_beyond_what_the_model_reads(model, texts):
@@ -117,15 +102,6 @@ def test_words_alone_have_the_tokens_that_they_have_in_a_text(normalizer, texts)
     words = WordTokenizer(rust)
     for part in (texts, make_odd_texts(1000), make_odd_texts(1000)[::-1]):
         assert words.tokenize(part) == [encoding.ids for encoding in rust.encode_batch(part, add_special_tokens=False)]
-
-
-def test_few_and_short_words_are_kept(monkeypatch):
-    monkeypatch.setattr(fast_tokenizing, "MAX_WORDS", 4)
-    words = WordTokenizer(load_rust_tokenizer())
-    first = words.tokenize(["a b c", "a" * 100])
-    assert sorted(words.tokens) == ["a", "b", "c"]
-    assert words.tokenize(["c d e f"]) != first and sorted(words.tokens) == ["c", "d", "e", "f"]
-    assert words.tokenize(["a b c", "a" * 100]) == first
 
 
 def test_a_tokenizer_whose_tokens_may_join_words_sees_whole_texts(model):

@@ -64,13 +64,6 @@ def test_chunks_of_prose_begin_and_end_between_words_and_overlap(tokenizer):
     assert 1 + 1 / (2 * OVERLAP) < together / whole < 1.6
 
 
-def test_texts_that_fit_are_one_chunk_each_and_unchanged(tokenizer):
-    texts = ["", " ", "tea", "word " * TOKENS, "  spaces around  "]
-    pieces = divide(tokenizer, *texts)
-    assert pieces.texts == texts and pieces.owners.tolist() == list(range(5))
-    assert len(divide(tokenizer, "word " * (TOKENS + 1)).texts) == 2
-
-
 def test_a_text_of_more_tokens_than_the_limit_is_refused_by_its_position(tokenizer):
     assert len(divide(tokenizer, "tea", "word " * 200, limit=200).texts) > 2
     with pytest.raises(TooLongError, match="^input 1 has more than 199 tokens"):

@@ -13,7 +13,6 @@ from lathe.training.encoder import encoder as encoder_module
 from lathe.training.encoder import unpadding
 from lathe.training.encoder.devices import PROBES, measure_agreement
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.model_checks import find_first_position
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.encoder.unpadding import (
     NAME,
@@ -21,32 +20,11 @@ from lathe.training.encoder.unpadding import (
     CannotUnpadError,
     attend_on_gpu,
     attend_within_texts,
-    flatten,
     split_flat_batches,
     try_unpadding,
 )
 
 LICENSE = Path(__file__).parents[3] / "LICENSE"
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_flatten_concatenates_texts_with_bounds_and_positions_up_to_a_multiple_of_tokens(padded_features, side):
-    flat = flatten(padded_features([2, 3, 1], side), first_position=0)
-    rest = ROUND_TOKENS - 6
-    assert flat["input_ids"].tolist() == [[1, 2, 101, 102, 103, 201] + rest * [0]]
-    assert flat["token_type_ids"].tolist() == [[1, 0, 1, 0, 1, 1] + rest * [0]]
-    assert flat["position_ids"].tolist() == [[0, 1, 0, 1, 2, 0, *range(rest)]]
-    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
-        assert flat[name].tolist() == [0, 2, 5, 6, ROUND_TOKENS] and flat[name].dtype == torch.int32
-    assert flat["max_length_q"] == flat["max_length_k"] == rest
-    assert flat["prompt_length"] == 3 and "attention_mask" not in flat
-    assert flatten(padded_features([2, 1], side), first_position=2)["position_ids"][0, :3].tolist() == [2, 3, 2]
-
-
-def test_flatten_adds_no_padding_text_if_the_row_is_a_multiple_already(padded_features):
-    flat = flatten(padded_features([ROUND_TOKENS - 5, 5], "right"), first_position=0)
-    assert flat["input_ids"].shape == (1, ROUND_TOKENS)
-    assert flat["cu_seq_lens_q"].tolist() == [0, ROUND_TOKENS - 5, ROUND_TOKENS]
 
 
 @given(
@@ -66,23 +44,6 @@ def test_flat_batches_hold_every_token_once_within_the_budget(padded_features, l
         for row, start, stop in zip(batch.rows, bounds, bounds[1:], strict=False):
             ids = batch.features["input_ids"][0, start:stop].tolist()
             assert ids == [100 * row + k + 1 for k in range(lengths[row])]
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("key_heads", [4, 2])
-def test_attend_within_texts_equals_attention_masked_to_each_text(causal, key_heads):
-    torch.manual_seed(0)
-    bounds, module = torch.tensor([0, 3, 4, 9], dtype=torch.int32), torch.nn.Module()
-    query = torch.randn(1, 4, 9, 8)
-    key, value = torch.randn(2, 1, key_heads, 9, 8)
-    found, _ = attend_within_texts(module, query, key, value, None, scaling=0.3, is_causal=causal, cu_seq_lens_q=bounds)
-    mask = torch.block_diag(*(torch.ones(size, size) for size in (3, 1, 5))).bool()
-    mask = mask.tril() if causal else mask
-    expected = scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=key_heads != 4)
-    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=0, atol=1e-6)
-    module.is_causal = causal  # where the call does not say it, the module does
-    told, _ = attend_within_texts(module, query, key, value, None, scaling=0.3, cu_seq_lens_q=bounds)
-    torch.testing.assert_close(told, found)
 
 
 @pytest.mark.parametrize(
@@ -146,17 +107,6 @@ def test_attend_within_texts_refuses_a_sliding_window():
         attend_within_texts(
             torch.nn.Module(), states, states, states, None, sliding_window=8, cu_seq_lens_q=torch.tensor([0, 2]).int()
         )
-
-
-def test_find_first_position_is_after_the_padding_index_if_the_position_embeddings_have_one():
-    class Embeddings(torch.nn.Module):
-        def __init__(self, padding):
-            super().__init__()
-            self.padding_idx = padding
-            self.position_embeddings = torch.nn.Embedding(8, 2)
-
-    assert find_first_position(torch.nn.Sequential(Embeddings(1))) == 2
-    assert find_first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
 
 
 def test_unpadded_vectors_equal_those_after_restore_model():

@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 import numpy as np
 
 TASKS = {f"r{i}": "Retrieval" for i in range(5)} | {"stsb": "STS", "stsb_de": "STS", "clusters, or not": "Clustering"}
-REFERENCE = "https://example.org/paper?a=1&b=2"
 
 
 def build_all_scores(table):

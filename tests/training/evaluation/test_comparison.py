@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.comparison import mean_interval
-from lathe.training.evaluation.comparison import Grid, System, compare_scores, compare_systems, estimate_score
+from lathe.training.evaluation.comparison import Grid, System, compare_systems
 
 
 @pytest.fixture
@@ -70,25 +69,3 @@ def test_only_data_sets_that_both_completed_are_compared(compare):
     (found,) = compare(values)
     assert [verdict.data_set for verdict in found.within] == ["a"]
     assert (found.baseline, found.compared) == (System("one"), System("two"))
-
-
-@pytest.mark.parametrize("known", [[], [("one", "control", "t")]], ids=["of none", "of one"])
-def test_without_the_values_of_units_there_is_a_difference_and_no_verdict(compare, known):
-    values = {("one", "control", "t"): 0.5, ("two", "control", "t"): 0.9}
-    (found,) = compare(values, units={key: draw_units(0.5, 0) for key in known})
-    verdict = found.verdict
-    assert (verdict.units, verdict.outcome) == (0, "undecided")
-    assert (verdict.difference.low, verdict.difference.high) == (None, None)
-    assert verdict.difference.value == pytest.approx(40)
-
-
-def test_equal_values_of_all_units_give_no_interval():
-    values = draw_units(0.5, 0)
-    found = compare_scores(values, values, 0.0)
-    assert (found.value, found.low, found.high) == (0, None, None)
-
-
-def test_the_interval_of_a_score_is_that_of_the_mean_of_its_units():
-    values = draw_units(0.4, 0)
-    found, expected = estimate_score(values, 40.0), mean_interval(100 * values)
-    assert (found.value, found.low, found.high) == pytest.approx((40.0, expected.low, expected.high))

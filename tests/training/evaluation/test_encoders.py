@@ -34,25 +34,6 @@ def test_opened_vectors_are_bit_equal_by_text_key(tmp_path):
     assert (tmp_path / VECTORS).stat().st_size == ROWS[:6].nbytes
 
 
-def test_vectors_of_any_dtype_and_memory_layout_are_written(tmp_path):
-    for given in (ROWS.astype(np.float64), np.asfortranarray(ROWS), np.repeat(ROWS, 2, 0)[::2]):
-        write_vectors(tmp_path, [(NAMES, given)])
-        assert TextVectors.open(tmp_path, DIMENSIONS).get(NAMES).tobytes() == ROWS.tobytes()
-
-
-def test_no_vectors_can_be_written_and_opened(tmp_path):
-    write_vectors(tmp_path, [])
-    assert TextVectors.open(tmp_path, DIMENSIONS).get([]).shape == (0, DIMENSIONS)
-
-
-def test_text_key_differs_by_text_and_prompt():
-    prompts = [None, "query: ", "passage: "]
-    keys = {text_key(text, prompt) for text in TEXTS for prompt in prompts}
-    assert len(keys) == len(TEXTS) * len(prompts)
-    assert text_key("query: a") != text_key("a", "query: ")
-    assert text_key("a", "") == text_key("a", None)
-
-
 def test_a_reopened_results_log_has_equal_scores(tmp_path, score):
     written = [score("sts", metrics={"ap": 0.1 + 0.2}, seconds=1.5), score("sts", "r2", 1.0), score("näh")]
     ResultsLog(tmp_path / "new" / "folder").add(written)

@@ -1,15 +1,10 @@
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.records import Search
 from lathe.training.evaluation.encoders import TextVectors, text_key
-from lathe.training.evaluation.methods import CONTROL_METHOD, EvaluatedMethod, hash_chain
-from lathe.training.evaluation.run import Request
-from lathe.training.evaluation.suites import Suite
+from lathe.training.evaluation.methods import Method, hash_chain
 from lathe.transforms import Chain, parse_steps
 
 WIDTH = 24
@@ -35,26 +30,6 @@ def test_hash_chain_differs_for_different_maps_of_equal_tensors(rows, tmp_path):
         Chain(parse_steps(steps), normalize).fit(rows).save(tmp_path / str(number))
         keys.append(hash_chain(Chain.load(tmp_path / str(number))))
     assert len(set(keys[:3])) == 3 and keys[3] == keys[0]
-
-
-def test_a_chain_is_also_rescored_on_searches_only_if_its_vectors_are_smaller(rows, nested):
-    for steps in ("r2", "int8", "truncation:12"):
-        chain = EvaluatedMethod("one@1", "chain", Chain(parse_steps(steps)).fit(rows), "k")
-        names = [method.name for method in Request(Suite("", "", ()), [], Path(), chains=[chain]).list_methods()]
-        assert ("one@1 rescored" in names) == (steps != "r2")
-    rescored = nested.with_rescoring()
-    assert [rescored.suits_task(kind) for kind in ("Retrieval", "Reranking", "STS")] == [True, False, False]
-    assert nested.suits_task("STS")
-    assert rescored.key != nested.key
-
-
-def test_unsuited_reason_names_another_encoder_or_other_dimensions(nested):
-    assert nested.unsuited_reason(ENCODER, WIDTH) is None
-    assert nested.unsuited_reason("e" * 32, WIDTH) == "it was fitted on another encoder's vectors"
-    anyones = replace(nested, encoder_fingerprint=None)
-    assert anyones.unsuited_reason("e" * 32, WIDTH) is None
-    assert anyones.unsuited_reason(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
-    assert CONTROL_METHOD.unsuited_reason(ENCODER, 384) is None
 
 
 def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested, rows):

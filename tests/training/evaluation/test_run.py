@@ -196,14 +196,6 @@ def test_progress_says_what_is_done_from_the_first_line_never_decreases_and_ends
     assert any(message.startswith("5 of 5: ") for _, message in first.told)
 
 
-def test_evaluating_again_writes_nothing_and_returns_the_same_scores(first, copied):
-    before = files(copied.out)
-    again = evaluate(copied, ignore_progress)
-    after = files(copied.out)
-    assert after == before
-    assert again.scores == first.results.scores
-
-
 def test_a_resumed_evaluation_computes_only_missing_scores_and_those_of_a_new_method(first, copied, chains):
     path = copied.out / "scores.jsonl"
     kept = lines(copied.out)[::2]

@@ -7,6 +7,8 @@ from lathe.training.evaluation.suites import SHIPPED, Entry, ListedEncoder, open
 STS = {"task": "sts", "language": "de"}
 ROWS = {"test.jsonl": [{"sentence1": "a", "sentence2": "b", "score": 1}]}
 PAIRS = {"test.jsonl": [{"anchor": "a", "positive": "b"}]}
+
+
 BAD_META = [
     (b"{", "META.json must be an object with a 'task'"),
     ({"language": "en"}, "META.json must be an object with a 'task': KeyError('task')"),
@@ -46,14 +48,6 @@ def test_a_folder_suite_has_every_data_set_below_the_folder_named_by_path(tmp_pa
     assert (suite.title, suite.problems, suite.encoders) == ("root", {}, ())
 
 
-def test_a_folder_that_is_itself_a_data_set_is_named_like_the_folder(tmp_path, write_data_set, monkeypatch):
-    write_data_set(tmp_path / "alone", {"task": "sts"}, ROWS)
-    monkeypatch.chdir(tmp_path / "alone")
-    for written in (str(tmp_path / "alone"), "."):
-        (entry,) = open_suite(written).entries
-        assert (entry.name, entry.language) == ("alone", "en")
-
-
 @pytest.mark.parametrize(("meta", "reason"), BAD_META)
 def test_a_data_set_with_a_bad_meta_json_is_a_problem_and_the_others_remain(tmp_path, write_data_set, meta, reason):
     write_data_set(tmp_path / "good", STS, ROWS)
@@ -74,13 +68,6 @@ def test_data_sets_without_a_test_are_left_out_without_a_problem(tmp_path, write
     suite = open_suite(str(tmp_path))
     assert [(entry.name, entry.task) for entry in suite.entries] == [("tested", "pairs")]
     assert suite.problems == {}
-
-
-def test_pairs_in_two_languages_are_translations(tmp_path, write_data_set):
-    for language in ("de", "de-en"):
-        write_data_set(tmp_path / language, {"task": "pairs", "language": language}, PAIRS)
-    found = {entry.language: entry.task for entry in open_suite(str(tmp_path)).entries}
-    assert found == {"de": "pairs", "de-en": "translations"}
 
 
 def test_a_folder_without_data_sets_and_an_empty_list_of_tasks_are_refused(tmp_path):

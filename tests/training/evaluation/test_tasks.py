@@ -145,18 +145,6 @@ def test_a_limited_retrieval_keeps_all_relevant_documents_of_its_queries(limit):
         assert judged == {key: grade for key, grade in whole.relevant[query].items() if key in corpus}
 
 
-def test_a_limited_reranking_keeps_exactly_the_candidates_of_its_queries():
-    whole, limit = searches(0, ranked=True), 7
-    task = build_task(LAYOUTS["reranking"], "search", "en", whole)
-    limit_rows(task, limit)
-    data = split_of(task)
-    queries = list(data["queries"]["id"])
-    assert len(queries) == limit
-    assert data["top_ranked"] == {query: whole.ranked[query] for query in queries}
-    assert data["relevant_docs"] == {query: whole.relevant[query] for query in queries}
-    assert set(data["corpus"]["id"]) == {key for query in queries for key in whole.ranked[query]}
-
-
 def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
     relevant = {"q0": dict.fromkeys(("d0", "d1", "d2"), 1)}
     corpus = {f"d{key}": ("", f"document {key}") for key in range(9)}
@@ -185,18 +173,6 @@ def test_score_methods_needs_only_the_vectors_of_collected_texts_and_gives_perfe
     (score,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
     assert score.error is None
     assert score.score == score.metrics[LAYOUTS[task].main_score] == pytest.approx(1)
-
-
-def test_measuring_a_clustering_twice_gives_the_same_score():
-    random = np.random.default_rng(0)
-    texts = {
-        "text": [f"text {n}" for n in random.permutation(80)],
-        "label": [str(n) for n in random.integers(0, 4, 80)],
-    }
-    task = build_task(LAYOUTS["clustering"], "clusters", "en", Tables({"test": texts}))
-    first = measure(Compass({}), task)
-    assert 0 < first.score < 1
-    assert measure(Compass({}), task) == first
 
 
 def test_score_methods_returns_an_error_if_the_vector_of_a_text_is_not_stored(trial_of, tmp_path):

@@ -78,12 +78,6 @@ def test_the_values_of_units_have_the_score_as_their_mean(data_set_of, task):
     assert found.units.units >= len(found.units.values) or task == "clustering"
 
 
-def test_measuring_without_units_gives_the_same_score(search):
-    alone, with_units = measure(Noisy(1.0), search), measure(Noisy(1.0), search, with_units=True)
-    assert alone.units is None
-    assert (alone.score, alone.metrics) == (with_units.score, with_units.metrics)
-
-
 def test_values_of_queries_are_their_ndcg_as_scikit_learn_computes_it(search):
     model, data = Noisy(1.0), build_search()
     found = measure(model, search, with_units=True).units
@@ -137,13 +131,6 @@ def test_the_jackknife_interval_over_pairs_is_near_a_paired_bootstrap_of_the_met
     found = compare_scores(one.units.values, other.units.values, 100 * (other.score - one.score))
     reach = (found.high - found.low) / 2
     assert reach == pytest.approx(1.96 * np.std(resampled), rel=0.25)
-
-
-def test_a_jackknife_of_a_mean_gives_the_values_themselves():
-    values = np.random.default_rng(0).random(50)
-    found = jackknife(lambda chosen: float(values[chosen].mean()), len(values))
-    assert found.values == pytest.approx(values)
-    assert (found.units, found.score) == (50, pytest.approx(values.mean()))
 
 
 def test_a_jackknife_of_many_units_leaves_out_groups_with_the_same_error():

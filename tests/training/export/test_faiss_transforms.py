@@ -48,20 +48,6 @@ def test_exported_transforms_are_numbered_and_an_index_behind_them_holds_the_cha
     np.testing.assert_allclose(index.index.reconstruct_n(0, len(rows)), chain.transform(rows), atol=1e-4)
 
 
-def test_a_search_of_the_exported_index_finds_the_neighbours_of_the_chains_vectors(export, vectors, new_vectors):
-    chain, exported = export
-    index = faiss.read_index(str(exported.folder / "chain.index"))
-    assert (index.ntotal, index.d, index.is_trained) == (0, 384, True)
-    assert index.metric_type == faiss.METRIC_INNER_PRODUCT
-    index.add(vectors)
-    scores, ids = index.search(new_vectors, 10)
-    ours = chain.transform(new_vectors) @ chain.transform(vectors).T
-    np.testing.assert_allclose(scores, -np.sort(-ours, axis=1)[:, :10], atol=1e-4)
-    np.testing.assert_allclose(np.take_along_axis(ours, ids, axis=1), scores, atol=1e-4)
-    alone, _ = index.search(new_vectors[:1], 3)
-    np.testing.assert_allclose(alone, scores[:1, :3], atol=1e-5)
-
-
 def test_the_code_of_the_faiss_exports_readme_runs(export, vectors, new_vectors):
     chain, exported = export
     plain, own = re.findall(r"```python\n(.*?)\n```", (exported.folder / "README.md").read_text(), re.DOTALL)

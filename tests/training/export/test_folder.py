@@ -1,12 +1,10 @@
-import contextlib
 import json
-from pathlib import Path
 
 import pytest
 
 from lathe.training.errors import ExportError
 from lathe.training.export.faiss_transforms import export_faiss
-from lathe.training.export.folder import TOLERANCE, measure_difference, open_staging_folder
+from lathe.training.export.folder import open_staging_folder
 from lathe.training.export.onnx_graph import export_onnx
 from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
 from lathe.transforms import PCA, Chain, certify
@@ -88,25 +86,11 @@ def test_exports_refuse_a_step_that_is_no_affine_map_by_name(fitted, encoder, tm
     assert not (tmp_path / "there").exists()
 
 
-def test_export_sentence_transformers_refuses_a_missing_encoder(fitted, tmp_path):
-    with pytest.raises(ExportError, match="name the encoder"):
-        export_sentence_transformers(fitted("pca:16"), None, tmp_path / "there", REFERENCE)
-    assert not any(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("format_", QUICK)
 def test_a_chain_fitted_without_an_encoder_is_exported_with_a_named_encoder(fitted, encoder, tmp_path, format_):
     without_encoder = Chain(fitted("pca:16").transforms)
     without_encoder.metadata = {"encoder": None}
     assert FORMATS[format_](without_encoder, encoder, tmp_path / "there").files
-
-
-def test_open_staging_folder_creates_the_folder_only_at_the_end_of_its_context(tmp_path):
-    with open_staging_folder(tmp_path / "there") as staging:
-        (staging / "some.txt").write_text("text")
-        assert not (tmp_path / "there").exists()
-        assert staging.parent == tmp_path
-    assert read_folder(tmp_path) == {"there": None, "there/some.txt": b"text"}
 
 
 @pytest.mark.parametrize(("there", "before"), [("there", []), ("new/there", []), ("there", ["there"])])
@@ -118,21 +102,6 @@ def test_open_staging_folder_leaves_only_the_folders_that_were_there_before_an_e
         (staging / "deep/some.txt").write_text("text")
         raise ZeroDivisionError
     assert read_folder(tmp_path) == dict.fromkeys(before)
-
-
-def test_open_staging_folder_takes_an_empty_current_folder(tmp_path):
-    (tmp_path / "here").mkdir()
-    with contextlib.chdir(tmp_path / "here"), open_staging_folder(Path()) as staging:
-        (staging / "some.txt").write_text("text")
-    assert read_folder(tmp_path) == {"here": None, "here/some.txt": b"text"}
-
-
-def test_require_close_refuses_differences_over_the_tolerance_nan_and_other_shapes(vectors, tmp_path):
-    assert measure_difference(vectors, vectors, "the graph") == 0
-    assert 0 < measure_difference(vectors + 0.5 * TOLERANCE, vectors, "the graph") < TOLERANCE
-    for wrong in (vectors + 2 * TOLERANCE, vectors * float("nan"), vectors[:-1], vectors[:, :1]):
-        with pytest.raises(ExportError, match="the graph (is off by|gives)"):
-            measure_difference(wrong, vectors, "the graph")
 
 
 @pytest.mark.parametrize("format_", QUICK)

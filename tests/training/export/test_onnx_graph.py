@@ -136,17 +136,6 @@ def test_the_graph_equals_the_chain_on_rows_of_any_norm_and_maps_nan_to_nan(of_f
     assert np.isnan(found[0]).all() and np.isfinite(found[1]).all()
 
 
-def test_the_graph_maps_multiples_of_the_removed_direction_to_zero(fitted, tmp_path):
-    chain = fitted("r2")
-    direction = chain[0].direction.numpy()
-    rows = np.stack([direction, -3 * direction, direction + np.eye(384, dtype=np.float32)[0]])
-    export_onnx(chain, None, tmp_path / "r2", "r2@1")
-    session = onnxruntime.InferenceSession(tmp_path / "r2/chain.onnx")
-    found = session.run(["embeddings"], {"vectors": rows})[0]
-    assert not found[:2].any() and found[2].any()
-    np.testing.assert_allclose(found, chain.transform(rows), atol=1e-4)
-
-
 def test_the_graphs_codes_equal_those_of_the_chain(of_codes, vectors, new_vectors, decided):
     chain, _, session = of_codes
     rows = rows_of(vectors=np.concatenate([vectors, new_vectors]), width=384)
@@ -161,15 +150,6 @@ def test_the_graphs_codes_equal_those_of_the_chain(of_codes, vectors, new_vector
         differences = (np.unpackbits(codes, axis=1) != np.unpackbits(expected, axis=1))[:, : chain.output_dimensions]
         assert not np.unpackbits(codes, axis=1)[:, chain.output_dimensions :].any()
     assert not differences[decided(chain, rows)].any()
-
-
-def test_int8_chains_fitted_on_different_rows_and_float64_chains_can_be_exported(vectors, tmp_path):
-    for seed in range(3):
-        rows = np.random.default_rng(seed).permutation(vectors)[:200]
-        chain = Chain(parse_steps("r2,pca:150,int8")).fit(rows)
-        assert export_onnx(chain, None, tmp_path / str(seed), f"bytes@{seed}").files
-    chain = Chain(parse_steps("pca:16")).fit(vectors).double()
-    assert export_onnx(chain, None, tmp_path / "double", "double@1").difference <= 1e-4
 
 
 def test_the_readme_code_of_a_chain_alone_gives_the_chains_vectors(make, new_vectors):

@@ -112,14 +112,6 @@ def test_relative_paths_are_resolved_against_the_job_files_folder(read, tmp_path
     assert read("sources: [{jsonl: ~/a.jsonl}]").sources[0].jsonl == Path.home() / "a.jsonl"
 
 
-def test_only_path_settings_are_resolved_as_paths(read):
-    source = read(
-        "sources: [{hub: a/b, task: sts, columns: {folder: x}, labels: {jsonl: lines, folder: files}}]"
-    ).sources[0]
-    assert source.columns == {"folder": "x"}
-    assert source.labels == {"jsonl": "lines", "folder": "files"}
-
-
 def test_numbers_are_read_in_any_yaml_notation_and_keys_of_labels_may_be_numbers(read):
     for written in ("1e-4", "0.0001", "'1e-4'"):
         assert read(f"{SOURCES}training: {{learning_rate: {written}}}\n").training.learning_rate == 1e-4
@@ -149,11 +141,6 @@ def test_a_job_file_that_is_binary_or_missing_is_refused(refusal, tmp_path):
     for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(JobError, match=f"{re.escape(str(path))}: {reason}"):
             read_settings(path, TrainingJob)
-
-
-def test_messages_of_job_errors_are_one_line(refusal):
-    for text in ("a: [", SOURCES + "training: {learning_rate: |\n  a\n  b\n}", "sources: [{}]"):
-        assert "\n" not in refusal(text)
 
 
 def test_the_default_settings_are_those_of_the_reze_paper():

@@ -11,9 +11,7 @@ from lathe.training.encoder.unpadding import enable_unpadded
 from lathe.training.finetuning.loss import (
     CachedContrastiveLoss,
     ContrastiveLoss,
-    LossComponents,
     NonFiniteLossError,
-    info_nce,
 )
 from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Reze
@@ -77,13 +75,6 @@ def test_contrastive_loss_is_the_cross_entropy_of_cosines_divided_by_the_tempera
     assert components.pop_means() == {"contrastive": pytest.approx(expected, abs=1e-6)}
 
 
-def test_contrastive_loss_uses_only_other_pairs_positives_as_negatives():
-    alone, _ = compute_loss(unit([[1.0, 2]]), unit([[3.0, -1]]))
-    assert float(alone) == 0.0
-    alike = unit([[1.0, 0]] * 4)
-    assert float(info_nce(alike, alike, 0.05)) == pytest.approx(math.log(4))
-
-
 def test_the_regularizer_is_1_minus_the_cosine_of_relation_and_target():
     anchors, positives = torch.tensor([[2.0, 0], [0, 1]]), torch.tensor([[0.0, 3], [0, 1]])
     # Relations of unit vectors: (1, 0, 0, 1) and (0, 1, 0, 1), √2 long. Rows 5 and 2 of the targets are theirs.
@@ -133,49 +124,6 @@ def test_offsets_are_subtracted_for_the_contrastive_loss_and_not_for_the_regular
     }
     assert float(found) == pytest.approx(float(moved) + 0.5 * regularizer, abs=1e-6)
     assert float(found) != pytest.approx(float(plain), abs=1e-3)
-
-
-def test_contrastive_loss_is_0_if_all_pairs_share_a_text():
-    anchors, positives = unit([[1.0, 0], [0, 1]]), unit([[1.0, 1], [0, 1]])
-    total, _ = compute_loss(anchors, positives, text_ids=assign_text_ids(["a", "b"], ["x", "x"]))
-    assert float(total) == 0.0
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_cached_contrastive_loss_has_the_gradients_of_the_plain_loss(gradients, model, masked):
-    targets = np.random.default_rng(3).normal(size=(4, 32)).astype(np.float32)
-    texts = np.array([[0, 0], [1, 0], [2, 1], [2, 2]]) if masked else None
-    options = {"regularizer": pull(targets, 0.7), "text_ids": texts}
-    plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
-    cached_loss = CachedContrastiveLoss(3, model, 0.05, **options)
-    cached, found = gradients(cached_loss)
-    assert cached == pytest.approx(plain, abs=1e-5)
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
-    assert cached_loss.components.steps == 1
-
-
-def test_contrastive_loss_uses_the_hard_negatives_of_the_whole_batch():
-    generator = np.random.default_rng(0)
-    anchors, positives, negatives = (unit(generator.normal(size=(n, 4))) for n in (3, 3, 3))
-    numbers = np.array([[10, 11], [-1, -1], [12, -1]])
-    loss = ContrastiveLoss(nn.Identity(), 0.5, NO, negative_ids=numbers)
-    found = loss.compute_loss(anchors, positives, torch.arange(3), negatives)
-    cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy() / 0.5
-    expected = np.mean([math.log(np.exp(cosines[i]).sum()) - cosines[i, i] for i in range(3)])
-    assert float(found) == pytest.approx(expected, abs=1e-6)
-
-
-def test_contrastive_loss_of_a_batch_without_hard_negatives_equals_that_of_pairs():
-    generator = np.random.default_rng(1)
-    anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
-    numbers = np.array([[10], [-1], [-1], [-1]])
-    plain = ContrastiveLoss(nn.Identity(), 0.5, NO).compute_loss(anchors, positives, torch.arange(3))
-    mixed = ContrastiveLoss(nn.Identity(), 0.5, NO, negative_ids=numbers).compute_loss(
-        anchors, positives, torch.tensor([1, 2, 3])
-    )
-    assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
 
 
 def test_contrastive_loss_leaves_out_a_hard_negative_equal_to_the_positive():
@@ -239,13 +187,3 @@ def test_embeddings_that_are_not_finite_raise_non_finite_loss_error(kind):
     with pytest.raises(NonFiniteLossError, match="the loss became"):
         loss.compute_loss(anchors, torch.ones(3, 4), torch.arange(3))
     assert loss.components.pop_means() == {}
-
-
-def test_loss_components_are_means_over_the_steps_since_the_last_pop():
-    components = LossComponents()
-    components.add(contrastive=torch.tensor(1.0), regularizer=torch.tensor(0.5))
-    components.add(contrastive=torch.tensor(3.0, requires_grad=True), regularizer=torch.tensor(0.0))
-    assert components.pop_means() == {"contrastive": 2.0, "regularizer": 0.25}
-    components.add(contrastive=torch.tensor(5.0))
-    assert components.pop_means() == {"contrastive": 5.0}
-    assert components.pop_means() == {}

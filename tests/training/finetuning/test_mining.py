@@ -134,32 +134,6 @@ def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search,
     assert (scores[1:3] @ scores[0]).min() > scores[3] @ scores[0]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"range_min": 1, "num_negatives": 1}, ["d4"]),
-        ({"max_score": 0.5, "num_negatives": 1}, []),
-        ({"absolute_margin": 0.35, "num_negatives": 1}, []),
-        ({"relative_margin": 0.35, "num_negatives": 3, "allow_fewer": True}, []),
-    ],
-)
-def test_range_score_and_margins_limit_the_mined_negatives(job_of, search, mined, encoder, given, expected):
-    settings = {"relative_margin": None} | given
-    negatives = mined(job_of(source={"folder": search}, negatives=settings))
-    query, chosen = QUESTIONS["q1"], negatives[QUESTIONS["q1"]]
-    vectors = encoder.encode([query, *DOCUMENTS.values()]).vectors
-    scores = dict(zip(DOCUMENTS.values(), vectors[1:] @ vectors[0], strict=True))
-    worst = min(scores[DOCUMENTS["d1"]], scores[DOCUMENTS["d9"]])
-    if expected:
-        assert list(chosen) == [DOCUMENTS[key] for key in expected]
-    bound = min(
-        given.get("max_score", 1.0),
-        worst - given.get("absolute_margin", -1.0),
-        worst * (1 - given["relative_margin"]) if "relative_margin" in given else 1.0,
-    )
-    assert all(scores[text] <= bound + 1e-5 for text in chosen)
-
-
 class Angles:
     """Stored vectors of texts that are numbers: each unit vector has the number as its first coordinate."""
 
@@ -169,13 +143,19 @@ class Angles:
 
 
 @pytest.mark.parametrize(
-    ("margin", "expected"),
-    [("absolute_margin", ["0.3"]), ("relative_margin", ["0.5", "0.3"])],  # up to 0.8 - 0.35 and to 0.8 (1 - 0.35)
+    ("limit", "expected"),
+    [
+        ({"absolute_margin": 0.35}, ["0.3"]),  # up to 0.8 - 0.35
+        ({"relative_margin": 0.35}, ["0.5", "0.3"]),  # up to 0.8 (1 - 0.35)
+        ({"max_score": 0.55}, ["0.5", "0.3"]),
+        ({"range_min": 1}, ["0.5", "0.3"]),
+    ],
+    ids=str,
 )
-def test_absolute_margin_is_a_score_difference_and_relative_margin_a_share(margin, expected):
+def test_range_score_and_margins_limit_the_mined_negatives(limit, expected):
     documents = {text: text for text in ("0.8", "0.6", "0.5", "0.3")}
     candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, set())
-    settings = NegativeSettings(**({"relative_margin": None, "num_negatives": 3, "allow_fewer": True} | {margin: 0.35}))
+    settings = NegativeSettings(**({"relative_margin": None, "num_negatives": 3, "allow_fewer": True} | limit))
     found = mine_negatives(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 3, seed=0)
     assert found == {"1": expected}
 

@@ -56,14 +56,6 @@ def reports(mixture):
     return {report.name: report for report in mixture.reports}
 
 
-def test_a_mixture_holds_the_pairs_of_its_sources_in_order(written):
-    mixture = read_sources(settings(written("a", pairs("a", 3)), written("b", pairs("b", 2)))).build()
-    assert texts(mixture) == [(f"{name} asks {n}", f"{name} says {n}") for name, n in ("a0", "a1", "a2", "b0", "b1")]
-    assert (mixture.names, mixture.sources.tolist(), len(mixture)) == (["a", "b"], [0, 0, 0, 1, 1], 5)
-    report = reports(mixture)["b"]
-    assert (report.task, report.split, report.rows, report.found, report.kept) == ("pairs", "train", 2, 2, 2)
-
-
 def test_a_cap_samples_pairs_by_the_seed_in_their_order(written):
     every = pairs("a", 50)
     folder = written("a", every)
@@ -103,12 +95,6 @@ def test_texts_of_the_targets_test_are_refused_dropped_or_allowed_by_the_setting
     assert len(allowed) == 3
     assert reports(dropped)["a"].shared == reports(allowed)["a"].shared == 2
     assert len(read_sources(settings(folder)).build()) == 3
-
-
-def test_the_error_names_all_sources_that_share_texts_with_the_target(written, target):
-    folders = [written(name, SHARING) for name in "abcdefg"]
-    with pytest.raises(JobError, match=r"a \(2 pairs\), .*e \(2 pairs\) and 2 more\."):
-        read_sources(settings(*folders), target).build()
 
 
 def test_overlap_is_found_before_prompts_are_added_and_in_each_text_of_a_cluster(written, target):

@@ -118,12 +118,6 @@ def test_a_training_writes_a_sentence_transformers_model_with_the_bases_max_leng
     assert "training_args.bin" not in left and not any(name.startswith("checkpoint-") for name in left)
 
 
-def test_reze_trains_on_a_single_pair_with_three_warnings(job_of, run_job):
-    outcome = run_job(job_of((1,)), "reze")
-    assert (outcome.summary["pairs"], outcome.summary["steps"]) == (1, 1)
-    assert len(outcome.warnings) == 3
-
-
 def test_a_resumed_training_has_the_losses_and_model_of_one_that_never_stopped(job_of, run_job, lines):
     job, stop_at = job_of((31,), epochs=2, log_steps=3, checkpoint_steps=2), 12  # the second epoch begins at step 8
     whole = run_job(job, out="whole")
@@ -190,13 +184,6 @@ def test_resuming_with_another_job_is_refused_and_the_difference_named(job_of, r
     run_job(job_of(), "reze")
     with pytest.raises(JobError, match="holds a trained model already"):
         run_job(job_of(), "reze")
-
-
-def test_the_learning_rate_falls_linearly_where_the_schedule_is_linear(job_of, run_job, lines):
-    run_job(job_of((40,), schedule="linear", learning_rate=1e-3, log_steps=1), "pft")
-    rates = [line["learning_rate"] for line in lines()]
-    assert len(rates) == 10 and rates[0] == pytest.approx(1e-3)
-    assert np.diff(rates) == pytest.approx(np.full(9, -1e-4))
 
 
 def test_a_folder_in_use_by_another_job_is_refused(job_of, run_job, tmp_path):

@@ -1,6 +1,5 @@
 from types import SimpleNamespace
 
-import jinja2
 import pytest
 
 from lathe.training.reporting.page import render_sentences
@@ -9,17 +8,6 @@ from lathe.training.reporting.page import render_sentences
 def render(folder, template, **data):
     (folder / "summary.txt.j2").write_text(template)
     return render_sentences(folder / "summary.txt.j2", data)
-
-
-def test_render_sentences_returns_one_sentence_per_line_without_blank_lines(tmp_path):
-    loop = "{% for n in counts %}\n  {% if n %}\n{{ n | count_of('row') }} <here>.\n  {% endif %}\n{% endfor %}\n"
-    template = "{# A note. #}\n\n" + loop
-    assert render(tmp_path, template, counts=[1, 0, 2]) == ["1 row <here>.", "2 rows <here>."]
-
-
-def test_render_sentences_raises_on_an_unknown_name(tmp_path):
-    with pytest.raises(jinja2.UndefinedError):
-        render(tmp_path, "{{ one.valeu }}", one=SimpleNamespace(value=1))
 
 
 def test_render_sentences_replaces_line_breaks_in_values(tmp_path):

@@ -1,5 +1,4 @@
 from lathe.training.reporting.tables import Table
-from lathe.training.reporting.text import align_columns
 
 ROWS = [{"name": "one", "n": 1200, "gain": 0.5}, {"name": "two", "n": None, "gain": float("nan")}, {"name": "a,b"}]
 FORMATS = {"n": ",", "gain": "+.2f"}
@@ -28,19 +27,3 @@ def test_to_csv_writes_unformatted_values_and_keeps_integers():
     table = Table.from_records(ROWS, FORMATS)
     assert table.to_csv() == 'name,n,gain\none,1200,0.5\ntwo,,\n"a,b",,\n'
     assert table.to_csv(["n"]) == 'n\n1200\n""\n""\n'
-
-
-def test_a_table_without_rows_is_falsy():
-    assert not Table.from_records([])
-    assert not Table.from_rows([["name"]])
-    assert Table.from_records(ROWS)
-
-
-def test_align_columns_lets_the_last_cell_of_a_short_row_exceed_its_column():
-    rows = [["name", "n", "kind"], ["a", "12", "x"], ["b", "cannot be read"], ["c", "3"]]
-    assert align_columns(rows, left=(0, 2)).split("\n") == [
-        "name   n  kind",
-        "a     12  x",
-        "b     cannot be read",
-        "c      3",
-    ]

@@ -168,19 +168,6 @@ def test_data_set_scripts_and_other_formats_are_refused(tmp_path):
         open_source(f"hf:{tmp_path}/tree")
 
 
-@pytest.mark.parametrize("policy", ["refuse", "skip"])
-def test_a_damaged_file_of_a_hub_data_set_is_refused_or_skipped_by_bad_shards(data_set, tmp_path, policy):
-    folder = write_set(tmp_path / "news")
-    (folder / "vectors" / "1.parquet").write_bytes(b"PAR1, and then nothing")
-    source = open_source(f"hf:{folder}/vectors#embedding", policy)
-    if policy == "refuse":
-        with pytest.raises(SourceError, match=r"00001-of-00002|1\.parquet"):
-            encode_source(source, None, tmp_path / "work", no_progress)
-        return
-    encoded = encode_source(source, None, tmp_path / "work", no_progress)
-    assert encoded.vectors.shape[0] == ROWS and list(encoded.left_out) == ["00001-of-00002"]
-
-
 def test_access_errors_name_the_remedy_if_offline_or_without_the_datasets_library(data_set, monkeypatch):
     assert not is_hub("hf://datasets/a/b/c.parquet")  # a URL, which fsspec reads
     with pytest.raises(AccessError, match=r"HF_HUB_OFFLINE is set; a folder is read as hf:\./FOLDER"):

@@ -1,22 +1,17 @@
 import hashlib
 import json
-import re
 import subprocess
 import sys
 
 import pytest
 
 from lathe.training.sources.readers import (
-    BUILT_IN,
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     extract_paragraphs,
     read_docstring_paragraphs,
     read_topic_paragraphs,
 )
-from lathe.training.sources.source import open_source
-
-COMMON = {"the", "a", "an", "of", "to", "is", "in", "and", "for", "if", "or", "be", "this", "that", "it", "by"}
 
 DIGEST = """
 import hashlib, json
@@ -35,13 +30,6 @@ def test_paragraphs_are_over_1000_distinct_single_lines_of_allowed_length(paragr
     assert MIN_CHARACTERS <= min(map(len, paragraphs))
     assert max(map(len, paragraphs)) <= MAX_CHARACTERS
     assert all(paragraph == " ".join(paragraph.split()) for paragraph in paragraphs)
-
-
-def test_paragraphs_are_english(paragraphs):
-    words = [set(re.findall(r"[a-z]+", paragraph.lower())) for paragraph in paragraphs]
-    assert sum(bool(found & COMMON) for found in words) > 0.9 * len(words)
-    characters = "".join(paragraphs)
-    assert sum(c.isalpha() or c == " " for c in characters) > 0.85 * len(characters)
 
 
 def test_topic_paragraphs_share_less_than_1_percent_with_docstring_paragraphs():
@@ -68,18 +56,3 @@ def test_distinct_paragraphs_splits_at_blank_lines_and_drops_repeated_short_and_
         long.strip(),
         other.strip(),
     ]
-
-
-def test_distinct_paragraphs_keeps_texts_of_the_minimum_and_maximum_length():
-    lengths = [MIN_CHARACTERS - 1, MIN_CHARACTERS, MAX_CHARACTERS, MAX_CHARACTERS + 1]
-    assert [len(text) for text in extract_paragraphs("x" * length for length in lengths)] == [
-        MIN_CHARACTERS,
-        MAX_CHARACTERS,
-    ]
-
-
-def test_the_built_in_sources_count_their_texts():
-    for written in BUILT_IN:
-        source = open_source(written)
-        assert (source.kind(), source.name) == ("texts", written)
-        assert sum(len(batch) for batch in source.batches()) == source.count() > 100

@@ -192,14 +192,6 @@ def test_a_remote_source_that_fails_three_times_raises_access_error_and_is_not_s
     assert len(Failing.failures) == 97
 
 
-@pytest.mark.parametrize("name", ["a.npy", "a.parquet", "a.jsonl", "a.txt.gz"])
-def test_a_connection_lost_while_planning_raises_access_error_and_the_file_is_not_skipped(bucket, name):
-    fsspec.filesystem("memory").pipe(f"/bucket/{name}", b"x" * 1000)
-    source = open_source(f"resetting://bucket/{name}", "skip")
-    with pytest.raises(AccessError, match="tried 3 times: reset"):
-        source.plan()
-
-
 def test_refused_credentials_raise_access_error_without_a_retry(bucket):
     Failing.failures[:] = [PermissionError("Forbidden")] * 100
     with pytest.raises(AccessError, match="credentials are missing, or refused: Forbidden"):

@@ -14,14 +14,6 @@ def source_of(path, texts):
     return open_source(str(path))
 
 
-def test_sample_rows_takes_each_distinct_text_of_a_small_source_once(tmp_path):
-    row_sample = sample_rows(source_of(tmp_path / "a.jsonl", ["one", "two", "one", " ", "three", "one"]), 100)
-    assert sorted(row_sample.texts) == ["one", "three", "two"]
-    assert (row_sample.rows, row_sample.blank, len(row_sample)) == (6, 1, 3)
-    assert row_sample.repeated == pytest.approx(2 / 5)
-    assert row_sample.vectors is None
-
-
 def test_sample_rows_depends_on_the_seed_and_not_on_the_order_or_repetition_of_rows(tmp_path):
     texts = [f"text {number}" for number in range(500)]
     forward = sample_rows(source_of(tmp_path / "a.jsonl", texts), 50)
@@ -47,14 +39,6 @@ def test_sample_rows_samples_uniformly(tmp_path):
         counts[[int(text) for text in sample_rows(source, 20, seed).texts]] += 1
     assert 4 < counts.std() < 8  # of a binomial: √(200·.2·.8) = 5.7
     assert abs(counts[:50].sum() - counts[50:].sum()) < 300
-
-
-def test_sample_rows_of_vectors_returns_source_rows(tmp_path):
-    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
-    np.save(tmp_path / "v.npy", np.concatenate([rows, rows]))
-    row_sample = sample_rows(open_source(str(tmp_path / "v.npy")), 10)
-    assert row_sample.vectors.shape == (10, 2) and row_sample.texts == []
-    assert {tuple(row) for row in row_sample.vectors} <= {tuple(row) for row in rows}
 
 
 def test_sample_rows_takes_under_2_megabytes_for_100_of_50_000_vectors(tmp_path):

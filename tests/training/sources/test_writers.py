@@ -1,4 +1,3 @@
-import datetime
 import gc
 import warnings
 from decimal import Decimal
@@ -39,14 +38,6 @@ def test_written_vectors_of_any_memory_layout_and_records_are_read_back_as_a_sou
         vectors, records = read(path)
         np.testing.assert_array_equal(vectors, VECTORS)
         assert records == ([] if suffix == ".npy" else RECORDS)
-
-
-def test_npy_written_in_many_batches_is_read_by_numpy_as_a_memmap(tmp_path):
-    vectors = np.arange(25_000, dtype=np.float32).reshape(-1, 2)
-    write(tmp_path / "out.npy", [{}] * len(vectors), vectors, rows=999)
-    written = np.load(tmp_path / "out.npy", mmap_mode="r")
-    assert (written.shape, written.dtype) == ((12_500, 2), np.float32)
-    np.testing.assert_array_equal(written, vectors)
 
 
 @EVERY
@@ -191,17 +182,3 @@ def test_columns_of_a_parquet_source_are_written_to_json_lines(tmp_path):
     assert (row["uint64"], row["short decimals first"], row["map"]) == (2**64 - 1, "999.99", [["k", 1]])
     assert row["nanoseconds"] == "2023-11-14T22:13:20.123456789Z"
     assert row["nested nanoseconds"] == ["2023-11-14 22:13:20.123456789"]
-
-
-def test_jsonl_writes_a_datetime_of_parquet_in_iso_format(tmp_path):
-    day = datetime.datetime(2024, 2, 29, 12, 30)
-    write(tmp_path / "out.parquet", [{"day": day}], VECTORS[:1])
-    _, records = read(tmp_path / "out.parquet")
-    write(tmp_path / "out.jsonl", records, VECTORS[:1])
-    assert datetime.datetime.fromisoformat(read(tmp_path / "out.jsonl")[1][0]["day"]) == day
-
-
-def test_the_written_vector_replaces_an_embedding_field_of_the_record(tmp_path):
-    for suffix in (".jsonl", ".parquet"):
-        write(tmp_path / f"out{suffix}", [{"id": 1, FIELD: [9.0]}], VECTORS[:1])
-        np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS[:1])

@@ -103,9 +103,3 @@ def test_an_answer_of_over_16_megabytes_is_refused(ask, chat_server):
     chat_server.script = lambda server, asked: (200, {}, b" " * 17_000_000)
     with pytest.raises(CallError, match="more than 16,000,000 bytes"):
         ask()
-
-
-def test_chat_ignores_proxies_of_the_environment(ask, monkeypatch):
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{find_free_port()}")
-    assert ask().text == "Yes."

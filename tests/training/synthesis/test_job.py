@@ -7,7 +7,7 @@ from lathe.training.finetuning.job import read_settings
 from lathe.training.synthesis.chat import read_endpoint
 from lathe.training.synthesis.job import STAGES, EndpointSettings, SeedSettings, SynthesisJob, TemplateSettings
 from lathe.training.synthesis.pipeline import read_seeds
-from lathe.training.synthesis.templates import FULL, SHIPPED, read_templates, write_templates
+from lathe.training.synthesis.templates import FULL, read_templates, write_templates
 
 JOB = """
 endpoint: {base_url: "http://localhost:8000/v1", model: small, parameters: {top_p: 0.9}}
@@ -124,11 +124,6 @@ def test_read_seeds_refuses_unusable_seeds_with_their_lines(tmp_path, write_line
         seeds_of(write_lines, tmp_path, *rows)
 
 
-def test_read_seeds_refuses_a_missing_file(tmp_path):
-    with pytest.raises(JobError, match="there is no file .*absent.jsonl"):
-        read_seeds(SeedSettings(jsonl=tmp_path / "absent.jsonl"))
-
-
 @pytest.fixture
 def job_with(tmp_path):
     """Return a function that builds a job with its own templates."""
@@ -162,17 +157,6 @@ def test_a_template_in_the_jobs_folder_replaces_the_shipped_one(job_with):
     assert prompts["documents"].text == (FULL / "documents.txt").read_text()
 
 
-def test_short_templates_are_the_shipped_ones_if_the_job_says_so(job_with, tmp_path):
-    job = job_with({"filter.txt": "Is $query worth it, if $answer?"})
-    short = job.model_copy(update={"templates": TemplateSettings(folder=tmp_path, shipped="short")})
-    prompts = read_templates(short)
-    assert prompts["filter"].text == "Is $query worth it, if $answer?"
-    for stage in ("personas", "queries", "documents"):
-        assert prompts[stage].text == (SHIPPED["short"] / f"{stage}.txt").read_text()
-    alone = job.model_copy(update={"templates": TemplateSettings(shipped="short")})
-    assert read_templates(alone)["filter"].text == (SHIPPED["short"] / "filter.txt").read_text()
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -188,7 +172,3 @@ def test_short_templates_are_the_shipped_ones_if_the_job_says_so(job_with, tmp_p
 def test_an_invalid_template_is_refused_with_the_reason(job_with, files, message):
     with pytest.raises(JobError, match=re.escape(message)):
         read_templates(job_with(files))
-
-
-def test_a_template_of_one_query_needs_no_count(job_with):
-    assert read_templates(job_with({"queries.txt": "$persona"}, queries=1))["queries"].text == "$persona"

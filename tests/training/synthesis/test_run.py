@@ -1,4 +1,3 @@
-import json
 import threading
 
 import pytest
@@ -136,22 +135,6 @@ def test_a_folder_with_answers_of_another_job_is_refused(synthesize, tmp_path, c
         synthesize(**{"seeds": 1} | changed)
 
 
-def test_a_folder_without_answers_can_be_used_by_another_job(synthesize, chat_server):
-    chat_server.script = lambda server, body: (404, {}, b"{}")
-    with pytest.raises(JobError, match="does not answer as tester should: 404"):
-        synthesize(seeds=1)
-    chat_server.reset()
-    assert synthesize(seeds=2).is_complete
-
-
-def test_limits_prices_and_the_address_may_change_between_runs(synthesize, chat_server):
-    synthesize(seeds=1)
-    other = {"base_url": chat_server.url.replace("127.0.0.1", "localhost")}
-    outcome = synthesize(seeds=1, endpoint=other, limits={"concurrency": 1}, prices={"input": 1, "output": 2})
-    assert outcome.sender.sent == 0
-    assert build_report(outcome)["cost"] == {"amount": (6 * 50 + 2 * 6 * 20) / 1e6, "currency": "USD"}
-
-
 def test_a_folder_in_use_by_another_run_is_refused(synthesize, chat_server, tmp_path):
     entered, leave = threading.Event(), threading.Event()
 
@@ -180,18 +163,6 @@ def test_queries_that_the_filter_rejects_get_no_document(synthesize, chat_server
     outcome = synthesize(limits={"concurrency": 1})
     figures = build_report(outcome)["stages"]
     assert figures["filter"]["rejected"] == {"takes no document": 4} and figures["documents"]["calls"] == 4
-
-
-def test_duplicate_queries_are_kept_once(synthesize, chat_server, tmp_path, read_lines):
-    queries = ["What did the auditor of the issuer say about its covenant in 2019?", "A second one about bond yields?"]
-    chat_server.script = lambda server, body: (
-        json.dumps([queries[0].upper(), queries[1]]) if match_stage("queries")(body["messages"][0]["content"]) else None
-    )
-    outcome = synthesize()
-    assert len(outcome.pipeline.pairs) == 2
-    rejected = read_lines(tmp_path / "out" / "rejected.jsonl")
-    assert [row["reason"] for row in rejected] == ["duplicate"] * 6
-    assert {row["of"] for row in rejected} == {queries[0].upper(), queries[1]}
 
 
 def test_seeds_queries_and_documents_that_match_a_test_set_are_rejected_and_listed(
@@ -235,21 +206,6 @@ def test_progress_gives_calls_done_the_rate_and_the_time_left(synthesize):
     synthesize(on_progress=lambda fraction, sentence: told.append((fraction, sentence)))
     assert len(told) == 4 + 4 + 8 + 8 and [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
     assert told[-1][0] == 1 and told[-1][1].startswith("documents: 8 of 8, ") and "a minute, 0 s left" in told[-1][1]
-
-
-def test_without_the_filter_every_query_gets_a_document_and_the_filter_is_not_asked(
-    synthesize, chat_server, tmp_path, read_lines
-):
-    """The same folder can be continued so: answers of the filter are then ignored."""
-    chat_server.script = lambda server, body: "No." if "yes or no" in body["messages"][0]["content"] else None
-    assert synthesize(seeds=1).pipeline.pairs == []
-    asked = len(chat_server.bodies)
-    outcome = synthesize(seeds=1, filter=False)
-    assert len(outcome.pipeline.pairs) == outcome.pipeline.kept["filter"] == outcome.pipeline.kept["queries"] == 2
-    assert outcome.pipeline.calls["filter"] == [] and outcome.is_complete
-    assert not any("yes or no" in body["messages"][0]["content"] for body in chat_server.bodies[asked:])
-    rows = read_lines(tmp_path / "out" / "pairs.jsonl")
-    assert [list(row["provenance"]) for row in rows] == [["personas", "queries", "documents"]] * 2
 
 
 @pytest.mark.parametrize(
