@@ -120,36 +120,6 @@ def test_no_text_and_no_message_installs_a_distribution_or_an_extra_that_is_not_
     assert found == {}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install lathe",
-        "pip install -U lathe",
-        "run `pip install 'lathe[redis]'` first",
-        'needs "lathe[evaluation]"'.replace('"', ""),
-        "pip install 'lathe-training[redis]'",
-        "pip install lathe-tools lathe-client",
-        r"match=r'pip install .lathe\[ray\]'",
-    ],
-)
-def test_a_text_that_installs_another_distribution_is_found(text):
-    assert find_foreign_names(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install lathe-service 'lathe-training[offline]'",
-        "pip install ./integrations/lathe-client",
-        "pip install -U lathe-service",
-        "f\"pip install '{extra}'\"",
-        "pip install s3fs",
-    ],
-)
-def test_a_text_that_installs_ours_is_not(text):
-    assert find_foreign_names(text) == []
-
-
 def test_every_tracked_pyproject_is_listed():
     listed = subprocess.run(
         ["git", "ls-files", "*/pyproject.toml"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -5,7 +5,7 @@ import h5py
 import numpy as np
 import pytest
 
-from benchmarks.ann.data import Data, DataError, drop_duplicates, find_nearest, read_data, split_rows
+from benchmarks.ann.data import Data, DataError, find_nearest, read_data, split_rows
 
 
 @pytest.fixture
@@ -51,13 +51,6 @@ def test_read_data_keeps_the_order_of_vectors_and_scales_them_to_length_one(npy,
     np.testing.assert_allclose(data.vectors, unit, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["angular", "cosine", b"angular", None])
-def test_read_data_normalises_the_vectors_of_an_hdf5_file_with_angular_or_no_distance(hdf5, vectors, unit, distance):
-    data = read_data(hdf5(distance, train=vectors[:300], test=vectors[300:]), None, None)
-    np.testing.assert_allclose(data.vectors, unit[:300], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(data.queries, unit[300:], rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("distance", ["euclidean", b"euclidean", "hamming", "ip"])
 def test_read_data_accepts_another_distance_only_for_unit_vectors(hdf5, vectors, unit, distance):
     data = read_data(hdf5(distance, train=unit[:300], test=unit[300:]), None, None)
@@ -69,14 +62,6 @@ def test_read_data_accepts_another_distance_only_for_unit_vectors(hdf5, vectors,
         read_data(hdf5(distance, train=vectors[:300], test=vectors[300:]), None, None)
 
 
-def test_read_data_takes_queries_from_the_hdf5_file_unless_a_query_file_is_named(hdf5, npy, vectors, unit):
-    path = hdf5("angular", train=vectors[:300], test=vectors[300:])
-    named = read_data(path, None, npy("queries", vectors[350:]))
-    np.testing.assert_allclose(named.queries, unit[350:], rtol=0, atol=1e-6)
-    with pytest.raises(DataError, match="no vectors 'test'"):
-        read_data(hdf5("angular", train=vectors), None, None)
-
-
 def test_read_data_drops_queries_that_are_corpus_vectors_and_notes_their_number(npy, vectors, unit):
     asked = np.vstack([2 * vectors[:3], vectors[300:305]])  # another length is the same direction
     data = read_data(npy("base", vectors[:300]), None, npy("queries", asked))
@@ -85,31 +70,10 @@ def test_read_data_drops_queries_that_are_corpus_vectors_and_notes_their_number(
     np.testing.assert_allclose(data.queries, unit[300:305], rtol=0, atol=1e-6)
 
 
-def test_distinct_drops_zero_and_duplicate_rows_and_notes_their_numbers(vectors, unit):
-    notes = []
-    zero = np.zeros((2, vectors.shape[1]), np.float32)
-    found = drop_duplicates(np.vstack([zero, vectors[:9], 4 * vectors[3:6], -vectors[:1], zero]), "rows", notes)
-    assert notes == ["4 of 17 rows are zero and were left out", "3 of 13 rows are duplicates and were left out"]
-    np.testing.assert_allclose(found, [*unit[:9], -unit[0]], rtol=0, atol=1e-6)
-
-
-def test_read_data_refuses_queries_of_other_dimensions(npy, vectors):
-    with pytest.raises(DataError, match="the queries are 8 wide, the vectors 32"):
-        read_data(npy("base", vectors), None, npy("queries", vectors[:, :8]))
-
-
 @pytest.mark.parametrize("kept", [0, 1, 8, 13])
 def test_split_refuses_too_few_vectors_and_names_their_number(unit, kept):
     with pytest.raises(DataError, match=rf"^{kept} distinct vectors leave .* there must be more than k = 10"):
         split_rows(Data("few", unit[:kept], None, ()), 0, 300, 3, 100, 10)
-
-
-def test_split_parts_are_disjoint_and_contain_every_row(data):
-    cut = split_rows(data, 0, 300, 20, 60, 10)
-    assert [len(part) for part in (cut.corpus, cut.queries, cut.fit)] == [300, 20, 80]
-    parts = [keys(part) for part in (cut.corpus, cut.queries, cut.fit)]
-    assert len(set.union(*parts)) == 400
-    assert set.union(*parts) == keys(data.vectors)
 
 
 def test_split_is_equal_for_the_same_seed_and_differs_for_another(data):
@@ -127,18 +91,6 @@ def test_split_samples_given_queries_by_seed_and_puts_every_vector_in_corpus_or_
         assert keys(cut.queries) < keys(unit[340:])
         assert keys(cut.corpus) | keys(cut.fit) == keys(unit[:340])
     assert keys(cuts[0].queries) != keys(cuts[1].queries)
-
-
-def test_split_of_too_large_a_corpus_keeps_a_fifth_of_the_remaining_vectors_to_fit_on(data):
-    """Of 400 vectors, 80 become queries and 64 of the other 320 rows to fit on."""
-    cut = split_rows(data, 0, 10_000, 100, 8000, 10)
-    assert [len(part) for part in (cut.corpus, cut.queries, cut.fit)] == [256, 80, 64]
-
-
-def test_data_digest_depends_on_vectors_and_queries_and_not_on_the_name(data, unit):
-    kinds = [data, replace(data, vectors=unit[::-1].copy()), replace(data, queries=unit[:5])]
-    assert len({kind.digest for kind in kinds}) == 3
-    assert replace(data, name="other", vectors=unit.copy()).digest == data.digest
 
 
 @pytest.mark.parametrize("k", [1, 10, 400, 500])

@@ -4,12 +4,10 @@ import pytest
 
 from benchmarks.ann.findings import FAR, compute_findings
 from benchmarks.ann.frontier import logit
-from benchmarks.ann.grid import Grid
-from benchmarks.ann.summary import count_points, summarize_findings
+from benchmarks.ann.summary import count_points
 
 SIZES = (1000, 4000, 16_000)
 TARGETS = (0.9,)
-GRID = Grid(methods=("none", "pca:8"), engines=("hnswlib", "flat"), sizes=SIZES, targets=TARGETS)
 
 
 def result(rows=1000, method="none", engine="hnswlib", seed=0, settings=((10, 1, 0.9, 100.0),), size=100, build=10.0):
@@ -39,10 +37,6 @@ def found_of(results, targets=TARGETS):
     return compute_findings(results, 32, targets, "flat")
 
 
-def sentences_of(results, grid=GRID):
-    return summarize_findings(compute_findings(results, 32, grid.targets, "flat"), grid, 32)
-
-
 @pytest.mark.parametrize(("factor", "exponent"), [(3.0, 0.25), (0.01, 1.0), (50.0, 0.0)])
 def test_find_recovers_the_exponent_of_a_power_law_of_search_time(factor, exponent):
     results = [result(rows, settings=[(10, 1, 0.9, factor * rows**exponent)]) for rows in SIZES]
@@ -53,22 +47,10 @@ def test_find_recovers_the_exponent_of_a_power_law_of_search_time(factor, expone
     assert (growth.series, growth.target) == ("none · hnswlib", 0.9)
 
 
-def test_find_extrapolates_graph_bytes_in_proportion_to_rows():
-    (growth,) = found_of([result(rows, size=132) for rows in SIZES]).growth
-    assert growth.far_bytes == pytest.approx(132 * FAR)
-
-
 def test_find_reports_growth_only_for_series_that_reach_the_target_at_three_sizes():
     assert found_of([result(rows) for rows in SIZES[:2]]).growth == ()
     missed = [result(rows, settings=[(10, 1, 0.9 if rows < 10_000 else 0.8, 1.0)]) for rows in SIZES]
     assert found_of(missed).growth == ()
-
-
-def test_find_drops_series_whose_target_recall_not_every_seed_reaches():
-    reached = [result(seed=seed) for seed in range(3)]
-    missed = [result(seed=seed, engine="flat", settings=[(1, 1, 0.9 - 0.1 * (seed == 1), 1.0)]) for seed in range(3)]
-    assert set(by_series(found_of(reached + missed).costs)) == {("none · hnswlib", 1000, 0.9)}
-    assert len(found_of(reached + missed, (0.7, 0.9)).costs) == 3
 
 
 def test_costs_are_means_over_seeds_and_speeds_are_ratios_to_full_width_paired_by_seed():
@@ -85,14 +67,6 @@ def test_costs_are_means_over_seeds_and_speeds_are_ratios_to_full_width_paired_b
     assert (cost.graph_bytes, cost.build_seconds) == (25_000, 4)
     assert (cost.beside_bytes, base.beside_bytes) == (64, 0)  # float16 originals, for rescoring alone
     assert cost.setting == "M 16, ef 40, rescored 4×"
-
-
-def test_speed_is_none_without_full_width_in_the_same_engine_and_seeds():
-    full = [result(seed=0), result(seed=1, settings=[(10, 1, 0.5, 1.0)])]
-    ours = [result(seed=seed, method="pca:8") for seed in (0, 1)]
-    assert by_series(found_of(full + ours).costs)["pca:8 · hnswlib", 1000, 0.9].speed is None
-    other = found_of([result(engine="flat"), result(method="pca:8")])
-    assert by_series(other.costs)["pca:8 · hnswlib", 1000, 0.9].speed is None
 
 
 def test_failed_points_do_not_change_the_findings_and_are_counted():
@@ -116,15 +90,6 @@ def test_recall_at_ten_million_rows_is_extrapolated_linearly_in_logits():
     assert depth.recall[4][16_000] == pytest.approx(recall(4, 16_000))
     assert depth.far_recall == pytest.approx({times: recall(times, FAR) for times in (1, 2, 4)}, rel=1e-6)
     assert logit(depth.far_recall[1]) < logit(depth.recall[1][16_000])
-
-
-def test_recall_is_not_extrapolated_from_fewer_than_three_sizes():
-    results = [result(rows, "pca:8", "flat", settings=[(1, 1, 0.5, 1.0), (1, 4, 0.95, 2.0)]) for rows in SIZES[:2]]
-    (depth,) = found_of(results).depths
-    assert depth.far_recall == {} and depth.recall == {1: {1000: 0.5, 4000: 0.5}, 4: {1000: 0.95, 4000: 0.95}}
-    assert (
-        sentences_of(results)[-1] == "pca:8 must be rescored 4 × at 1,000, 4 × at 4,000 to reach 0.9 by exact search."
-    )
 
 
 def test_time_at_ten_million_rows_is_extrapolated_by_logarithm_and_power_or_linearly_if_exact():

@@ -1,4 +1,3 @@
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -6,9 +5,9 @@ import pytest
 
 from benchmarks.ann.data import find_nearest
 from benchmarks.ann.engines import list_efforts, make_engine
-from benchmarks.ann.point import choose_operating_point, compute_figures, compute_overlap, pin_to_one_core, time_queries
+from benchmarks.ann.point import choose_operating_point, compute_figures, compute_overlap, time_queries
 from benchmarks.ann.searches import LocalSearch, Rescorer
-from benchmarks.ann.spaces import Space, find_space
+from benchmarks.ann.spaces import Space
 
 
 @pytest.fixture
@@ -19,24 +18,6 @@ def job():
 
 def setting(recall, microseconds):
     return {"recall": recall, "microseconds": microseconds}
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted", "share"),
-    [
-        ([1, 2, 3], [1, 2, 3], 1),
-        ([3, 1, 2], [1, 2, 3], 1),  # in any order
-        ([1, 2, 9], [1, 2, 3], 2 / 3),
-        ([7, 8, 9], [1, 2, 3], 0),
-        ([5, 4, 3, 2, 1], [1, 2], 1),  # candidates
-        ([1, -1, -1], [1, 2, 3], 1 / 3),  # no more were found
-        ([1, 1, 1], [1, 2, 3], 1 / 3),
-    ],
-)
-def test_overlap_is_the_share_of_wanted_rows_that_were_found(found, wanted, share):
-    assert compute_overlap(np.array([found]), np.array([wanted])) == pytest.approx([share])
-    other = compute_overlap(np.array([found, wanted + [-1] * (len(found) - len(wanted))]), np.array([wanted, wanted]))
-    assert other == pytest.approx([share, 1])
 
 
 @pytest.mark.parametrize(
@@ -88,17 +69,6 @@ def test_more_effort_raises_the_recall_of_graph_and_list_engines(unit):
         assert recalls[0] < recalls[1]
 
 
-def test_hnswlib_results_are_equal_for_the_same_seed_and_differ_for_another(unit):
-    found = []
-    for seed in (1, 1, 2):
-        engine = make_engine("hnswlib", 400, 4, 10, seed)
-        engine.build(unit)
-        engine.set_effort(10)
-        found.append(engine.search(unit, 10))
-    np.testing.assert_array_equal(found[0], found[1])
-    assert (found[0] != found[2]).any()
-
-
 def test_exact_search_has_a_recall_of_one_and_figures_that_equal_its_raw_times(job, unit):
     engine = make_engine("flat", 380, 0, 0, 0)
     engine.build(unit[:380])
@@ -114,28 +84,3 @@ def test_exact_search_has_a_recall_of_one_and_figures_that_equal_its_raw_times(j
     assert found["p50"] <= found["p95"] <= found["p99"] <= found["p99_9"] <= times.sum(axis=2).max() / 1000
     parts = found["transform_microseconds"] + found["rescoring_microseconds"]
     assert parts == pytest.approx(times[..., [0, 2]].sum() / 60 / 1000)
-
-
-def test_rescoring_raises_the_recall_of_reduced_vectors_and_leaves_the_index_recall_at_one(job, unit):
-    space = find_space("pca:4", unit, 0)
-    engine = make_engine("flat", 380, 0, 0, 0)
-    engine.build(space.reduce(unit[:380]))
-    library = LocalSearch(job, space, engine, unit[:380].astype(np.float16))
-    queries, truth = unit[380:], find_nearest(unit[380:], unit[:380], 5)
-    exact = find_nearest(space.reduce_queries(queries), space.reduce(unit[:380]), 40)
-    found = {}
-    for times in (1, 8):
-        rows, candidates, nanoseconds = time_queries(job, library, queries, times)
-        assert candidates.shape == (20, 5 * times)
-        found[times] = compute_figures(job, rows, candidates, nanoseconds, truth, exact, times)
-    assert found[1]["recall"] < 0.8 < found[8]["recall"]
-    assert found[1]["index_recall"] == found[8]["index_recall"] == 1  # exact in its own space, however few floats
-    assert found[8]["rescoring_microseconds"] > found[1]["rescoring_microseconds"]
-
-
-def test_one_core_pins_the_process_to_its_last_core_and_restores_the_cores_after_an_error():
-    before = os.sched_getaffinity(0)
-    with pytest.raises(RuntimeError), pin_to_one_core():
-        assert os.sched_getaffinity(0) == {max(before)}
-        raise RuntimeError
-    assert os.sched_getaffinity(0) == before

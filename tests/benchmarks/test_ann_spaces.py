@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.ann.data import DataError
-from benchmarks.ann.spaces import find_space, load_space, seed_steps
+from benchmarks.ann.spaces import find_space
 from lathe.service.errors import UnknownNameError
-from lathe.transforms import Chain
 
 
 @pytest.fixture(scope="module")
@@ -47,38 +45,7 @@ def test_space_of_codes_stores_decoded_codes_and_keeps_queries_as_floats(wide, m
     assert min(len(np.unique(column)) for column in asked.T) == 50
 
 
-def test_only_spaces_of_stored_chains_have_a_digest(wide):
-    digests = [find_space(method, wide, 0).digest for method in ("compact", "compact:64", "compact@1", "debias")]
-    assert digests[0] == digests[1] == digests[2] != digests[3]
-    assert len(digests[0]) == 64
-    assert find_space("pca:8", wide, 0).digest is None
-
-
 @pytest.mark.parametrize("method", ["nothing", "compact@7"])
 def test_find_space_refuses_an_unknown_chain_by_name(wide, method):
     with pytest.raises(UnknownNameError, match=method.partition("@")[0]):
         find_space(method, wide, 0)
-
-
-def test_find_space_refuses_a_chain_of_other_input_dimensions(vectors):
-    with pytest.raises(DataError, match="compact takes vectors 384 wide, these are 32"):
-        find_space("compact", vectors, 0)
-
-
-def test_seeded_sets_the_seed_of_random_steps_that_have_none(wide):
-    assert [step.spec().get("seed") for step in seed_steps("geopres:8,int8", 3)] == [3, None]
-    assert [step.spec().get("seed") for step in seed_steps("r2,rand,geopres:8,seed=5", 3)] == [None, 3, 5]
-    first, again, other = (find_space("random_projection:8", wide, seed).reduce_queries(wide) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(first - other).max() > 0.01
-
-
-@pytest.mark.parametrize(("method", "size"), [("compact:64", 64), ("pca:16,int8", None), ("none", None)])
-def test_loaded_space_has_the_same_chain_and_outputs(tmp_path, wide, method, size):
-    space = find_space(method, wide, 0)
-    space.save(tmp_path / "chain")
-    loaded = load_space(method, tmp_path / "chain", size)
-    assert (loaded.chain == space.chain) if method != "none" else not (tmp_path / "chain").exists()
-    np.testing.assert_array_equal(loaded.reduce_queries(wide), space.reduce_queries(wide))
-    np.testing.assert_array_equal(loaded.reduce(wide), space.reduce(wide))
-    assert loaded.chain is None or isinstance(loaded.chain, Chain)

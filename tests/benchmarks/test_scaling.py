@@ -10,11 +10,9 @@ from benchmarks.scaling import (
     GrowingTime,
     Inputs,
     compute_encoding,
-    compute_fitting,
     compute_graph_bytes,
     compute_max_rows,
     compute_storage,
-    list_limits,
     main,
 )
 
@@ -47,27 +45,12 @@ def test_encoding_time_is_texts_over_rate_and_cores():
     assert compute_encoding(7_200_000, INPUTS) == {"bfloat16": 10, "float32": 20, "days": pytest.approx(1 / 12)}
 
 
-def test_a_fit_pass_takes_the_longer_of_computing_and_reading_from_disk():
-    rows = 60_000_000
-    assert compute_fitting(rows, INPUTS)["pass"] == pytest.approx(rows * 4 * FULL / 1e9 / 60)  # 92 s against 60 s
-    assert compute_fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}))["pass"] == pytest.approx(1)
-    assert compute_fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}), 2 * FULL)["pass"] == pytest.approx(4)
-    assert compute_fitting(1, INPUTS)["trained"] == compute_fitting(rows, INPUTS)["trained"] == 1
-
-
 def test_graph_bytes_match_the_recorded_measurements():
     figures = json.loads((RESULTS / "ann.json").read_text())["figures"]
     measured = list_graphs(figures)
     assert len(measured) >= 5
     for dimensions, m, count in measured:
         assert compute_graph_bytes(dimensions, m) == pytest.approx(count, rel=1e-3)
-
-
-def test_keeping_counts_float32_originals_in_the_record_and_float16_originals_with_the_rows():
-    kept = compute_storage(1000, INPUTS, 128)
-    assert kept["record"] == 1000 * (1536 + 64)
-    assert kept["rows"] == 1000 * (768 + 512 + 8)
-    assert kept["memory"] - kept["graph"] == pytest.approx(1000 * 100)
 
 
 def test_a_graph_beyond_one_machines_memory_takes_more_machines_and_each_searches_every_query():
@@ -84,12 +67,6 @@ def test_search_time_is_extrapolated_between_a_logarithm_and_a_power_of_the_rows
     assert growing.at(400) == pytest.approx((100 * (1 + 0.5 * math.log(4)), 200))
     rows = growing.rows_within(1e6)
     assert rows * growing.at(rows)[1] == pytest.approx(1e6)
-
-
-def test_takeovers_give_the_rows_one_process_or_machine_can_handle():
-    enough = dict((what, rows) for what, rows, _ in list_limits(INPUTS))
-    assert enough["one process encodes within 1 h, float32"] == 100 * 10 * 3600
-    assert enough["one machine's memory holds the graph, full width"] == compute_max_rows(INPUTS, FULL)
 
 
 def test_read_rates_reads_every_measured_input_with_its_file_and_key():

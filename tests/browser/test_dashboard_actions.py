@@ -101,20 +101,6 @@ def test_fit_page_refuses_an_unusable_file_without_sending_a_request(open_page):
             expect(page.locator("#fit-problem")).to_contain_text(sentence)
 
 
-@pytest.mark.release
-def test_fit_page_says_how_many_rows_of_a_too_large_file_fit(open_page):
-    with open_page("#/fit") as page:
-        page.route("**/info", lambda route: route.fulfill(json=route.fetch().json() | {"max_body_bytes": 2100}))
-        page.reload()
-        page.fill("#fit-name", "mine")
-        lines = "\n".join(["ten bytes."] * 20).encode()
-        page.set_input_files("#fit-file", {"name": "a.txt", "mimeType": "", "buffer": lines})
-        page.click("text=Start the fit")
-        expect(page.locator("#fit-problem")).to_contain_text(
-            "A request may have 2.10 kB, and the first 7 rows fill it."
-        )
-
-
 def test_chain_page_promotes_below_gates_after_confirmation_and_rolls_back(open_page, server, rows, give_key):
     with open_page(f"#/chains/{rows}", allowed=[*ASKED, "409"]) as page:
         page.click("#promote-2")
@@ -277,26 +263,6 @@ def test_train_page_sends_the_job_and_its_page_charts_loss_and_held_out_quality_
         expect(page.locator("#job-message")).to_have_text("step 4 of 8")
         expect(page.get_by_role("img", name=re.compile("^Loss. contrastive: 0.25$"))).to_be_visible()
         expect(page.get_by_role("img", name=re.compile("^Held-out quality. nDCG@10: 0.75$"))).to_be_visible()
-
-
-def test_cancelling_a_job_that_has_ended_meanwhile_says_so(open_page, server, rows):
-    job = next(
-        job for job in server.call("GET", "/jobs") if job["result"] and job["result"].get("chain") == f"{rows}@1"
-    )
-    with open_page("#/jobs") as page:
-        page.route(f"**/jobs/{job['id']}", lambda route: route.fulfill(json=job))
-        page.route("**/jobs", lambda route: route.fulfill(json=[job | {"state": "running", "finished_at": None}]))
-        page.route("**/events", lambda route: route.fulfill(body=""))
-        page.reload()
-        page.click(f"#cancel-{job['id']}")
-        page.click("#confirm-yes")
-        expect(page.locator("#notices")).to_contain_text("had already ended (succeeded), so nothing was cancelled.")
-
-
-@pytest.mark.release
-def test_a_job_that_is_no_longer_kept_is_explained(open_page):
-    with open_page("#/jobs/gone", allowed=["404"]) as page:
-        expect(page.get_by_role("alert")).to_contain_text("There is no job with this id.")
 
 
 @pytest.mark.release

@@ -154,19 +154,6 @@ def test_chain_page_shows_certificate_figures_and_plots(open_page, server):
         expect(page.locator("main")).to_contain_text("Drift of live traffic")
 
 
-def test_chains_page_draws_bytes_against_plain_and_rescored_recall_side_by_side(open_page, server):
-    found = server.call("GET", "/chains/compact")["certificate"]
-    with open_page("#/chains") as page:
-        row = page.get_by_role("row", name=re.compile("^compact 1"))
-        for title, key in (("Recall@10 by size", "recall_at_10"), ("Recall@10 after", "recall_at_10_rescored_4x")):
-            picture = page.get_by_role("img", name=re.compile(f"^{title}.*all-MiniLM-L6-v2"))
-            said = f"512: {100 * found[key]:.0f} %; "
-            expect(picture).to_have_attribute("aria-label", re.compile(f"compact: 128: .*{re.escape(said)}"))
-            expect(picture.locator("canvas")).to_be_visible()
-            expect(row).to_contain_text(f"{100 * found[key]:.1f} %")
-        expect(page.locator(".legend").first).to_contain_text("debias")
-
-
 def test_try_page_compares_texts_before_and_after_a_chain_and_escapes_markup(open_page, server):
     texts = ["A cat sat down.", "<img src=x onerror=alert(1)>", "Rates rose again."]
     raw = server.call("POST", "/embed", inputs=texts)
@@ -192,21 +179,6 @@ def test_compare_page_marks_the_better_figure_of_two_chains_in_words(open_page):
         page.select_option("#compare-second", "compact@1")
         expect(page).to_have_url(re.compile("#/compare/compact@1/compact@1$"))
         expect(page.locator(".better")).to_have_count(0)
-
-
-def test_indexes_pages_show_counts_and_space_ids(open_page, server):
-    space = server.call("GET", "/indexes/notes")["space_id"]
-    with open_page("#/indexes") as page:
-        expect(page.get_by_role("row", name=re.compile("^notes ready 2"))).to_contain_text("compact@1")
-        page.get_by_role("link", name="notes").click()
-        expect(page.locator("main")).to_contain_text(space)
-
-
-def test_an_api_error_is_shown_with_its_message(open_page):
-    with open_page("#/chains/nobody", allowed=["404"]) as page:
-        expect(page.get_by_role("alert")).to_contain_text("There is no chain 'nobody'")
-    with open_page("#/compare/nobody@1/%E0%A4", allowed=["404", "422", "400"]) as page:
-        expect(page.locator("main")).to_contain_text("There is no certificate of nobody@1")
 
 
 @pytest.mark.release

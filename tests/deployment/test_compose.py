@@ -70,12 +70,6 @@ def test_every_container_has_a_health_check_restarts_and_has_restricted_privileg
             assert service["read_only"], name
 
 
-def test_the_worker_health_check_runs_lathe_worker_check(composed):
-    assert composed["services"]["worker"]["healthcheck"]["test"] == ["CMD", "lathe", "worker", "--check"]
-    asked = composed["services"]["training"]["healthcheck"]["test"]
-    assert asked == ["CMD", "lathe", "worker", "--training", "--check"]
-
-
 def test_every_mounted_file_of_the_repository_exists(composed, root):
     mounts = [mount for service in composed["services"].values() for mount in service.get("volumes", [])]
     bound = [Path(mount["source"]) for mount in mounts if mount["type"] == "bind"]

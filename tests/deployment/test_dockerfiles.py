@@ -5,7 +5,6 @@ import re
 import pytest
 import yaml
 
-from lathe.service.build_info import COMMIT_FILE
 from tests.deployment.dockerfile import is_ignored, read_dockerfile, read_ignore_patterns
 from tests.distributions import extras_of, read_projects
 
@@ -33,10 +32,6 @@ def test_hadolint_finds_no_problem(tool):
     done = tool("hadolint", "docker/Dockerfile")
 
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_serve_is_the_default_image(stages):
-    assert list(stages) == ["wheels", "common", "worker", "serve"]
 
 
 def test_every_copied_path_exists_and_is_not_ignored(stages, root):
@@ -85,22 +80,6 @@ def test_images_run_as_a_numeric_user_other_than_root(image):
     assert image.instructions.index(user) > image.instructions.index(image.find("RUN")[-1])
 
 
-def test_the_user_has_no_home_and_any_user_may_create_a_folder_in_the_volume(image):
-    (made,) = [one.value for one in image.find("RUN") if "useradd" in one.value]
-
-    assert "--home-dir /nonexistent --no-create-home" in made
-    assert "install --directory --mode 1777 /state" in made
-
-
-def test_only_the_first_stage_has_a_compiler_and_pip(stages):
-    assert any("g++" in one.value for one in stages["wheels"].find("RUN"))
-    for name in IMAGES:
-        runs = " ".join(one.value for one in stages[name].find("RUN"))
-        assert "g++" not in runs and "build-essential" not in runs
-        assert "venv --without-pip" in runs
-        assert {one.flags["from"] for one in stages[name].find("COPY")} == {"wheels"}
-
-
 def test_the_state_folder_is_a_volume_and_the_image_starts_lathe(image, project):
     environment = dict(word.split("=", 1) for env in image.find("ENV") for word in env.words)
     (volume,), (entry,), (command,), (stop,) = map(image.find, ("VOLUME", "ENTRYPOINT", "CMD", "STOPSIGNAL"))
@@ -132,33 +111,6 @@ def test_extras_and_python_version_agree_with_pyproject(stages, project):
     assert not of_training & {"evaluation", "finetuning"}
     assert {stage.image for stage in stages.values()} == {stages["wheels"].image}
     assert version >= tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
-
-
-def test_wheels_name_the_commit_in_the_file_that_lathe_reads(stages, root):
-    built = stages["wheels"].find("RUN")[-1].value
-
-    assert f'echo "$REVISION" > {COMMIT_FILE.relative_to(root)};' in built
-
-
-def test_labels_agree_with_pyproject_and_the_base_image(image, project, root):
-    (labels,) = image.find("LABEL")
-    given = dict(word.split("=", 1) for word in labels.words)
-    prefix = "org.opencontainers.image."
-
-    assert given[f"{prefix}version"] == (root / "VERSION").read_text().strip()
-    assert given[f"{prefix}licenses"] == project["license"]
-    assert given[f"{prefix}base.name"] == f"docker.io/library/{image.image}"
-    assert set(given) == {f"{prefix}{name}" for name in ("title", "description", "version", "revision", "licenses")} | {
-        f"{prefix}base.name"
-    }
-
-
-def test_images_contain_bytecode_and_bills_of_materials(image):
-    last = image.find("RUN")[-1].value
-
-    assert "lathe.service.processes.precompile" in last
-    assert "cyclonedx-py environment" in last
-    assert "dpkg-query --show" in last
 
 
 def test_the_gpu_file_installs_the_faiss_version_of_the_constraints(root):

@@ -71,32 +71,6 @@ def test_rates_in_queries_are_taken_of_counters_only(dashboard):
         )
 
 
-def test_panels_have_distinct_ids_and_do_not_overlap(dashboard):
-    places = [
-        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
-        for panel in dashboard["panels"]
-        for x in range(panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["h"])
-    ]
-    numbers = [panel["id"] for panel in dashboard["panels"]]
-
-    assert len(set(numbers)) == len(numbers)
-    assert len(set(places)) == len(places)
-    assert max(x for x, _ in places) < 24
-
-
-def test_panels_use_the_provisioned_data_source(dashboard, root):
-    provisioning = root / "docker/grafana/provisioning"
-    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"]
-    (provider,) = yaml.safe_load((provisioning / "dashboards/lathe.yml").read_text())["providers"]
-    compose = (root / "docker-compose.yml").read_text()
-
-    used = {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"}
-
-    assert used == {source["uid"]}
-    assert f"./docker/grafana/dashboards:{provider['options']['path']}:ro" in compose
-
-
 def test_the_autoscaler_uses_an_exported_metric(root, exported):
     documents = yaml.safe_load_all((root / "k8s/scaling.yaml").read_text())
     (scaler,) = (document for document in documents if document["kind"] == "HorizontalPodAutoscaler")

@@ -74,14 +74,6 @@ def test_secret_keys_are_listed_without_values_and_their_files_are_ignored_by_gi
     assert {source["name"] for source in sources} == {kustomization["secretGenerator"][0]["name"]}
 
 
-def test_lathe_pods_take_settings_from_the_generated_config_map(kustomization, manifests):
-    (generated,) = kustomization["configMapGenerator"]
-
-    for name in ("api", "index", "worker", "training"):
-        (source,) = pods(manifests)[name]["containers"][0]["envFrom"]
-        assert source["configMapRef"]["name"] == generated["name"]
-
-
 def test_pods_meet_the_restricted_pod_security_standard(manifests):
     for name, spec in pods(manifests).items():
         (container,) = spec["containers"]
@@ -175,11 +167,3 @@ def test_the_index_has_one_replica_and_only_the_autoscaler_scales_the_api(manife
     assert "replicas" not in workloads["api"]["spec"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == "api"
     assert {metric["type"] for metric in scaler["spec"]["metrics"]} == {"Pods", "Resource"}
-
-
-def test_redis_has_the_image_and_options_of_the_compose_file(manifests, composed):
-    (container,) = pods(manifests)["redis"]["containers"]
-
-    assert container["image"] == composed["services"]["redis"]["image"]
-    assert "--maxmemory-policy volatile-lru" in container["args"][0]
-    assert "--appendonly yes" in container["args"][0]

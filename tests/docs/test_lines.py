@@ -51,13 +51,3 @@ def test_readme_has_few_words_and_shows_output_at_once():
     assert text[: text.index("```text")].count("\n") < 25
     prose = re.sub(r"<!--.*?-->|^\|.*$|\]\([^)]*\)", "", without_code(text), flags=re.MULTILINE)
     assert len(prose.split()) <= 600
-
-
-def test_long_lines_ignores_code_tables_and_link_targets():
-    long = "word " * 30
-    text = f"# Page\n\n{long}\n\n```sh\n{long}\n```\n\n| {long} |\n\n[a link](http://{'x' * 200})\n\n- {long}\n"
-    assert long_lines(text) == [3, 13]
-
-
-def test_broken_rows_finds_a_table_row_that_continues_on_the_next_line():
-    assert broken_rows("| a | b |\n| --- | --- |\n| c | d\ne |\n\n```sh\n| f\n```\n") == [3]

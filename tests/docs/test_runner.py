@@ -3,7 +3,7 @@
 import pytest
 
 from tests.docs.blocks import blocks_of
-from tests.docs.commands import check, commands_of
+from tests.docs.commands import check
 from tests.docs.page import BlockError
 from tests.docs.shape import missing
 
@@ -12,13 +12,6 @@ def single_block(text, language="", directive=""):
     """Return the only block of a page made of this text."""
     comment = f"<!-- run: {directive} -->\n" if directive else ""
     return blocks_of(f"# Page\n\n{comment}```{language}\n{text}\n```\n", "page.md")[0]
-
-
-def test_blocks_of_reads_line_language_text_and_directive_of_each_block():
-    page = "a\n\n```python\nx = 1\n```\n\n<!-- run: {when: long,\n swap: {a: b}} -->\n```sh\na\n```\n"
-    first, second = blocks_of(page, "page.md")
-    assert (first.line, first.language, first.text, first.directive.when) == (3, "python", "x = 1\n", "quick")
-    assert (second.line, second.directive.when, second.directive.swap) == (9, "long", {"a": "b"})
 
 
 @pytest.mark.parametrize(
@@ -36,20 +29,6 @@ def test_blocks_of_reads_line_language_text_and_directive_of_each_block():
 def test_blocks_of_refuses_pages_with_malformed_fences_or_directives(page):
     with pytest.raises(ValueError, match="page.md"):
         blocks_of(page, "page.md")
-
-
-def test_commands_of_splits_a_script_into_simple_commands():
-    script = (
-        'A=1 lathe serve --port 1  # say\ncp a b && (cd k && make \\\n  it) > log\ncurl x -d \'{"a": "b c"}\' | cat'
-    )
-    assert commands_of(script) == [
-        ["lathe", "serve", "--port", "1"],
-        ["cp", "a", "b"],
-        ["cd", "k"],
-        ["make", "it"],
-        ["curl", "x", "-d", '{"a": "b c"}'],
-        ["cat"],
-    ]
 
 
 @pytest.mark.parametrize(
@@ -75,12 +54,6 @@ def test_commands_of_splits_a_script_into_simple_commands():
 def test_check_refuses_a_script_with_a_command_that_cannot_work(script):
     with pytest.raises(ValueError, match=r"."):
         check(script)
-
-
-def test_check_accepts_a_script_whose_commands_parse():
-    check(
-        "A=b lathe fit --name x --steps r2,pca:8 --source s3://b/  # w\npip install 'lathe-training[ray]' && make serve"
-    )
 
 
 def test_missing_compares_printed_lines_in_order_and_ignores_numbers_hashes_and_elisions():

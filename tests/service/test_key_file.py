@@ -5,7 +5,7 @@ from starlette.requests import Request
 
 from lathe.service.app import create_app
 from lathe.service.auth import Keys
-from lathe.service.errors import ForbiddenError, UnauthorizedError
+from lathe.service.errors import ForbiddenError
 from lathe.service.jobs.runner import build_job_environment
 from lathe.service.key_file import KEY_VARIABLES
 from lathe.service.settings import read_settings
@@ -104,12 +104,3 @@ def test_keys_are_accepted_in_the_bytes_in_which_they_were_set(key):
     keys.require_use(asking(sent))
     with pytest.raises(ForbiddenError):
         keys.require_admin(asking(b"Bearer " + sent))
-
-
-@pytest.mark.parametrize("key", ["ascii", "è", "\udcfe"])
-def test_malformed_or_unknown_tokens_raise_unauthorized_error(key):
-    keys = Keys((key,), (f"{key}-boss",), needed=True)
-    for header in (b"Bearer \xff\xfe", b"\xc3\xa9", b"Bearer \xc3", b"", b"Bearer", b"Bearer \x85\xa0"):
-        for require in (keys.require_use, keys.require_admin):
-            with pytest.raises(UnauthorizedError):
-                require(asking(header))

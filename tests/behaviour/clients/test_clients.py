@@ -231,19 +231,6 @@ def test_inference_client_gets_the_default_encoders_vectors_at_each_path(url, re
         assert_same(client.feature_extraction(sentences[0]), expected[:1])
 
 
-def test_inference_client_gets_the_cosines_of_sentences(url, reference, sentences):
-    client = huggingface_hub.InferenceClient(base_url=f"{url}/similarity", api_key=KEY)
-    vectors = reference.encode(sentences, prompt=PROMPTS["passage"])
-    cosines = client.sentence_similarity(sentences[0], other_sentences=sentences[1:])
-    assert np.abs(np.array(cosines) - vectors[1:] @ vectors[0]).max() < 1e-5
-
-
-def test_inference_client_selects_a_prompt_by_name(inference, reference, sentences):
-    vectors = inference.feature_extraction(sentences, prompt_name="query", normalize=True)
-    assert_same(vectors, reference.encode(sentences, prompt=PROMPTS["query"]))
-    assert np.abs(vectors - reference.encode(sentences)).max() > 0.01
-
-
 def test_inference_client_selects_the_truncation_direction(inference, reference):
     """From the left, the text is cut and not the prompt."""
     tokens = reference.tokenizer(LONG, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
@@ -256,11 +243,6 @@ def test_inference_client_selects_the_truncation_direction(inference, reference)
     assert np.abs(vectors["left"] - vectors["Right"]).max() > 0.001
 
 
-def test_inference_client_with_normalize_false_gets_unnormalized_vectors(inference, reference, sentences):
-    vectors = inference.feature_extraction(sentences, normalize=False)
-    assert_same(vectors, reference.encode(sentences, prompt=PROMPTS["passage"], normalize_embeddings=False))
-
-
 def test_inference_client_raises_its_own_exceptions_for_error_responses(inference, url):
     with pytest.raises(HfHubHTTPError, match="256; shorten it") as too_long:
         inference.feature_extraction(LONG, truncate=False)
@@ -271,22 +253,6 @@ def test_inference_client_raises_its_own_exceptions_for_error_responses(inferenc
         with pytest.raises(HfHubHTTPError) as refused:
             stranger.feature_extraction("x")
     assert refused.value.response.status_code == 401
-
-
-def test_inference_client_can_ask_for_dimensions_and_encoding_format(inference, reference, sentences):
-    expected = reference.encode(sentences, prompt=PROMPTS["passage"])
-    assert_same(inference.feature_extraction(sentences, dimensions=384, encoding_format="float"), expected)
-    with pytest.raises(BadRequestError, match="64 dimensions"):  # no chain was fitted with these prompts
-        inference.feature_extraction(sentences, dimensions=64)
-
-
-def test_async_inference_client_gets_the_default_encoders_vectors(url, reference, sentences):
-    async def ask():
-        async with huggingface_hub.AsyncInferenceClient(model=url, token=KEY) as client:
-            calls = [client.feature_extraction(text, prompt_name="query") for text in sentences]
-            return np.concatenate(await asyncio.gather(*calls))
-
-    assert_same(asyncio.run(ask()), reference.encode(sentences, prompt=PROMPTS["query"]))
 
 
 # the schema: the last, for its requests delete

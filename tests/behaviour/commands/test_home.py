@@ -29,11 +29,6 @@ def test_without_a_home_directory_the_error_names_the_variable(homeless, monkeyp
     assert read_settings().home == tmp_path
 
 
-@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("chains", "list"), ("doctor",)])
-def test_commands_without_a_home_directory_end_with_one_line(homeless, run, monkeypatch, command):
-    require_one_line(run(*command, LATHE_HOME="~/.lathe"), "LATHE_HOME", "name a path without ~")
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -45,13 +40,6 @@ def test_commands_without_a_home_directory_end_with_one_line(homeless, run, monk
 )
 def test_a_path_below_the_home_of_nobody_ends_commands_with_one_line(run, command):
     require_one_line(run(*command), NOBODY)
-
-
-@pytest.mark.parametrize("name", ["DATA_ROOT", "API_KEYS_FILE", "ENCODERS", "INDEX_URL"])
-def test_a_setting_below_the_home_of_nobody_is_refused_by_its_name(monkeypatch, name):
-    monkeypatch.setenv(f"LATHE_{name}", f"{NOBODY}/x.db")
-    with pytest.raises(ValueError, match=f"^LATHE_{name}: .*{NOBODY}"):
-        read_settings()
 
 
 def test_a_known_home_directory_is_put_in_place_of_the_tilde(monkeypatch, tmp_path):

@@ -104,7 +104,3 @@ def test_synthesize_stops_after_the_first_request_to_an_unusable_endpoint(
     chat_server.script = lambda server, body: reply
     require_one_line(synthesize("--config", synthesis_job(), "--yes"), message)
     assert len(chat_server.bodies) == 1
-
-
-def test_synthesize_needs_a_config(run):
-    require_one_line(run("train", "synthesize"), "--config is missing")

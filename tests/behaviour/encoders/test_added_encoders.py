@@ -34,14 +34,6 @@ def test_adding_an_encoder_under_a_name_in_use_raises_conflict_error(added):
     assert added.read() == [SMALL]
 
 
-@pytest.mark.parametrize("content", ["[1]", '[{"name": "x", "model": "y", "novel": 1}]'])
-def test_a_damaged_encoders_json_raises_value_error_naming_it(added, content):
-    added.path.parent.mkdir()
-    added.path.write_text(content)
-    with pytest.raises(ValueError, match=r"encoders\.json"):
-        added.read()
-
-
 @pytest.mark.parametrize("wrong", [{"name": "a+b"}, {"model": ""}, {"layer": 0}, {"pooling": "sum"}])
 def test_encoder_settings_reject_invalid_values(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

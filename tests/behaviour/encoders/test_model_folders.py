@@ -379,14 +379,6 @@ def test_settings_of_a_folder_that_make_no_sense_are_refused_when_it_is_loaded(t
         Encoder(EncoderSpec("tiny", str(folder)), "cpu")
 
 
-def test_a_prompt_that_is_null_is_empty(tmp_path):
-    folder = TinyModel().write(tmp_path / "model")
-    change_settings(folder, "config_sentence_transformers.json", prompts={"query": None, "passage": "keep: "})
-    encoder = Encoder(EncoderSpec("tiny", str(folder)), "cpu")
-    assert (encoder.prompts["query"], encoder.prompts["passage"]) == ("", "keep: ")
-    np.testing.assert_allclose(encoder.encode(["a"], "query").vectors, encoder.encode(["a"]).vectors, atol=1e-6)
-
-
 def test_a_tokenizer_that_pads_and_truncates_by_itself_changes_nothing(tmp_path):
     plain, padded = (TinyModel().write(tmp_path / name) for name in ("plain", "padded"))
     change_settings(

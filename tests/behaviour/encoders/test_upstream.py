@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from lathe.service.encoder_settings import EncoderSettings, convert_settings_error
-from lathe.service.encoders.engine.upstream_worker import UpstreamWorker
 from lathe.service.settings import read_settings
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
 from lathe.training.endpoint_client import MAX_ASKED_PAUSE
@@ -238,19 +237,6 @@ def test_an_exception_that_nothing_expects_is_logged_once_shown_in_health_and_cl
     assert read_health(far)["warnings"] == []
 
 
-def test_an_exception_of_a_worker_leaves_the_connection_to_the_others(far, monkeypatch):
-    eventually(lambda: len(far.services.embedder.default.ready_dispatchers) == 8)
-    encoder = find_encoder(far)
-    monkeypatch.setattr(UpstreamEncoder, "encode_each", lambda *_: {}[0])
-    assert "encoder_failed" in embed(far, "of a worker").text
-    monkeypatch.undo()
-    monkeypatch.setattr(UpstreamWorker, "receive", lambda *_: {}[0])  # ends this worker, which is replaced
-    assert embed(far, "of a worker").status_code == 503
-    monkeypatch.undo()
-    assert find_encoder(far) is encoder
-    assert embed(far, "of a worker").status_code == 200
-
-
 def test_tenants_behind_one_host_do_not_share_vectors(start_far, embeddings_server):
     embeddings_server.script = lambda server, number, body: answer(
         rows_of(body["input"], salt=server.paths[-1]).tolist()
@@ -272,30 +258,6 @@ def test_one_provider_of_two_addresses_is_believed_only_if_the_probes_agree(star
     embeddings_server.salt = "another model"
     with start_far(upstream={"url": f"{embeddings_server.url}/c/v1", "provider": "us"}) as app:
         assert "give the encoder far another provider" in embed(app, "a text").text
-
-
-def test_a_text_without_a_finite_vector_is_an_error_with_its_index_and_is_never_cached(start_far, embeddings_server):
-    with start_far(cache_bytes=10**6) as app:
-        embed(app, TEXTS[:2])
-        embeddings_server.change = lambda texts, rows: [row * np.nan for row in rows]
-        answer = embed(app, [*TEXTS[:2], "broken"])
-        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "not_finite")
-        assert answer.json()["error"]["message"].startswith("input 2: ")
-        embeddings_server.change = lambda texts, rows: rows
-        np.testing.assert_allclose(embed(app, "broken").json(), rows_of(["broken"], normalize=True), atol=1e-6)
-
-
-def test_one_callers_refused_text_does_not_fail_the_callers_whose_texts_share_its_call(start_far, embeddings_server):
-    def script(server, number, body):
-        time.sleep(0.05)  # others wait meanwhile, and share the next call
-        return (400, {}, b'{"error": "flagged"}') if "bad" in body["input"] else None
-
-    with start_far(upstream={"concurrency": 1}) as app, ThreadPoolExecutor(8) as pool:
-        embeddings_server.script = script
-        texts = ["first", "bad", *TEXTS]
-        answers = list(pool.map(lambda text: embed(app, text).status_code, texts))
-    assert answers == [400 if text == "bad" else 200 for text in texts]
-    assert max(len(body["input"]) for body in embeddings_server.bodies[1:]) > 1
 
 
 def test_a_model_that_changes_under_its_name_is_answered_409_with_a_warning(start_far, embeddings_server):
@@ -357,18 +319,6 @@ def test_an_upstream_encoder_is_removed_and_added_again_over_the_admin_routes(st
         assert embed(app, "a", model="other").status_code == 404
 
 
-def test_accepted_texts_are_answered_before_a_server_stops(start_far, embeddings_server):
-    answers = []
-    with start_far() as app:
-        embeddings_server.script = lambda *_: time.sleep(0.3)
-        thread = threading.Thread(target=lambda: answers.append(embed(app, "late")))
-        thread.start()
-        eventually(lambda: embeddings_server.calls == 2)
-        app.services.embedder.default.stop(5)
-        thread.join()
-    assert answers[0].status_code == 200
-
-
 def test_usage_and_cost_are_counted_in_the_metrics(start_far):
     names = ("calls", "texts", "tokens", "cost")
     with start_far(upstream={"price": 2.0, "provider": "metered"}) as app:
@@ -400,16 +350,6 @@ def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(st
             connection.execute("DROP TABLE vectors")
         assert embed(app, "a text").status_code >= 500
         assert any("vectors.db" in warning for warning in read_health(app)["warnings"])
-
-
-def test_a_damaged_row_of_the_stored_spaces_is_named(start_far, tmp_path):
-    with start_far():
-        pass
-    with closing(sqlite3.connect(tmp_path / "home/upstream/vectors.db")) as connection, connection:
-        connection.execute("UPDATE spaces SET width = 'x'")
-    with start_far() as app:
-        problem = embed(app, "a text").text
-        assert "vectors.db" in problem and "damaged" in problem
 
 
 @pytest.mark.parametrize(

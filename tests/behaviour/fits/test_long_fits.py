@@ -67,13 +67,6 @@ def test_a_disk_without_space_for_all_vectors_is_refused_before_encoding(countin
     assert encoder.calls == 0
 
 
-def test_rows_encoded_before_need_no_disk_space(vectors, tmp_path):
-    fit_source = open_source(str(vectors))
-    encode_source(fit_source, None, tmp_path / "work", no_progress)
-    again = encode_source(fit_source, None, tmp_path / "work", no_progress, free_bytes=lambda _: 0)
-    assert len(again.vectors) == 300
-
-
 def test_a_file_that_gets_shorter_while_it_is_encoded_is_refused(counting_hashes, tmp_path):
     lines = [f"text {i} and what makes a line long {'.' * 100}\n" for i in range(3000)]
     path = tmp_path / "texts.txt"

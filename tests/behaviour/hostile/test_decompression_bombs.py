@@ -11,8 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from lathe.training.errors import SourceError
-from lathe.training.sources.parquet import parse_page_header
-from lathe.training.sources.rows import MAX_BATCH_BYTES, MAX_DIMENSIONS
+from lathe.training.sources.rows import MAX_BATCH_BYTES
 from lathe.training.sources.source import open_source
 
 WIDE = 1_000_000
@@ -109,37 +108,3 @@ def test_kind_of_a_small_file_that_unpacks_to_gigabytes_takes_under_50_megabytes
         except SourceError:
             assert not name.endswith("parquet")
         assert most_bytes() - before < 50_000_000
-
-
-@pytest.mark.parametrize(
-    ("metric", "mapped"),
-    [(faiss.METRIC_INNER_PRODUCT, True), (faiss.METRIC_L1, True), (faiss.METRIC_Lp, False)],
-)
-def test_flat_faiss_indexes_of_any_metric_are_read_with_and_without_an_id_map(tmp_path, metric, mapped):
-    faiss_index(tmp_path / "a.faiss", mapped, metric=metric)
-    assert open_source(str(tmp_path / "a.faiss")).detect_kind() == 8
-
-
-def test_vectors_of_max_dimensions_are_read(tmp_path):
-    np.save(tmp_path / "a.npy", np.ones((2, MAX_DIMENSIONS), np.float32))
-    (batch,) = open_source(str(tmp_path / "a.npy")).batches()
-    assert batch.values.shape == (2, MAX_DIMENSIONS)
-
-
-@pytest.mark.parametrize("use_dictionary", [True, False])
-def test_batches_across_parquet_row_groups_hold_every_row_once_in_order(tmp_path, use_dictionary):
-    texts = [f"text {row % 7} {'x' * 3000}" for row in range(5000)]
-    path = tmp_path / "a.parquet"
-    table = pyarrow.table({"text": texts, "n": list(range(5000))})
-    pyarrow.parquet.write_table(table, path, row_group_size=700, use_dictionary=use_dictionary)
-    batches = list(open_source(str(path)).batches())
-    assert [len(batch) for batch in batches] == [1024] * 4 + [904]
-    assert [text for batch in batches for text in batch.values] == texts
-
-
-def test_parse_page_header_raises_value_error_on_bytes_that_are_no_page_header():
-    """A valid header gives the page's type and size."""
-    assert parse_page_header(bytes([0x15, 0x04, 0x15, 0x80, 0x01])) == (2, 64)
-    for content in (b"", b"\x15", b"\x00" * 16, b"\x15" + b"\xff" * 15):
-        with pytest.raises(ValueError, match="header"):
-            parse_page_header(content)

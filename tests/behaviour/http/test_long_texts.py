@@ -1,37 +1,12 @@
 """Texts far longer than the model's maximum length: cutting, refusing, and estimating their cost."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from lathe.service.encoders.embedder import cut_texts
-from lathe.service.encoders.engine.work import EncodeOptions, Work, estimate_cost
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 
-ENCODER = SimpleNamespace(name="tiny", max_length=256)
 PROSE = "The ledger is closed at the end of every month. " * 2000
-
-
-def test_cut_texts_shortens_a_long_text_from_the_truncated_side():
-    """Short texts, and long ones of few tokens, stay unchanged."""
-    right, left, short, spaces = (
-        *cut_texts([PROSE + "end"], ENCODER, EncodeOptions()),
-        *cut_texts([PROSE + "end"], ENCODER, EncodeOptions(truncation_side="left")),
-        *cut_texts(["short", " " * 50_000], ENCODER, EncodeOptions(long_text="error")),
-    )
-    assert len(right) == len(left) < 10_000
-    assert PROSE.startswith(right) and left.endswith("end")
-    assert (short, spaces) == ("short", " " * 50_000)
-
-
-def test_estimate_cost_counts_long_whitespace_above_the_maximum_length():
-    assert [estimate_cost("x" * count, 256) for count in (400, 4000, 8000)] == [102, 256, 256]
-    assert estimate_cost(" " * 1_000_000, 256) > 4000
-    work = Work([" " * 1_000_000, "short"], EncodeOptions(), None, False, 256)
-    assert work.tokens_estimated > 4000
-    assert work.take(1000).rows == [0]
 
 
 @pytest.mark.parametrize(
@@ -108,11 +83,6 @@ def test_long_text_of_a_request_says_what_becomes_of_a_long_text_and_the_answer_
     assert refused.status_code == 413 and refused.json()["error"]["message"].startswith("input 1 has")
     default = ask(client, LONGER, path)
     assert default[2] == whole - 256 and ask(client, "short", path)[1:] == (3, 0)
-
-
-def test_tokens_cut_of_a_megabyte_are_estimated(client):
-    _, read, cut = ask(client, "word " * 200_000)
-    assert read == 256 and abs(cut - 199_746) < 2000
 
 
 def test_a_text_too_long_for_a_mean_is_answered_413_and_named_by_its_position(client):

@@ -79,26 +79,6 @@ def test_the_lock_is_granted_in_order_of_arrival_and_shared_by_adjacent_equal_ef
     assert watched.changes == [50, 60, 50]
 
 
-def test_a_stream_of_searches_starves_neither_a_writer_nor_another_ef(watched):
-    enough, searches = threading.Event(), [0]
-
-    def search():
-        while not enough.is_set():
-            with watched.lock.acquire_shared(50):
-                searches[0] += 1
-
-    for _ in range(4):
-        watched.start(search)
-    try:
-        for ef in (None, 60) * 20:
-            entered, let_go = watched.hold(ef)
-            assert entered.wait(PATIENCE)
-            let_go.set()
-    finally:
-        enough.set()
-    assert searches[0]
-
-
 def test_under_load_writers_are_alone_and_concurrent_searches_have_one_ef():
     inside, wrong, guard, ef_now = [], [], threading.Lock(), []
     turns = GraphLock(lambda ef: ef_now.append(ef))
@@ -132,21 +112,6 @@ def test_an_error_in_the_block_releases_the_lock(watched):
         with watched.lock.acquire_exclusive():
             pass
     assert watched.lock.holders == 0
-
-
-def test_an_error_in_setting_ef_reaches_its_search_only_and_releases_the_lock():
-    def refuse_seven(ef):
-        if ef == 7:
-            raise ValueError(ef)
-
-    turns = GraphLock(refuse_seven)
-    with pytest.raises(ValueError), turns.acquire_shared(7):
-        pass
-    with turns.acquire_exclusive():
-        assert turns.holders == 1
-    with turns.acquire_shared(8):
-        assert turns.holders == 1
-    assert turns.holders == 0 and not turns.waiting
 
 
 def test_searches_during_writes_find_stored_items_and_never_deleted_ones(tmp_path):

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from lathe.service.chains import folded_forms
 from lathe.service.chains.folded_forms import FoldedForms
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.errors import InputError
@@ -57,13 +56,3 @@ def test_all_dimensions_sides_and_norms_of_a_nested_chain_share_the_tensors_of_f
     assert len(forms.short) == 4 * 192
     with pytest.raises(InputError):
         forms.get(193, True, "document")
-
-
-def test_forms_that_share_nothing_are_kept_up_to_a_maximum_of_bytes(vectors, monkeypatch):
-    monkeypatch.setattr(Chain, "truncate_folded", lambda *_: None)
-    monkeypatch.setattr(folded_forms, "MAX_SHORT_BYTES", 1_000_000)
-    forms = FoldedForms(Chain(parse_steps("geopres:192,nested=true,steps=0")).fit(vectors))
-    for dimensions in range(1, 193):
-        forms.get(dimensions, True, "document")
-    assert 0 < len(forms.short) < 192
-    assert count_bytes(forms) <= 1_000_000 + 192 * WIDTH * 4

@@ -95,12 +95,6 @@ def test_a_chain_without_a_live_version_resolves_only_by_version_number(files):
             files.resolve(ref)
 
 
-def test_publish_refuses_invalid_chain_names(files):
-    for name in ("", "a/b", "../a", ".a", "a@1", "a+b", "none", "x" * 65, "a b", "mine\n"):
-        with pytest.raises(BadValueError):
-            files.publish(fitted(), name, None)
-
-
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest"])
 def test_a_damaged_version_cannot_be_loaded_or_promoted_and_the_live_one_still_serves(files, damage):
     registry = files
@@ -204,19 +198,6 @@ def test_a_size_route_changes_by_an_explicit_request_alone(registry, size_routes
     assert size_routes.find_chain_for("enc", 4, encoder_dimensions=384).name == "first"
     assert size_routes.serve_dimensions("second") == ["4"]
     assert size_routes.find_chain_for("enc", 4, encoder_dimensions=384).name == "second"
-
-
-def test_the_nested_chain_answers_sizes_without_a_route(registry, size_routes):
-    assert publish(registry, size_routes, "small", "geopres:2") == ["2"]
-    assert publish(registry, size_routes, "nest", "r2,geopres:6,nested=true") == ["6", "nested"]
-    assert [size_routes.find_chain_for("enc", size, encoder_dimensions=384).name for size in (1, 2, 3, 6)] == [
-        "nest",
-        "small",
-        "nest",
-        "nest",
-    ]
-    with pytest.raises(BadValueError, match="any from 1 to 6"):
-        size_routes.find_chain_for("enc", 7, encoder_dimensions=384)
 
 
 def test_size_routes_apply_to_one_encoder_and_fewer_dimensions_only(files):

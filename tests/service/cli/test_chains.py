@@ -1,12 +1,9 @@
 """`lathe chains compare`: two chains on the rows of a source."""
 
-import json
-
 import numpy as np
 import pytest
 
 from lathe.service.chains.registry import Registry
-from lathe.service.cli.chains import format_comparison
 from lathe.service.home import Home
 from lathe.transforms import Chain, parse_steps
 from tests.helpers import require_one_line
@@ -105,17 +102,6 @@ def test_compare_says_which_chain_finds_more_of_the_raw_neighbours(run, vectors)
     assert status == 0
     assert "small@1" in out and "large@1 finds more of them: large@1 less small@1 is +" in out
     assert "on 300 rows." in out
-
-
-def test_compare_prints_all_figures_as_json(run, vectors):
-    status, out, _ = run(
-        "chains", "compare", "large@1", "large@1", "--source", vectors, "--rows", "100", "-k", "5", "--json"
-    )
-
-    found = json.loads(out)
-    assert status == 0 and (found["rows"], found["k"], found["bytes_per_vector"]["first"]) == (100, 5, 96)
-    assert found["agreement_at_k"]["value"] == 1 and found["raw_recall_at_k"]["difference"]["value"] == 0
-    assert "The difference is within its interval" in format_comparison(found)
 
 
 def test_texts_are_encoded_with_the_encoder_of_the_chains(run, tmp_path):

@@ -1,19 +1,15 @@
 """The shortfalls that `lathe doctor` reports, and their costs."""
 
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, metadata, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
 from lathe.service.cli.doctor import (
-    DISTRIBUTIONS,
-    EXTRAS,
     Machine,
-    find_existing_folder,
     find_shortfalls,
     find_unmet,
-    lacks_avx512,
     read_machine,
 )
 from lathe.service.settings import Settings
@@ -48,11 +44,6 @@ def find_costs(home, machine=None, installed=version, **options):
     """Return the cost of each shortfall that is found, by its subject."""
     settings = Settings(home=home, **options)
     return dict(find_shortfalls(settings, machine or read_machine(settings), installed))
-
-
-def test_every_optional_extra_has_a_description_of_its_absence():
-    named = {f"{name}[{extra}]" for name in DISTRIBUTIONS for extra in metadata(name).get_all("Provides-Extra") or ()}
-    assert named - {"lathe-transforms[sklearn]"} == set(EXTRAS)  # a library's extra, which no command uses
 
 
 def test_find_unmet_names_a_package_that_is_too_old_with_the_wanted_version(tmp_path):
@@ -108,30 +99,6 @@ def test_find_shortfalls_reports_a_missing_gpu_bfloat16_or_redis_a_single_core_a
     assert "no Redis" in found and "little disk" not in found
     found = find_costs(Path("~"), replace(SMALL, free_bytes=300_000_000), redis_url="redis://127.0.0.1:1/0")
     assert "no Redis" not in found and "0.3 GB are free" in found["little disk"]
-
-
-AVX2_ONLY = {"sse4_2", "avx", "avx2", "fma"}
-AVX512 = AVX2_ONLY | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-
-
-@pytest.mark.parametrize(
-    ("flags", "machine", "lacks"),
-    [
-        (set(), "x86_64", False),
-        (AVX2_ONLY | {"avx512f"}, "x86_64", True),
-        (AVX512, "AMD64", False),
-        ({"asimd"}, "aarch64", False),
-    ],
-)
-def test_lacks_avx512_only_on_x86_that_reports_its_flags(flags, machine, lacks):
-    assert lacks_avx512(flags, machine) == lacks
-
-
-def test_read_machine_inspects_the_nearest_existing_folder_of_the_state_folder(tmp_path):
-    there = tmp_path / "not" / "yet" / "there"
-    assert find_existing_folder(there) == tmp_path and find_existing_folder(Path("~")) == Path.home()
-    found = read_machine(Settings(home=there, device="cpu"))
-    assert found.device == "cpu" and found.cores >= 1 and found.free_bytes > 0
 
 
 @pytest.mark.parametrize("there", [True, False])

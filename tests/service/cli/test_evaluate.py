@@ -3,7 +3,6 @@ import json
 
 import pytest
 
-from lathe.service.cli.evaluate import name_folders
 from tests.helpers import require_one_line
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
@@ -96,17 +95,3 @@ def test_evaluate_prints_one_line_for_an_unknown_chain_and_for_a_missing_or_unus
     (tmp_path / "data" / "a set" / "test.jsonl").write_text("{}")
     unread = "no data set can be evaluated: a set: META.json is missing"
     require_one_line(run(*comparing(tmp_path / "data", tmp_path / "out")), unread)
-
-
-def test_models_are_called_by_the_folder_that_tells_them_apart():
-    """`lathe train` calls the folder of its model `model`, which says nothing."""
-    assert name_folders(["build/adapted/model", "intfloat/e5-small"]) == {
-        "build/adapted/model": "adapted",
-        "intfloat/e5-small": "e5-small",
-    }
-    assert name_folders(["a/one/model", "b/one/model/", "/c/two"]) == {
-        "a/one/model": "a/one",
-        "b/one/model/": "b/one",
-        "/c/two": "two",
-    }
-    assert name_folders(["model", "x/y", "z/x/y"]) == {"model": "model", "x/y": "x/y", "z/x/y": "z/x/y"}

@@ -104,21 +104,6 @@ def test_export_prints_one_line_and_writes_nothing_for_an_unknown_chain_or_size(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("to", "words"), [(".", "is there already"), ("notes.txt/out", "notes.txt")])
-def test_export_prints_one_line_if_the_folder_is_there_or_cannot_be_created(run, tmp_path, to, words):
-    (tmp_path / "notes.txt").write_text("mine")
-    require_one_line(run("export", "compact", "--to", tmp_path / to, "--format", "faiss"), words)
-    assert listed(tmp_path) == ["notes.txt"]
-
-
-def test_export_of_a_chain_without_an_encoder_writes_the_chain_alone(run, unnamed_encoder, raw, tmp_path):
-    assert run("export", "unnamed_encoder", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
-    np.testing.assert_allclose(in_index(tmp_path / "index", raw), unnamed_encoder.transform(raw), atol=1e-4)
-    assert run("export", "unnamed_encoder", "--to", tmp_path / "graph", "--format", "onnx")[0] == 0
-    assert listed(tmp_path / "graph") == ["README.md", "chain.onnx", "lathe.json"]
-    np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), unnamed_encoder.transform(raw), atol=1e-4)
-
-
 def test_export_model_of_a_chain_without_an_encoder_needs_an_encoder_option(
     run, home, unnamed_encoder, tiny_model, sentences, tmp_path
 ):

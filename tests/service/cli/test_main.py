@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from importlib.metadata import version
 
 import fsspec
@@ -196,28 +194,3 @@ def test_fit_with_bad_shards_skip_leaves_out_damaged_files_and_names_them(run, t
     assert "Warning: c.npy holds no rows" in out
     status, _, err = run(*arguments, "--bad-shards", "repair")
     assert status != 0 and "refuse" in err
-
-
-CORES_AFTER_A_PRODUCT = """
-import os, sys, time
-sys.argv = ["lathe", "--version"]
-from lathe.service.cli.main import main
-try:
-    main()
-except SystemExit:
-    pass
-import numpy as np
-rows = np.ones((2000, 400), np.float32)
-rows @ rows.T
-begun = time.process_time()
-time.sleep(0.2)
-print(time.process_time() - begun, os.environ["OPENBLAS_THREAD_TIMEOUT"])
-"""
-
-
-def test_threads_of_numpy_sleep_after_a_product():
-    program = [sys.executable, "-P", "-c", CORES_AFTER_A_PRODUCT]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS")}
-    out = subprocess.run(program, env=environment, check=True, capture_output=True, text=True).stdout
-    seconds, timeout = out.splitlines()[-1].split()
-    assert timeout == "16" and float(seconds) < 0.05

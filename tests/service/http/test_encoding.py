@@ -51,22 +51,12 @@ def says(message):
     return lambda messages, _task: messages.put_nowait(message)
 
 
-def test_wait_for_encoding_ignores_other_messages_and_returns_when_work_is_done(work):
-    task = wait_for(work, says({"type": "http.request"}), lambda *_: work.future.set_result(ANSWER))
-    assert task.exception() is None and work.future.result(0) is ANSWER
-
-
 def test_work_finished_before_the_disconnect_is_no_error(work):
     def both(messages, _task):
         work.future.set_result(ANSWER)
         messages.put_nowait(DISCONNECT)
 
     assert wait_for(work, both).exception() is None
-
-
-def test_cancelling_the_request_cancels_its_work_without_a_client_gone_error(work):
-    task = wait_for(work, lambda _messages, task: task.cancel())
-    assert task.cancelled() and work.future.cancelled()
 
 
 def test_embed_drops_queued_texts_of_a_disconnected_client_and_answers_499(lathe):

@@ -87,11 +87,3 @@ def test_examples_of_every_body_are_valid():
             request = body.model_validate(example)
             if hasattr(request, "check"):
                 request.check()
-
-
-def test_examples_keep_the_order_of_fields_and_a_description_has_no_list_of_them(calls):
-    example = get_body(calls["POST /fit-transform"])["examples"][0]
-    assert list(example["test_pairs"][0]) == ["query", "document"]
-    described = get_body(calls["POST /fit-transform"])["description"]
-    assert described.startswith("A fit of a chain of transforms.")
-    assert "Attributes:" not in described

@@ -85,12 +85,6 @@ def test_health_routes_are_served_under_any_host_header(ask):
         assert ask("GET", path, host="evil.example") == code
 
 
-def test_an_invalid_allowed_host_is_rejected():
-    for value in ("http://a.example", "a.example:80", "a.example/x", "a b", "*.example.org", "[::1]"):
-        with pytest.raises(ValueError, match=r"LATHE_ALLOWED_HOSTS: .*not a host"):
-            read_settings(allowed_hosts=value)
-
-
 def test_the_app_refuses_other_origins_and_unknown_hosts_with_403(client):
     for path, body in CHANGES.items():
         answer = client.post(path, json=body, headers={"origin": PAGE})
@@ -125,8 +119,3 @@ def test_routes_that_read_accept_any_content_type(client):
     assert client.post("/reduce", content=b'{"vectors": [[1]], "chain": "none"}', headers=headers).status_code == 404
     assert client.post("/indexes/none/get", content=b'{"ids": ["a"]}', headers=headers).status_code == 404
     assert client.post("/indexes/none/search", content=b'{"texts": "a"}', headers=headers).status_code == 404
-
-
-def test_a_redirect_location_contains_no_host(client):
-    answer = client.post("/embed/?drift=true", headers={"host": "a.localhost"}, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (307, "/embed?drift=true")

@@ -191,19 +191,6 @@ def test_bodies_over_the_memory_limit_are_refused_except_small_ones(middleware):
     asyncio.run(test())
 
 
-def test_a_body_over_the_size_limit_is_read_without_being_counted_and_refused(middleware):
-    async def test():
-        sending = Sending(middleware)
-        for _ in range(3):
-            await sending.send(150_000)
-        assert middleware.memory.held == 0
-        await sending.send(0, more=False)
-        with pytest.raises(TooLargeError):
-            await sending.task
-
-    asyncio.run(test())
-
-
 def test_body_memory_defaults_to_eight_bodies_and_must_hold_one():
     assert read_settings().body_memory == 8 * read_settings().max_body_bytes
     assert read_settings(max_body_bytes=10**9).body_memory == 8 * 10**9
@@ -278,28 +265,6 @@ def test_a_cancelled_waiter_reserves_no_memory(its_turn):
         await let_others_run()
         assert third.entered == (not its_turn) or queue.reserved == 0
         assert not queue.waiting
-
-    asyncio.run(test())
-
-
-def test_large_bodies_wait_for_each_other_and_small_ones_do_not():
-    async def test():
-        memory = BodyMemory(0, 16 * 32_000_000)
-        large = b"-9," * 10_000_000
-        turns = [RequestMemory(memory) for _ in range(4)]
-        tasks = [
-            asyncio.ensure_future(turn.reserve(estimate_parsed_bytes(body)))
-            for turn, body in zip(turns, (large, large, b"-9," * 100_000, b"a text"), strict=True)
-        ]
-        await let_others_run()
-        assert [task.done() for task in tasks] == [True, False, True, True]
-        turns[0].end_parsing()
-        turns[0].end_parsing()
-        await let_others_run()
-        assert all(task.done() for task in tasks)
-        for turn in turns:
-            turn.end_parsing()
-        assert all(queue.reserved == 0 and not queue.waiting for _, queue in memory.queues)
 
     asyncio.run(test())
 

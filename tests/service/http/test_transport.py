@@ -181,17 +181,6 @@ async def test_pipelined_requests_with_offers_and_without_bodies_are_all_answere
 
 
 @on_connections()
-async def test_a_body_of_several_pieces_after_an_offer_and_one_over_http_1_0_are_read_whole(served):
-    body = b"x" * 1_000_000
-    said = await served.say(
-        HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 1000000\r\nconnection: close\r\n\r\n" + body
-    )
-    assert said.endswith(b"1000000 bytes")
-    head = b"POST / HTTP/1.0\r\n" + OFFERS["java"]
-    assert (await served.say(head + b"content-length: 3\r\n\r\nabc")).endswith(b"3 headers, 3 bytes")
-
-
-@on_connections()
 async def test_requests_with_offers_keep_the_limits_of_others(served):
     many = b"".join(b"a%d: b\r\n" % number for number in range(HEADERS))
     assert status(await served.say(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + many + b"\r\n")) == 431
@@ -206,12 +195,6 @@ async def test_requests_with_offers_keep_the_limits_of_others(served):
     reader, _ = await served.connect(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 3\r\n\r\nab")
     served.pass_seconds(121)
     assert status(await asyncio.wait_for(reader.read(), 10)) == 408
-
-
-@on_connections()
-async def test_bytes_after_a_connect_request_are_the_next_request(served):
-    said = await served.say(b"CONNECT /x HTTP/1.1\r\nhost: localhost\r\n\r\n" + CLOSE)
-    assert said.count(b"HTTP/1.1 200") == 2
 
 
 class Recorder:

@@ -1,8 +1,6 @@
 """Drift: live rows are compared with those a chain was fitted on, and stale chains are warned of and refitted."""
 
-import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -197,17 +195,6 @@ def test_standard_error_treats_the_rows_of_a_request_as_one_cluster(fitted):
     assert sorted_rows.out_of_domain == pytest.approx(mixed.out_of_domain)
 
 
-def test_the_sum_of_tallies_equals_the_tally_of_all_requests(fitted):
-    loaded = fitted.services.registry.load("mine")
-    requests = np.split(rows_like(600, 10), 60)
-    whole = Tally.from_requests(loaded.fit_distribution, None, requests).to_json(loaded.fit_distribution)
-    parts = [Tally.from_requests(loaded.fit_distribution, None, requests[i : i + 20]) for i in (0, 20, 40)]
-    summed = (parts[2] + parts[0] + parts[1]).to_json(loaded.fit_distribution)
-    assert summed["tenths"] == whole["tenths"]
-    for name in ("out_of_domain", "noise", "mean_cosine", "mean_noise"):  # of float32 products, which no CPU must
-        assert summed[name] == pytest.approx(whole[name], rel=1e-6, abs=1e-6)  # round alike for 20 and for 600
-
-
 def test_rows_of_other_dimensions_are_ignored_and_the_least_recently_used_window_is_dropped(fitted):
     drift = Drift(True, 1000, 0.8, fitted.services.registry, lambda work: work() is None, max_windows=3, pace=ALL)
     loaded = fitted.services.registry.load("mine")
@@ -216,19 +203,6 @@ def test_rows_of_other_dimensions_are_ignored_and_the_least_recently_used_window
     for number in (1, 2, 3, 1, 4):
         drift.observe(ObservedVectors(f"encoder {number}", loaded, rows_like(5, 0)))
     assert {window.encoder for window in drift.windows.values()} == {"encoder 3", "encoder 1", "encoder 4"}
-
-
-def test_a_window_samples_one_generation_at_once_and_then_rows_at_its_pace(fitted):
-    clock = [0.0]
-    loaded = fitted.services.registry.load("mine")
-    window = Window(None, loaded, loaded.fit_distribution, 1000, Pace(rows_a_second=400), clock=lambda: clock[0])
-    for _ in range(500):
-        window.queue_sample(rows_like(ROWS_PER_REQUEST, 0))
-    assert window.evaluate().rows == 1000
-    for _ in range(500):
-        clock[0] += 0.005
-        window.queue_sample(rows_like(ROWS_PER_REQUEST, 0))
-    assert window.evaluate().rows == pytest.approx(1000 + 400 * 2.5, abs=2 * ROWS_PER_REQUEST)
 
 
 # Texts
@@ -307,14 +281,6 @@ def test_starter_chains_have_a_fit_distribution_that_matches_their_certificate()
         assert distribution.gaussian.mean_norm == pytest.approx(certificate["mean_norm"]["before"], abs=0.01)
 
 
-def test_a_fit_stores_its_fit_distribution_and_chains_import_copies_it(fitted, run):
-    assert run("chains", "import", str(fitted.settings.home))[0] == 0
-    status, out, _ = run("chains", "show", "mine@1")
-    reference = json.loads(out)["reference"]
-    assert status == 0 and (reference["dimensions"], reference["count"], reference["heldout"]) == (WIDTH, 1600, 400)
-    assert reference["spectrum"] == sorted(reference["spectrum"], reverse=True) and sum(reference["spectrum"]) < 1
-
-
 @pytest.mark.services
 def test_replicas_share_fit_distributions_and_one_altered_in_redis_is_unknown(open_replica, redis_server, fitted):
     here, there = open_replica("here"), open_replica("there")
@@ -340,21 +306,3 @@ def test_only_live_versions_give_warnings_and_windows_of_deleted_ones_are_droppe
     assert not any("left@1" in warning for warning in drift.warnings())
     fitted.services.registry.delete("left", 1)
     assert "left@1" not in [window.loaded.ref for window, _ in drift.evaluate_all()]
-
-
-def test_rows_are_evaluated_again_after_the_observer_thread_was_busy(fitted):
-    loaded, free = fitted.services.registry.load("mine"), False
-
-    def soon(work):
-        if free:
-            work()
-        return free
-
-    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon, pace=replace(ALL, waiting_rows=512))
-    drift.begin_window(ObservedVectors(None, loaded, rows_like(ROWS_PER_REQUEST, 0)))
-    for _ in range(100):
-        drift.observe(ObservedVectors(None, loaded, rows_like(ROWS_PER_REQUEST, 0)))
-    free = True
-    for _ in range(2):
-        drift.observe(ObservedVectors(None, loaded, rows_like(ROWS_PER_REQUEST, 0)))
-    assert next(iter(drift.windows.values())).tally.rows >= 512

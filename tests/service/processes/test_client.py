@@ -103,42 +103,6 @@ def test_a_program_gets_arguments_environment_and_output_inherits_the_rest_and_h
     assert (tmp_path / "log").read_text() == "written to its output\n"
 
 
-@pytest.mark.parametrize(("word", "status"), [("7", 7), ("raise", 1)])
-def test_wait_and_poll_return_the_exit_status_of_a_program_and_an_uncaught_exception_is_printed(
-    starter, word, status, tmp_path
-):
-    with (tmp_path / "log").open("wb") as output:
-        started = Started(starter, output=output.fileno())
-    with started.socket:
-        started.about()
-        assert started.process.poll() is None
-        with pytest.raises(subprocess.TimeoutExpired):
-            started.process.wait(0.01)
-        assert started.end(word) == status
-        assert started.process.poll() == started.process.wait() == status
-    assert ("ValueError: as it was told" in (tmp_path / "log").read_text()) == (word == "raise")
-
-
-def test_terminate_and_kill_end_a_program_and_do_nothing_afterwards(starter):
-    for how, status in {"terminate": -signal.SIGTERM, "kill": -signal.SIGKILL}.items():
-        started = Started(starter)
-        with started.socket:
-            started.about()
-            getattr(started.process, how)()
-            assert started.process.wait(SECONDS) == status
-            getattr(started.process, how)()  # of one that has ended: nothing
-
-
-def test_the_fork_server_keeps_no_descriptors_of_programs_open(forks):
-    first, second = Started(forks), Started(forks)
-    with first.socket, second.socket:
-        first.about(), second.about()
-        first.socket.shutdown(socket.SHUT_WR)
-        assert first.process.wait(SECONDS) == 9  # it found the end, so nobody else holds the other side
-        assert second.process.poll() is None
-        second.end()
-
-
 def test_a_program_killed_before_it_is_forked_never_runs(tmp_path):
     with closing(ForkServer(("time", MODULE))) as forks, (tmp_path / "log").open("wb") as output:
         started = Started(forks, output=output.fileno())

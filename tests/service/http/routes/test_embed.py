@@ -1,8 +1,5 @@
 import numpy as np
 
-from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import DEFAULT_ENCODER
-
 HEADERS = ("x-space-id", "x-chain", "x-dimensions", "x-request-id", "x-queue-time", "x-inference-time")
 
 
@@ -27,14 +24,6 @@ def test_every_vector_response_has_the_documented_headers(client, sentences, raw
         assert all(answer.headers[name] for name in HEADERS)
 
 
-def test_embed_without_dimensions_or_with_all_of_them_answers_the_encoders_vectors(client, sentences, raw):
-    expected = Encoder(DEFAULT_ENCODER).encode(sentences).vectors
-    np.testing.assert_allclose(raw, expected, atol=1e-5)
-    answer = client.post("/embed", json={"inputs": sentences, "dimensions": 384})
-    assert answer.headers["x-chain"] == "none"
-    np.testing.assert_allclose(answer.json(), expected, atol=1e-5)
-
-
 def test_embed_openai_and_reduce_answer_the_same_vectors_and_space_id(client, sentences, raw):
     size = 32
     embedded = client.post("/embed", json={"inputs": sentences, "dimensions": size})
@@ -44,13 +33,6 @@ def test_embed_openai_and_reduce_answer_the_same_vectors_and_space_id(client, se
     np.testing.assert_allclose(rows, embedded.json(), atol=1e-5)
     np.testing.assert_allclose(reduced.json()["vectors"], embedded.json(), atol=1e-5)
     assert embedded.headers["x-space-id"] == openai.headers["x-space-id"] == reduced.headers["x-space-id"]
-
-
-def test_embed_answers_a_batch_as_it_answers_each_text_alone(client, sentences):
-    together = client.post("/embed", json={"inputs": sentences, "dimensions": 64}).json()
-    for text, vector in zip(sentences, together, strict=True):
-        alone = client.post("/embed", json={"inputs": text, "dimensions": 64}).json()[0]
-        np.testing.assert_allclose(alone, vector, atol=1e-5)
 
 
 def test_space_ids_differ_by_chain_and_dimensions_only(client):
