@@ -196,21 +196,19 @@ def write_suite(write_data_set):
     return write
 
 
-@pytest.fixture(scope="session")
-def scoring_process() -> Iterator[Any]:
-    """Start one scoring process for all evaluations of the tests, since importing mteb takes seconds."""
-    from lathe.training.evaluation.worker import Workers
+class InProcess:
+    """Scores in this process. `Workers` starts one that has to import mteb too, which takes seconds."""
 
-    with Workers(1) as workers:
-        yield workers
+    def run(self, jobs):
+        for index, (work, arguments) in enumerate(jobs):
+            yield index, work(*arguments)
 
 
 @pytest.fixture(scope="module")
-def kept_scoring_process(scoring_process) -> Iterator[None]:
-    """Let evaluations use the shared scoring process and leave it running."""
+def scoring_here() -> Iterator[None]:
+    """Let evaluations score in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        name = "lathe.training.evaluation.run.Workers"
-        patch.setattr(name, lambda _processes: nullcontext(scoring_process))
+        patch.setattr("lathe.training.evaluation.run.Workers", lambda _processes: nullcontext(InProcess()))
         yield
 
 

@@ -20,7 +20,6 @@ from research.evidence.corect.compression import (
     bin_by_percentiles,
     bin_equally,
     fit_compressions,
-    fit_product_quantizer,
 )
 from research.evidence.corect.plot import write_plot
 
@@ -50,11 +49,6 @@ def test_bins_are_numbered_in_order_and_need_no_more_than_their_bits(vectors):
             assert (np.diff(bins[order, 3]) >= 0).all() and (bins == np.round(bins)).all()
         counts = np.bincount(percentiles[:, 0].astype(int), minlength=2 * half)
         assert counts.max() - counts.min() <= 2
-
-
-def test_a_product_quantizer_has_one_codebook_for_all_parts(vectors):
-    rounded = fit_product_quantizer(vectors, 32, 2)(vectors)
-    assert len(np.unique(rounded)) == 4
 
 
 def test_compressions_take_the_bytes_that_they_say_and_more_bytes_keep_more_likeness(vectors):

@@ -1,5 +1,3 @@
-import gzip
-import json
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,8 +11,7 @@ from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import compute_source_moments, fit_shrinkage
 from lathe.transforms.learned.losses import LOSSES
-from research.evidence.__main__ import draw_sentences
-from research.evidence.bag_of_words import count_exactly, summarize
+from research.evidence.bag_of_words import summarize
 from research.evidence.corect.__main__ import build_summary
 from research.evidence.families import AFTER, BEFORE, write_around_texts
 from research.evidence.recount import (
@@ -34,11 +31,9 @@ from research.evidence.tables import (
     build_losses_table,
     build_retention_table,
     compute_noise,
-    merge_runs,
-    read_reductions,
     select_encoders,
 )
-from research.evidence.unnormalized import PaperReduction, build_random_projection, build_tables, correlate_measures
+from research.evidence.unnormalized import PaperReduction, build_tables, correlate_measures
 from research.evidence.unnormalized import list_retentions as list_unnormalized
 from research.fitted_methods.evaluation import FittedRequest
 
@@ -61,14 +56,6 @@ def test_retention_is_the_ratio_of_mean_scores_and_differences_are_paired(figure
     assert [line[1] for line in lines] == [*REDUCERS, "GeoPres − PCA", "GeoPres − truncation"]
     assert lines[0][2:4] == ["50.0 % [50.0, 50.0]", "60.0 % [60.0, 60.0]"]
     assert lines[-1][2:4] == ["+0.0 [+0.0, +0.0]", "+10.0 [+10.0, +10.0]"]
-
-
-def test_tasks_that_a_method_did_not_complete_are_left_out(figures):
-    scores = figures["scores"]["one"]
-    scores["geopres:32"] = scores["geopres:32"] | {"task 7": None}
-    scores["control"] = scores["control"] | {"task 7": 1000.0}
-    raw, columns = read_reductions(scores)
-    assert raw.shape == columns["PCA"][0].shape == (7, 1) and raw.max() < 1
 
 
 def test_reducers_and_methods_on_layers_are_those_of_all_fitted_methods():
@@ -104,13 +91,6 @@ def test_reductions_of_the_papers_protocol_are_not_normalized_and_have_its_recip
     assert {method.size for method in reducers} == {32, 16, 8, 4}
     assert len({method.name for method in reducers}) == len(reducers) == 36
     assert "geopres:16,preset=paper,steps=7,batch=9" in {method.steps for method in reducers}
-
-
-def test_a_random_projection_of_the_paper_has_entries_of_unit_variance():
-    chain = build_random_projection(400, 100)
-    entries = chain.transform(np.eye(400, dtype=np.float32))
-    assert entries.shape == (400, 100)
-    assert entries.std() == pytest.approx(1, abs=0.02)
 
 
 def test_unnormalized_retentions_and_correlations_come_from_the_same_tasks(unnormalized):
@@ -152,17 +132,6 @@ def test_gains_are_correlated_with_norms_over_all_encoders_and_over_large_norms(
     assert found["R2, classification t"].n == 6
     assert found["R2, classification t, ‖μ‖ ≥ 0.5"].n == 5
     assert all(one.pearson.value == pytest.approx(1) for one in found.values())
-
-
-def test_one_run_merged_is_the_run_itself_without_failed_tasks():
-    run = json.loads((ROOT / "research/results/evidence.json").read_bytes())["figures"]["debiasing"]
-    merged = merge_runs([run])
-    assert build_debiasing_table(merged) == build_debiasing_table(run)
-    half = [
-        {**run, "scores": {name: run["scores"][name]}, "mean_norms": {name: run["mean_norms"][name]}}
-        for name in run["scores"]
-    ]
-    assert merge_runs(half) == merged
 
 
 def test_noise_of_a_mean_is_that_of_means_of_random_unit_vectors():
@@ -236,29 +205,12 @@ def test_every_loss_of_geopres_is_compared_at_two_sizes_under_a_name_of_its_own(
     assert [method.steps for method in methods if method.label == "blend"] == ["geopres:16", "geopres:8"]
 
 
-def test_exact_counts_do_not_collide():
-    encode = count_exactly(["one two two", "three", "four five six"])
-    vectors = encode(["two two one", "three", "unknown"])
-    assert vectors.shape == (3, 6)
-    np.testing.assert_allclose(sorted(vectors[0]), [0, 0, 0, 0, 0.2**0.5, 0.8**0.5], rtol=1e-6)
-    assert vectors[0] @ vectors[1] == 0 and not vectors[2].any()
-
-
 def test_bags_are_compared_by_type_and_over_all_tasks():
     scores = {f"task {n}": {"type": "STS" if n < 3 else "Retrieval", "hashed": 0.4, "exact": 0.5} for n in range(6)}
     found = summarize(scores)
     assert list(found) == ["STS", "Retrieval", "all tasks"]
     assert found["all tasks"]["tasks"] == 6
     assert found["STS"]["difference"]["value"] == pytest.approx(10)
-
-
-def test_sentences_are_drawn_once_and_in_their_order(tmp_path):
-    with gzip.open(tmp_path / "corpus.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps({"text": f"sentence {n}"}) + "\n" for n in range(100))
-    first = draw_sentences(tmp_path / "corpus.jsonl.gz", 20, tmp_path).read_text()
-    numbers = [int(json.loads(line)["text"].split()[1]) for line in first.splitlines()]
-    assert len(set(numbers)) == 20 and numbers == sorted(numbers)
-    assert draw_sentences(tmp_path / "corpus.jsonl.gz", 20, tmp_path).read_text() == first
 
 
 def test_the_tokenizer_of_a_language_model_writes_around_each_text_and_cuts_the_text_alone(tmp_path):

@@ -5,14 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.held_out import read_held_out
-from research.learned.data import PROOF, TUNING, EncodedTask, Task, read_task
-from research.learned.measure import BELOW, find_nearest, measure_adapters, score
-
-
-def test_tasks_to_prove_with_are_set_aside_and_those_to_tune_with_are_not():
-    assert set(PROOF) <= read_held_out()
-    assert not set(TUNING) & read_held_out()
+from research.learned.data import EncodedTask, Task, read_task
+from research.learned.measure import find_nearest, score
 
 
 def write(path, rows):
@@ -63,10 +57,3 @@ def test_scores_are_those_of_the_documents_found(task):
     ndcg, recall = score(task.test, task.documents, task.task.test_gains)
     np.testing.assert_allclose(recall, (ids == np.arange(60, 150)[:, None]).any(axis=1))
     assert ((ndcg > 0) == (recall > 0)).all()
-
-
-def test_a_task_with_too_few_queries_is_refused_and_measured_below_the_minimum(task):
-    found = {name: figures for name, figures, _ in measure_adapters(task, {"mined negatives"})}
-    assert set(found) == {"default", "50 queries", BELOW}
-    assert "at least 200 different queries" in found["default"]["refused"]
-    assert found[BELOW]["seconds"] > 0

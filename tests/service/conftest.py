@@ -381,6 +381,13 @@ def lathe(start_app, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def app(start_app, new_home):
+    """Share another app among the tests that leave chains, indexes and jobs with names of their own."""
+    with start_app(home=new_home()) as app:
+        yield app
+
+
+@pytest.fixture(scope="session")
 def client(lathe):
     """Return the client of the shared app."""
     return lathe.client

@@ -150,30 +150,6 @@ def test_every_record_is_one_line_of_json_whatever_its_extra_values(configured, 
         assert line["event"] == "odd" and "odd" in line
 
 
-@pytest.mark.parametrize("name", ["", "lathe.service", "lathe.service.http.middleware"])
-def test_a_handler_that_is_added_hears_requests_whose_lines_stay_the_same(configured, client, lines, name):
-    configured("info")
-    client.get("/chains/mine")
-    (alone,) = lines()
-
-    heard = []
-    handler = logging.Handler()
-    handler.emit = heard.append
-    logging.getLogger(name).addHandler(handler)
-    try:
-        client.get("/chains/mine")
-    finally:
-        logging.getLogger(name).removeHandler(handler)
-    (line,) = lines()
-    assert [record.route for record in heard] == ["/chains/{name}"]
-    assert list(line) == list(alone) and {**line, "timestamp": 0, "milliseconds": 0, "request_id": ""} == {
-        **alone,
-        "timestamp": 0,
-        "milliseconds": 0,
-        "request_id": "",
-    }
-
-
 def test_log_level_setting_ignores_case_and_rejects_unknown_levels(monkeypatch):
     assert read_settings().log_level == "info"
     monkeypatch.setenv("LATHE_LOG_LEVEL", "WARNING")

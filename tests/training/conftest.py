@@ -3,7 +3,7 @@
 import hashlib
 import sysconfig
 from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,22 +136,6 @@ def paragraphs():
     names = ("argparse", "statistics", "_pydecimal", "difflib", "subprocess", "pathlib", "typing", "turtle", "mailbox")
     found = extract_paragraphs(text for name in names for text in read_docstrings(library / f"{name}.py"))
     return [text for text in found if len(text.split()) > 12][:700]
-
-
-class InProcess:
-    """Scores in this process, which imports mteb anyway. `Workers` starts one that has to import it too."""
-
-    def run(self, jobs):
-        for index, (work, arguments) in enumerate(jobs):
-            yield index, work(*arguments)
-
-
-@pytest.fixture(scope="module")
-def scoring_here():
-    """Let evaluations score in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lathe.training.evaluation.run.Workers", lambda _processes: nullcontext(InProcess()))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Two suites with vectors behind them, compared in this process."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -66,31 +65,6 @@ def test_run_computes_all_analyses_of_suites_that_can_be_read(suites):
     assert any(one.startswith("Without the direction that all data sets share (R2)") for one in said)
     assert len(draw_all(found)) == 3
     assert "Cosines of mean embeddings" in build_tables(found)
-
-
-def test_an_encoder_without_vectors_is_a_problem_and_the_others_are_analysed(suites):
-    first, second = suites
-    out = first.results.request.out
-    shutil.rmtree(out / "vectors" / "b")
-    first.store(out, "b", ["something else"], 0)
-    found = compare_here(first, second)
-    assert sorted(found.problems) == [
-        "money: no samples of PairClassification for b: same: the vector of a text is not stored",
-        "money: no samples of STS for b: more pairs: the vector of a text is not stored",
-    ]
-    assert all(list(one.means) == ["a", BAG_OF_WORDS] and len(one.sources) == 4 for one in found.two_ways)
-
-
-def test_a_deleted_data_set_is_a_problem_and_the_others_are_read(suites):
-    first, second = suites
-    shutil.rmtree(second.results.request.out / "same")
-    found = compare_here(first, second)
-    lost = [
-        f"plants: no samples of PairClassification for {encoder}: same: test.jsonl is missing" for encoder in ENCODERS
-    ]
-    assert sorted(found.problems) == sorted([*lost, "plants: the texts of same are left out: test.jsonl is missing"])
-    assert [one.problem is None for one in found.two_ways] == [True, False]
-    assert found.similarity.suites == (0, 0, 0, 1, 1)
 
 
 def test_mtebs_own_data_sets_are_not_sampled_and_are_named(suites):

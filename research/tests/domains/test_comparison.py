@@ -1,16 +1,12 @@
 """Two suites whose scores are known, compared without any data behind them."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-import research.domains
-from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.suites import open_suite
-from research.domains import compare, format_terminal, write_comparison
+from research.domains import compare, write_comparison
 from research.domains.summary import summarize_comparison
 from research.domains.tables import build_tables
 
@@ -63,12 +59,6 @@ def test_paired_t_tests_compare_the_best_of_four_encoders_with_each_other(pair, 
     assert some[1].means == (pytest.approx(np.mean(best)), pytest.approx(np.mean(other)))
 
 
-def test_paired_t_tests_compare_three_encoders_pairwise(build):
-    some = [build(scores(TYPES, "abc"), TYPES, title) for title in ("finance", "general")]
-    tests = compare_silently(*some).tests
-    assert [(t.encoder, t.other) for t in tests[:3]] == [("c", "b"), ("c", "a"), ("b", "a")]
-
-
 def test_one_way_analyses_equal_scipys_f_oneway(pair, comparison):
     values = {(score.encoder, score.task): score.score for score in pair[1].scores}
     groups = [[values[e, f"s{n}"] for n in range(2)] for e in ENCODERS]
@@ -98,49 +88,6 @@ def test_split_half_correlations_use_the_encoders_that_both_suites_have(build, p
     )
     found = compare_silently(build(values, TYPES), pair[1]).rankings[2]
     assert (found.encoders, found.within[0]) == (ENCODERS, pytest.approx(1))
-
-
-def test_an_encoder_that_fails_is_a_problem_and_the_others_are_ranked(build, pair):
-    values = scores(TYPES)
-    values |= {("b", "s0"): None, ("b", "s1"): None, ("c", "r1"): None, ("d", "r2"): float("nan")}
-    found = compare_silently(
-        build(values, TYPES, broken={"torn": "line 3: not JSON"}, missing=["E cannot be loaded"]), pair[1]
-    )
-    by_type = {one.type: one for one in found.rankings}
-    assert by_type["STS"].encoders == ("a", "c", "d")
-    assert by_type["Retrieval"].encoders == ENCODERS
-    assert by_type["Retrieval"].means[0][0] == pytest.approx(values["a", "r0"])
-    assert by_type["all types"].encoders == ("a", "c", "d")
-    for problem in (
-        "finance: b has no score in STS and is left out of it",
-        "finance: r1 is left out of comparisons because it has no score on c",
-        "finance: r2 is left out of comparisons because it has no score on d",
-        "finance: torn was not evaluated: line 3: not JSON",
-        "finance: an encoder was left out: E cannot be loaded",
-    ):
-        assert problem in found.problems
-    assert any("r1 on c with control failed: out of luck" in problem for problem in found.problems)
-    assert "left out of comparisons" in format_terminal(found)
-
-
-def test_two_suites_of_the_same_data_sets_are_refused(build, pair, write_data_set, tmp_path):
-    with pytest.raises(EvaluationError, match="path of finance and path of finance hold the same data sets"):
-        compare_silently(pair[0], build(scores(TYPES), TYPES))
-    for name in ("one", "copy"):
-        rows = [{"anchor": "a", "positive": "b"}]
-        write_data_set(tmp_path / name / "set", {"task": "pairs"}, {"test.jsonl": rows})
-    suites = [open_suite(str(tmp_path / name)) for name in ("one", "copy")]
-    with pytest.raises(EvaluationError, match="one and .*copy hold the same data sets; --against takes another"):
-        research.domains.require_different(*suites)
-
-
-def test_a_data_set_in_both_suites_is_named(build, pair):
-    first, second = pair
-    entries = (*second.request.suite.entries, *first.request.suite.entries)
-    shared = replace(second, request=replace(second.request, suite=replace(second.request.suite, entries=entries)))
-    found = compare_silently(first, shared)
-    assert found.shared == ("entry of finance",)
-    assert "1 data set of finance is in general too" in summarize_comparison(found)[0]
 
 
 def test_write_comparison_writes_json_and_html_with_all_tables(comparison, tmp_path):

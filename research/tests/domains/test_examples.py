@@ -1,16 +1,12 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sklearn.metrics import v_measure_score
 
-from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.encoders import TextVectors, text_key, write_vectors
+from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.worker import FittedMethod, load_trial, score_methods
 from research.domains.examples import read_examples
 from research.domains.samples import LabelledPool, PairPool, ScoredPool
-from research.domains.texts import MAX_TEXTS, sample_texts
-from research.domains.work import bootstrap_scores, sample_texts_of
+from research.domains.texts import sample_texts
 
 ROWS = range(14)
 CLASSES = [{"text": f"text {row} of {row % 3}", "label": ["east", "north", "west"][row % 3]} for row in range(60)]
@@ -77,19 +73,6 @@ def test_examples_of_clustering_are_the_stored_vectors_with_labels(stored):
     np.testing.assert_array_equal(pool.vectors, store.get([text_key(row["text"]) for row in CLASSES[:20]]))
 
 
-def test_missing_vectors_and_files_raise_evaluation_error(stored, tmp_path):
-    trial, raw = stored(*SUITES["sts"])
-    size, scores = bootstrap_scores([trial, trial], raw)
-    assert (size, scores.shape) == (28, (500,))
-    other = replace(raw, folder=tmp_path / "other")
-    write_vectors(other.folder, [([text_key("a")], np.ones((1, raw.dimensions), np.float32))])
-    with pytest.raises(EvaluationError, match="sts: the vector of a text is not stored"):
-        bootstrap_scores([trial], other)
-    gone = replace(trial, entry=replace(trial.entry, place=str(tmp_path / "gone")))
-    with pytest.raises(EvaluationError, match="test.jsonl is missing"):
-        sample_texts_of(gone, None)
-
-
 def test_sample_texts_returns_the_evaluated_texts_and_the_mean_of_their_vectors(stored):
     trial, raw = stored(*SUITES["retrieval"])
     found = sample_texts(trial, raw)
@@ -101,12 +84,3 @@ def test_sample_texts_returns_the_evaluated_texts_and_the_mean_of_their_vectors(
     np.testing.assert_allclose(found.mean, store.get(keys).mean(axis=0), atol=1e-6)
     assert sample_texts(trial, None).mean is None
     assert sample_texts(trial, None).texts == found.texts
-
-
-def test_sample_texts_samples_at_most_max_texts_the_same_each_time(write_data_set, stored):
-    rows = [{"text": f"text {n}", "label": n % 2} for n in range(MAX_TEXTS + 50)]
-    trial, _ = stored({"task": "clustering"}, {"test.jsonl": rows})
-    first, second = (sample_texts(trial, None).texts for _ in range(2))
-    assert len(set(first)) == MAX_TEXTS
-    assert first == second
-    assert first[:5] != tuple(f"text {n}" for n in range(5))

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from lathe.training.errors import EvaluationError
 from research.domains.__main__ import main
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
@@ -109,11 +108,3 @@ def test_two_suites_are_compared_in_text_json_and_html(compare, suites, tmp_path
         assert sentence in printed
     assert html.count("<svg") == 3
     assert str(tmp_path) not in html and str(suites[0].parent) not in html
-
-
-def test_equal_and_missing_suites_are_refused(compare, suites, tmp_path):
-    first, _ = suites
-    for second, message in ((first, "hold the same data sets"), ("nowhere", "there is no suite 'nowhere'")):
-        with pytest.raises(EvaluationError, match=message):
-            compare(first, second, tmp_path, ["bag-of-words"])
-    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """Characteristics of texts, and similarity of data sets."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -13,9 +11,7 @@ from research.domains.characteristics import (
     count_syllables,
     measure_characteristics,
     split_sentences,
-    type_token_ratio,
 )
-from research.domains.parser import mean_distance
 from research.domains.similarity import build_similarity_map
 from research.domains.tokens import find_token_counter
 
@@ -39,13 +35,6 @@ def test_count_syllables_counts_groups_of_vowels_without_a_silent_e(syllables, w
     assert [count_syllables(word) for word in words.split()] == [syllables] * len(words.split())
 
 
-def test_the_type_token_ratio_does_not_fall_with_the_length_of_the_texts():
-    run = [f"word{n % 50}" for n in range(100)]
-    assert type_token_ratio(run) == type_token_ratio(run * 7) == 0.5
-    assert type_token_ratio(["The", "the", "loan"]) == pytest.approx(2 / 3)
-    assert type_token_ratio([]) is None
-
-
 def test_the_characteristics_of_two_texts_by_hand():
     found = measure_characteristics(
         ["The loan is late. It rose.", "Table"], "en", lambda texts: [7, 2], lambda texts: 1.5
@@ -53,24 +42,9 @@ def test_the_characteristics_of_two_texts_by_hand():
     assert found == Characteristics(2, 7 / 3, 24 / 7, 4.5, pytest.approx(8 / 7), 1.0, 1.5)
 
 
-def test_syllables_and_dependency_distance_are_measured_in_english_only():
-    found = measure_characteristics(["Der Gewinn stieg."], "de", None, lambda texts: 1.0)
-    assert (found.words_per_sentence, found.syllables_per_word, found.dependency_distance) == (3, None, None)
-    assert found.tokens_per_text is None
-
-
 def test_average_characteristics_averages_over_data_sets_that_have_a_value():
     found = average_characteristics([Characteristics(10, 4.0, syllables_per_word=1.0), Characteristics(90, 8.0)])
     assert found == Characteristics(100, 6.0, syllables_per_word=1.0)
-
-
-def test_mean_distance_leaves_out_roots_and_punctuation():
-    heads, marks = [1, 1, 4, 4, 1, 1], [False] * 5 + [True]
-    tokens = [SimpleNamespace(i=i, is_punct=mark, is_space=False) for i, mark in enumerate(marks)]
-    for token, head in zip(tokens, heads, strict=True):
-        token.head = tokens[head]
-    assert mean_distance(tokens) == pytest.approx((1 + 2 + 1 + 3) / 4)
-    assert mean_distance(tokens[1:2]) is None
 
 
 def test_token_counter_counts_all_tokens_of_long_texts(tiny_model):
@@ -97,9 +71,3 @@ def test_build_similarity_map_centred_removes_the_shared_direction():
     found = build_similarity_map("tiny", list("abcdef"), [0, 0, 0, 1, 1, 1], own + 50)
     assert min(found.raw.between, *found.raw.within) > 0.95
     assert min(found.centred.within) > 0.5 > -0.5 > found.centred.between
-
-
-def test_build_similarity_map_has_no_centred_map_for_two_data_sets_or_means_that_cancel():
-    assert build_similarity_map("tiny", ["a", "b"], [0, 1], np.eye(2)).centred is None
-    cancelling = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
-    assert build_similarity_map("tiny", list("abcd"), [0, 0, 1, 1], cancelling).centred is None

@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -71,31 +70,6 @@ def test_analyse_two_way_equals_statsmodels_type_2_for_unbalanced_samples():
     assert sum(one.share for one in found) == pytest.approx(1)
 
 
-def test_analyse_two_way_leaves_out_samples_without_a_score_and_counts_them():
-    scores = sample_balanced_scores()
-    scores["a", 0] = np.where(np.arange(40) < 3, np.nan, scores["a", 0])
-    found = analyse_two_way("STS", scores, (60, 60))
-    assert (found.undefined, found.sources[-1].degrees) == (3, 231)
-    assert found.means["a"] == pytest.approx((scores["a", 0][3:].mean(), scores["a", 1].mean()))
-
-
-@pytest.mark.parametrize("suite", [0, 1])
-def test_analyse_two_way_leaves_out_an_encoder_without_samples_in_one_suite(suite):
-    scores = sample_balanced_scores(interaction=0.1)
-    others = {cell: some for cell, some in scores.items() if cell[0] != "b"}
-    scores["b", suite] = np.where(np.arange(40) < 1, scores["b", suite], np.nan)
-    found = analyse_two_way("STS", scores, (60, 60))
-    assert found == replace(analyse_two_way("STS", others, (60, 60)), left_out=("b",))
-    assert (list(found.means), found.undefined) == (["a", "c"], 0)
-
-
-def test_analyse_two_way_has_a_problem_if_one_encoder_remains_and_names_those_left_out():
-    scores = sample_balanced_scores() | {("a", 0): np.full(40, np.nan), ("c", 1): np.full(40, np.nan)}
-    found = analyse_two_way("STS", scores, (60, 60))
-    assert (found.sources, found.left_out) == ((), ("a", "c"))
-    assert found.problem.endswith("here are 1")
-
-
 @pytest.mark.parametrize(
     ("scores", "problem"),
     [
@@ -117,10 +91,3 @@ def test_analyse_one_way_divides_the_mean_square_between_encoders_by_that_within
     assert (found.suite, found.encoders, found.tasks) == (1, 2, 3)
     assert found.f == pytest.approx((6 * 0.15**2 / 1) / (4 * 0.01 / 4))
     assert found.p == pytest.approx(stats.f.sf(found.f, 1, 4))
-
-
-@pytest.mark.parametrize("scores", [np.zeros((1, 3)), np.zeros((3, 1)), np.full((2, 3), 0.5), np.zeros((2, 0))])
-def test_analyse_one_way_has_a_problem_with_one_encoder_or_task_or_equal_scores(scores):
-    found = analyse_one_way(0, "STS", scores)
-    assert (found.f, found.p) == (None, None)
-    assert found.problem

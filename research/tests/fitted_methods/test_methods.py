@@ -1,4 +1,3 @@
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,12 +13,9 @@ from research.fitted_methods.evaluation import FittedRequest
 from research.fitted_methods.method_cache import MethodCache
 from research.fitted_methods.methods import (
     RANDOM_SEEDS,
-    FittableMethod,
     build_reducer,
     label_method,
     list_debiasing_methods,
-    list_reducer_methods,
-    resolve_size,
 )
 
 WIDTH = 24
@@ -77,25 +73,6 @@ def test_debiasing_methods_equal_a_direct_numpy_computation(cache, corpus):
     directions = [np.random.default_rng(seed).standard_normal(WIDTH) for seed in RANDOM_SEEDS]
     for found, direction in zip(seeds, directions, strict=True):
         np.testing.assert_allclose(found @ direction, 0, atol=1e-5)
-
-
-def test_sizes_are_numbers_and_shares_of_the_dimensions_and_none_if_not_below_them():
-    written = {"96": 96, "1/4": 96, "1/3": 128, "0.5": 192, "383": 383, "1": 1}
-    assert {size: resolve_size(Fraction(size), 384) for size in written} == written
-
-    assert [resolve_size(Fraction(written), 384) for written in ("384", "385", "1/1000")] == [None] * 3
-
-
-def test_the_key_of_a_method_depends_on_its_map_and_not_on_its_name():
-    method = FittableMethod("R1", "ladder", label="R1", steps="r1")
-    key = method.on(ENCODER, DIGEST).key
-    others = [replace(method, **change) for change in ({"steps": "r2"}, {"normalize": False})]
-    keys = [key, *(other.on(ENCODER, DIGEST).key for other in others)]
-    keys += [method.on("e" * 32, DIGEST).key, method.on(ENCODER, "d" * 32).key]
-    assert len(set(keys)) == len(keys) == 5
-    assert replace(method, name="x", label="y", group="chain").on(ENCODER, DIGEST).key == key
-    everything = [*list_debiasing_methods(), *list_reducer_methods([6, 12])]
-    assert len({one.on(ENCODER, DIGEST).key for one in everything}) == len(everything)
 
 
 def test_method_cache_fits_a_method_once_and_then_loads_the_chain(cache, corpus):

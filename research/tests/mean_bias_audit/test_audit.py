@@ -1,6 +1,5 @@
 """Audits of encoders: of the tiny model in a whole evaluation, and of scripted encoders that fail."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,7 +17,6 @@ from research.encoders import list_variants, open_bag_of_words
 from research.mean_bias_audit.evaluation import AuditedEvaluation, AuditRequest, evaluate_and_audit
 from research.mean_bias_audit.findings import compute_audit_findings
 from research.mean_bias_audit.probe import EncodedSuite, Probe, audit_encoder
-from research.mean_bias_audit.report import write_audit
 from research.mean_bias_audit.texts import NORM_TEXTS
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
@@ -129,25 +127,6 @@ def test_every_part_of_an_audit_equals_a_computation_from_the_encoders_vectors(f
     assert [one.prompt for one in audit.prompts.means] == ["query: ", "passage: "]
 
 
-def test_the_report_of_an_audit_holds_no_texts(first):
-    write_audit(first.results, first.findings, [])
-    out = first.request.out
-    found = json.loads((out / "audit.json").read_text())
-    assert found["encoders"]["tiny"]["languages"]["texts"] == 60
-    (control,) = found["random_controls"]
-    assert (len(control["differences"]), control["tasks"]) == (4, 2)
-    assert [row["tasks"] for row in found["profile"]["encoders"]] == [2]
-    page = (out / "audit.html").read_text()
-    assert "tiny gives unit vectors (norm 1.000 ± 0.000 over 130 texts)." in page
-    assert not [text for text in (*ENGLISH, *GERMAN, *CORPUS) if text in page]
-
-
-def test_a_deleted_audit_is_computed_again_with_an_equal_result(first):
-    made, anew, kept = first.audits
-    assert made == anew == kept
-    assert first.written[0] == first.written[1]
-
-
 def test_audited_norms_equal_those_of_sentence_transformers_vectors(bare_spec, tmp_path):
     audit = audit_opened(RequestedEncoder(bare_spec).open(None), tmp_path)
     model = SentenceTransformer(bare_spec.model, device="cpu")
@@ -249,24 +228,6 @@ def test_an_audit_leaves_out_texts_on_which_the_encoder_fails_and_reports_them(t
     group.batches.clear()
     audit_scripted(group, tmp_path)
     assert group.batches  # what failed is tried again
-
-
-def test_an_audit_leaves_out_vectors_of_nan_and_reports_them(tmp_path):
-    audit = audit_scripted(Scripted(lambda text: varied(text) * (np.nan if text == ENGLISH[3] else 1)), tmp_path)
-    assert audit.norms.texts == 129
-    left_out, languages = audit.problems
-    assert left_out == "1 of 130 texts give NaN or inf; the norms leave them out"
-    assert languages.startswith("μ by language cannot be measured: EncoderError: scripted gives NaN or inf for 1 of ")
-
-
-def test_an_audit_of_equal_or_zero_vectors_has_no_problems(tmp_path):
-    alike = audit_scripted(Scripted(lambda text: np.array([3, 0, 4, 0])), tmp_path / "alike")
-    assert (alike.problems, alike.norms.std, alike.corpus.direction.centered) == ((), 0, None)
-    assert alike.languages.means[1].cosine == pytest.approx(1)
-    zero = audit_scripted(Scripted(lambda text: np.zeros(4)), tmp_path / "zero")
-    assert (zero.problems, zero.norms.zero_rows, zero.corpus.direction.zero_rows) == ((), 130, len(CORPUS))
-    assert (zero.languages.means[1].cosine, zero.prompts.means[0].cosine) == (None, None)
-    assert zero.corpus.direction.uncentered is None
 
 
 def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):

@@ -1,17 +1,13 @@
-from itertools import combinations
-
 import numpy as np
 import pytest
 
 from lathe.transforms import Moments
-from lathe.transforms.vectors import BLOCK_ROWS
 from research.mean_bias_audit.means import (
     measure_direction,
     measure_language_means,
     measure_mean_growth,
     measure_norms,
     measure_prompt_mean,
-    measure_run_error,
     sample_means,
 )
 
@@ -46,20 +42,6 @@ def test_sample_means_samples_without_replacement_and_larger_samples_contain_sma
     assert len(np.unique(means[:, 0] > 0, axis=0)) == 4
 
 
-def test_sample_means_over_several_blocks_equals_the_means_of_the_sampled_rows():
-    rows = np.random.default_rng(0).normal(size=(BLOCK_ROWS + 50, 3)).astype(np.float32)
-    (found,) = sample_means(rows, [100, len(rows)], draws=1, seed=5)
-    first = np.random.default_rng(5).permutation(len(rows)) < 100
-    np.testing.assert_allclose(found[0], rows[first].mean(axis=0, dtype=np.float64), rtol=1e-9)
-    np.testing.assert_allclose(found[1], rows.mean(axis=0, dtype=np.float64), rtol=1e-9)
-
-
-def test_the_expected_square_equals_the_average_over_all_samples():
-    rows = np.random.default_rng(3).normal(0.2, 1, size=(12, 5))
-    squares = [np.sum(rows[list(some)].mean(axis=0) ** 2) for some in combinations(range(12), 10)]
-    assert measure_growth_by_size(rows)[10].expected_square == pytest.approx(np.mean(squares), rel=1e-12)
-
-
 def test_mean_growth_of_gaussian_vectors_follows_their_mean_and_covariance():
     """E‖μ_n‖² = ‖μ‖² + tr Σ / n with μ = (.3, 0, 0, 0) and Σ = diag(1, 4, 9, 16) / 10."""
     deviations = np.sqrt([0.1, 0.4, 0.9, 1.6])
@@ -90,17 +72,6 @@ def test_means_of_dependent_consecutive_rows_have_a_larger_error_than_random_one
     assert points[20_000].consecutive is None
 
 
-def test_measure_run_error_uses_at_most_ten_disjoint_runs_from_first_to_last_row():
-    rows = np.arange(47.0)[:, None]
-    starts = np.array([0, 12, 24, 37])  # of the four runs of ten that fit
-    wanted = np.mean((starts + 4.5 - 23) ** 2)
-    assert measure_run_error(rows, 10, rows.mean(axis=0)) == pytest.approx(wanted)
-    assert measure_run_error(rows, 40, rows.mean(axis=0)) == pytest.approx((19.5 - 23) ** 2)
-    assert measure_run_error(rows, 1, rows.mean(axis=0)) == pytest.approx(
-        np.mean((np.linspace(0, 46, 10).astype(int) - 23) ** 2)
-    )
-
-
 def test_a_mean_longer_than_the_deviation_is_the_first_uncentered_component():
     """The mean is orthogonal to the direction of the largest variance."""
 
@@ -121,37 +92,6 @@ def test_measure_direction_gives_the_cosine_with_the_first_singular_vector():
         first = np.linalg.svd(some)[2][0]
         assert getattr(found, name) == pytest.approx(abs(first @ mean) / np.linalg.norm(mean), rel=1e-6)
     assert 0.1 < found.centered < found.uncentered < 1
-
-
-def test_equal_vectors_have_a_mean_and_no_centred_component():
-    rows = np.tile(unit(np.array([[0.1, 0.7, 0.3]])).astype(np.float32), (150, 1))
-    found = measure_direction(rows, Moments.from_vectors(rows))
-    assert (found.centered, found.uncentered) == (None, pytest.approx(1))
-    points = measure_growth_by_size(rows)
-    assert all(point.cosine == pytest.approx(1) and point.ratio == pytest.approx(1) for point in points.values())
-    assert points[10].noise_floor == pytest.approx(0, abs=1e-7)
-    assert {point.consecutive for point in points.values()} == {None}
-
-
-def test_vectors_that_cancel_have_no_mean_direction():
-    rows = np.repeat(np.array([[1, 0], [-1, 0]], np.float32), 60, axis=0)
-    found = measure_direction(rows, Moments.from_vectors(rows))
-    assert (found.mean_norm, found.centered, found.uncentered) == (0, None, None)
-    points = measure_growth_by_size(rows)
-    assert {point.cosine for point in points.values()} == {None}
-    assert points[120].ratio is None and points[10].ratio is not None
-    random = np.random.default_rng(0)
-    halves = unit(random.normal(size=(60, 5)))
-    rounded = random.permutation(np.concatenate([halves, -halves]))
-    moments = Moments.from_vectors(rounded)
-    assert 0 < moments.mean_norm() < 1e-15
-    assert (measure_direction(rounded, moments).centered, measure_direction(rounded, moments).uncentered) == (
-        None,
-        None,
-    )
-    nothing = np.zeros((120, 3), np.float32)
-    assert measure_direction(nothing, Moments.from_vectors(nothing)).zero_rows == 120
-    assert [point.ratio for point in measure_growth_by_size(nothing).values()] == [None] * 4
 
 
 def test_measure_language_means_gives_each_languages_mean_and_the_running_mean():

@@ -1,11 +1,9 @@
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lathe.transforms import Moments
 from research.mean_bias_audit.findings import AuditFindings, compute_audit_findings
 from research.mean_bias_audit.means import (
     Direction,
@@ -13,7 +11,6 @@ from research.mean_bias_audit.means import (
     MeanPoint,
     Norms,
     PromptMean,
-    measure_mean_growth,
 )
 from research.mean_bias_audit.profile import Profile, measure_random_controls, profile_outliers
 from research.mean_bias_audit.report import format_audit, write_audit
@@ -22,8 +19,6 @@ from research.mean_bias_audit.stored_audit import (
     CorpusMean,
     Languages,
     Prompts,
-    load_audit,
-    save_audit,
 )
 from research.mean_bias_audit.summary import summarize_audit
 from research.mean_bias_audit.tables import build_audit_tables, build_overview_table
@@ -73,21 +68,6 @@ def test_profile_outliers_finds_tasks_over_two_deviations_from_an_encoders_mean_
     assert shares == {task: (2, 0, 0) for task in TASKS} | {"t7": (2, 0.5, 0), "t0": (2, 0, 0.5)}
 
 
-def test_profile_outliers_leaves_out_tasks_without_a_score(grid_of, gained):
-    scores = gained("one", GAINS) | gained("two", GAINS)
-    scores["two", "R2", "t7"] = None
-    found = profile_outliers(grid_of(scores))
-    assert [one.tasks for one in found.encoders] == [8, 7]
-    assert [task.encoders for task in found.tasks] == [2] * 7 + [1]
-    assert found.tasks[-1].up == 1
-
-
-def test_without_debiasing_methods_the_findings_on_scores_are_empty(grid_of, table):
-    grid = grid_of(table("one", TASKS, control=RAW))
-    assert measure_random_controls(grid) == []
-    assert profile_outliers(grid) == UNSCORED
-
-
 def test_measure_random_controls_gives_each_seeds_difference_mean_and_spread(grid_of, table):
     """The mean-bias paper's Appendix F: four seeds of one encoder, their mean .005 and spread .005 points."""
     gains = {42: 0.0015, 2: 0.0009, 3: 0.0072, 4: 0.0106}
@@ -124,16 +104,6 @@ def test_summarize_audit_of_a_typical_encoder():
     ]
 
 
-def test_summarize_audit_does_not_name_all_sentences_as_enough():
-    """The mean of all sentences has a cosine of 1 to itself, however noisy it is."""
-    rows = np.random.default_rng(0).standard_normal((200, 32))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    growth = tuple(measure_mean_growth(rows, Moments.from_vectors(rows)))
-    assert growth[-1].cosine == pytest.approx(1) and growth[-2].cosine < 0.99
-    said = "\n".join(summarize_one(replace(SPOTLESS, corpus=replace(SPOTLESS.corpus, growth=growth))))
-    assert "No smaller sample gives the mean direction of e5 to a cosine of 0.99; from 10 to 100 sentences" in said
-
-
 def test_summarize_audit_says_where_r2_stands_out(grid_of, gained):
     found = summarize_audit(
         AuditFindings({}, [], profile_outliers(grid_of(gained("one", GAINS) | gained("two", GAINS))))
@@ -141,13 +111,6 @@ def test_summarize_audit_says_where_r2_stands_out(grid_of, gained):
     assert found[0].startswith("R2's differences lie more than two standard deviations above an encoder's own mean on ")
     assert "on 12.5 % of its tasks and below on 0.0 %, on average over 2 encoders" in found[0]
     assert found[1:] == ["The task that is above on most encoders is t7, on 100 % of 2."]
-
-
-def test_load_audit_returns_what_save_audit_wrote(tmp_path):
-    odd = Audit(None, None, Languages(0, (), {"fr": 3}, ("m",)), None, ("why",))
-    for audit in (SPOTLESS, odd):
-        save_audit(audit, tmp_path / "audits" / "one.json")
-        assert load_audit(tmp_path / "audits" / "one.json") == audit
 
 
 @pytest.fixture

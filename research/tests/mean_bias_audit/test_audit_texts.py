@@ -1,10 +1,6 @@
-import pytest
-
 from lathe.training.evaluation.scores import TaskDescription
 from research.mean_bias_audit.texts import (
     choose_language_texts,
-    is_one_language,
-    sample_texts,
 )
 
 
@@ -32,17 +28,3 @@ def test_choose_language_texts_leaves_out_and_names_languages_with_under_50_text
     found = choose_language_texts([task("a", "de", 49), task("b", "fr", 50), task("c", "it", 70)])
     assert list(found.texts) == ["fr", "it"]
     assert (found.count, found.few) == (50, {"de": 49})
-
-
-def test_choose_language_texts_leaves_out_and_names_data_sets_of_several_languages():
-    found = choose_language_texts([task("pairs", "de-en", 90), task("many", "de,en", 90), task("none", "", 90)])
-    assert (found.texts, found.count, found.unclear) == ({}, 0, ["pairs", "many", "none"])
-    assert [is_one_language(written) for written in ("en", "zho", "de-en", "de,en", "")] == [True, True] + [False] * 3
-
-
-@pytest.mark.parametrize(("most", "count"), [(4, 4), (30, 20)])
-def test_sample_texts_is_deterministic_and_keeps_the_order(most, count):
-    texts = [f"{number:02}" for number in range(20)]
-    found = sample_texts(texts, most)
-    assert found == sample_texts(texts, most) == sorted(found)
-    assert len(set(found)) == count

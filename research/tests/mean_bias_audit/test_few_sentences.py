@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from lathe.training.errors import EvaluationError
 from lathe.transforms import Chain
 from research.few_sentences import (
     SampledMethod,
@@ -51,11 +50,6 @@ def test_estimated_means_use_50_sentences_and_each_draw_other_ones(tmp_path, one
     assert [tuple(np.flatnonzero(step.direction.numpy())) for step in found[3:]] == drawn  # R1 and R2 are paired
 
 
-def test_a_sample_that_is_larger_than_the_corpus_is_refused(one_hot):
-    with pytest.raises(EvaluationError, match="R1 of 65, draw 0: the corpus has 64 sentences"):
-        list_mean_estimation_methods([65])[0].fit(one_hot.fit)
-
-
 @pytest.fixture(scope="module")
 def few_sentences(table):
     """Return scores of R1 and R2 with all sentences, and in two samples of a hundred."""
@@ -75,9 +69,3 @@ def test_compare_estimated_means_averages_over_samples_and_tasks(sampled_grid, f
     assert row.r1_error.value == pytest.approx((2 + 2) / 2)  # but are errors nonetheless
     assert row.r2_error.value == pytest.approx((1 + 1) / 2)
     assert row.r2_ahead.value == pytest.approx((1 + 11) / 2)
-
-
-@pytest.mark.parametrize("missing", ["R1", "R2", "R1 of 100", "R2 of 100"])
-def test_compare_estimated_means_needs_r1_and_r2_with_few_and_all_sentences(sampled_grid, few_sentences, missing):
-    values = {key: score for key, score in few_sentences.items() if key[1].partition(",")[0] != missing}
-    assert compare_estimated_means(sampled_grid(values)) == []

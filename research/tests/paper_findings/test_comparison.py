@@ -116,17 +116,6 @@ def test_compare_with_raw_counts_only_tasks_that_every_method_completed(grid_of,
     assert cells["R2"].test.n == 1
 
 
-def test_compare_with_raw_drops_a_task_only_for_the_encoder_that_failed_on_the_task(grid_of, table):
-    values = table("one", "ab", control=[0.5, 0.5], R2=[0.6, None]) | table(
-        "two", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]
-    )
-    values |= table("three", "ab", control=[None, None], R2=[0.6, 0.7])
-    assert [(cell.encoder, cell.tasks) for cell in comparison.compare_with_raw(grid_of(values), ["R2"])] == [
-        ("one", 1),
-        ("two", 2),
-    ]
-
-
 def test_a_cell_holds_the_bootstrap_interval_and_the_paired_tests_of_its_differences(grid_of, table):
     raw, after = np.linspace(0.1, 0.8, 10), np.linspace(0.1, 0.8, 10) ** 0.9
     (cell,) = comparison.compare_with_raw(grid_of(table("e", MIXED, control=raw, R2=after), MIXED), ["R2"])
@@ -135,21 +124,6 @@ def test_a_cell_holds_the_bootstrap_interval_and_the_paired_tests_of_its_differe
     assert cell.families["Retrieval"] == paired_test(after[:5], raw[:5])
     assert cell.families["Classification"] == paired_test(after[5:], raw[5:])
     assert cell.test == paired_test(after, raw)
-
-
-def test_group_by_family_makes_retrieval_classification_and_other(grid_of, table):
-    types = {
-        "a": "Retrieval",
-        "b": "Classification",
-        "c": "MultilabelClassification",
-        "d": "STS",
-        "e": "PairClassification",
-        "f": "Clustering",
-    }
-    grid = grid_of(table("e", types, control=[0.5] * 6, R2=[0.6] * 6), types)
-    assert grid.group_by_family(list(types)) == {"Retrieval": [0], "Classification": [1, 2], "Other": [3, 4, 5]}
-    (cell,) = comparison.compare_with_raw(grid, ["R2"])
-    assert {name: test.n for name, test in cell.types.items()} == dict.fromkeys(types.values(), 1)
 
 
 def test_summarize_families_counts_encoders_with_at_least_five_tasks_of_a_family(grid_of, table):
@@ -166,18 +140,6 @@ def test_summarize_families_counts_encoders_with_at_least_five_tasks_of_a_family
     ) == (2, 1, 1)
 
 
-def test_summarize_families_leaves_out_each_family_of_encoders_as_a_whole(grid_of, table):
-    families, gains = {"a": "kin", "b": "kin", "c": "alone"}, {"a": 3.0, "b": 5.0, "c": -1.0}
-    values = {}
-    for name, t in gains.items():
-        after, raw = build_scores_with_t(t, 5)
-        values |= table(name, [f"r{i}" for i in range(5)], control=raw, R2=after)
-    grid = grid_of(values, MIXED, families=families)
-    (row,) = comparison.summarize_families(grid, comparison.compare_with_raw(grid, ["R2"]))
-    assert row.all.mean_t == pytest.approx(7 / 3)
-    assert {name: one.mean_t for name, one in row.without.items()} == pytest.approx({"kin": -1, "alone": 4})
-
-
 def test_average_differences_uses_tasks_that_all_encoders_completed(grid_of, table):
     values = table("one", "abc", control=[0.5, 0.5, 0.5], R2=[0.6, 0.7, 0.9])
     values |= table("two", "abc", control=[0.5, 0.5, 0.5], R2=[0.5, 0.8, None])
@@ -185,34 +147,3 @@ def test_average_differences_uses_tasks_that_all_encoders_completed(grid_of, tab
     expected = bootstrap(np.array([[10.0, 0.0], [20.0, 30.0]]))
     assert expected.value == 15
     assert (found["R2"].value, found["R2"].low) == pytest.approx((expected.value, expected.low))
-
-
-def test_average_differences_of_copies_of_an_encoder_have_the_same_interval(grid_of, table):
-    scores = {"control": [0.5] * 10, "R2": np.linspace(0.4, 0.9, 10)}
-    alone = grid_of(table("one", MIXED, **scores))
-    thrice = grid_of(table("one", MIXED, **scores) | table("two", MIXED, **scores) | table("three", MIXED, **scores))
-    few, many = (comparison.average_differences(grid, ["R2"])["R2"] for grid in (alone, thrice))
-    assert (many.value, many.low, many.high) == pytest.approx((few.value, few.low, few.high))
-
-
-def test_correlate_gain_with_norm_finds_a_linear_relation_also_without_each_encoder(grid_of, table):
-    values, norms = {}, {}
-    for place, norm in enumerate([0.2, 0.4, 0.5, 0.6, 0.8, 0.9, None]):
-        after, raw = build_scores_with_t(10 * (norm or 5), 5)
-        values |= table(f"e{place}", [f"c{i}" for i in range(5)], control=raw, R2=after)
-        norms[f"e{place}"] = norm
-    grid = grid_of(values, MIXED, norms=norms)
-    found = comparison.correlate_gain_with_norm(grid, comparison.compare_with_raw(grid, ["R2"]), "R2")
-    counts = {what: one.n for what, one in found.items()}
-    assert counts == {"classification t": 6, "mean difference": 6} | {
-        f"classification t without e{place}": 5 for place in range(6)
-    }
-    assert all(one.pearson.value == pytest.approx(1) and one.pearson.sign == 1 for one in found.values())
-
-
-def test_list_large_effects_sorts_by_size(grid_of, table):
-    values = table("e", "abcd", control=[0.5, 0.5, 0.5, 0.5], R1=[0.5, 0.5, 0.5, 0.65], R2=[0.55, 0.7, 0.1, 0.5])
-    found = comparison.list_large_effects(grid_of(values), ["R1", "R2"])
-    assert [(one.label, one.task) for one in found] == [("R2", "c"), ("R2", "b"), ("R1", "d")]
-    assert [one.difference for one in found] == pytest.approx([-0.4, 0.2, 0.15])
-    assert {one.control for one in found} == {0.5}

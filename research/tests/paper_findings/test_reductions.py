@@ -29,15 +29,6 @@ def test_correlate_intrinsic_turns_the_sign_of_errors(grid_of, table):
     assert {one.n for one in found.values()} == {4}
 
 
-def test_correlate_intrinsic_uses_tasks_that_every_reduction_completed(grid_of, table):
-    values, measures = build_reductions(table)
-    alone = {key: score for key, score in values.items() if key[2] == "a"}
-    values = {key: None if key == ("e", "pca:2", "b") else score for key, score in values.items()}
-    both = [reductions.correlate_intrinsic(grid_of(some, intrinsic=measures)) for some in (values, alone)]
-    assert both[0]
-    assert both[0] == both[1]
-
-
 def test_compare_languages_gives_retention_and_difference_from_english(grid_of, table):
     """R and Δ of the GeoPres paper (its Table 2), by hand."""
     values = table("e", PARALLEL, control=[0.8, 0.5, 0.4], **{"geopres:4": [0.6, 0.4, 0.2]})
@@ -60,17 +51,3 @@ def test_compare_languages_gives_retention_and_difference_from_english(grid_of, 
 def test_compare_languages_compares_only_versions_of_one_data_set_in_two_languages(grid_of, table, languages):
     values = table("e", languages, control=[0.5, 0.5], **{"geopres:4": [0.4, 0.3]})
     assert reductions.compare_languages(grid_of(values, languages=languages)) == []
-
-
-@pytest.mark.parametrize(
-    ("control", "scores", "left"),
-    [
-        ([0.5, 0.01, 0.5], [0.4, 0.3, 0.2], {"fr"}),  # German is noise
-        ([0.01, 0.5, 0.5], [0.4, 0.3, 0.2], set()),  # English is
-        ([0.5, 0.5, 0.5], [0.4, 0.3, None], {"de"}),  # French failed
-        ([0.5, 0.5, 0.5], [None, 0.3, 0.2], set()),  # English did
-    ],
-)
-def test_compare_languages_leaves_out_languages_without_a_retention(grid_of, table, control, scores, left):
-    grid = grid_of(table("e", PARALLEL, control=control, **{"geopres:4": scores}), languages=PARALLEL)
-    assert {one.language for one in reductions.compare_languages(grid)} == left

@@ -100,45 +100,6 @@ def test_variance_that_methods_share_does_not_widen_the_interval_of_their_differ
     assert (one.better, one.targets, judge_difference(one)) == (3, 3, "better")
 
 
-def test_an_incomplete_seed_is_left_out_of_averages_and_of_differences_that_need_it():
-    findings = compute_findings_of(r for r in results() if (r.method, r.target, r.seed) != ("pft", "search", 2))
-    for method in ("ft", "pft", "reze"):
-        assert average(findings, method).seeds == 2
-        assert average(findings, method).score.value == pytest.approx(mean(by_seed(method)[:2]))
-    assert (difference(findings, "reze", "pft").seeds, difference(findings, "reze", "ft").seeds) == (2, 3)
-    expected = mean(by_seed("reze")[:2]) - mean(by_seed("pft")[:2])
-    assert difference(findings, "reze", "pft").points.value == pytest.approx(expected)
-
-
-def test_a_target_that_a_method_lacks_is_left_out_of_all_averages_and_its_differences():
-    findings = compute_findings_of(r for r in results() if (r.method, r.target) != ("pft", "search"))
-    for method in ("ft", "pft", "reze"):
-        assert average(findings, method).targets == 2
-        assert average(findings, method).score.value == pytest.approx(mean(by_seed(method, ("tone", "topic"))))
-    assert difference(findings, "reze", "pft").targets == 2
-    assert difference(findings, "reze", "ft").targets == 3
-
-
-def test_better_counts_targets_with_a_higher_mean_over_seeds_and_no_ties():
-    wins = {"tone": (0.5, 0.1), "topic": (0.25, 0.25), "search": (0.3, 0.1)}  # less the rival's 0.25 of each seed
-    scores = {("reze", target, seed): value for target, two in wins.items() for seed, value in enumerate(two)}
-    scores |= {("pft", target, seed): 0.25 for target in wins for seed in (0, 1)}
-    one = difference(compute_findings_of(results(scores)), "reze", "pft")
-    assert (one.better, one.targets) == (1, 3)
-    assert one.points.value == pytest.approx(100 * (0.05 + 0 - 0.05) / 3, abs=1e-9)
-
-
-def test_differences_are_grouped_by_task_if_there_are_several_tasks():
-    findings = compute_findings_of(results())
-    assert {d.group for d in findings.differences} == {"all", "classification", "retrieval"}
-    one = difference(findings, "reze", "pft", "classification")
-    expected = mean(by_seed("reze", ("tone", "topic"))) - mean(by_seed("pft", ("tone", "topic")))
-    assert (one.targets, one.points.value) == (2, pytest.approx(expected))
-    assert difference(findings, "reze", "pft", "retrieval").targets == 1
-    alone = compute_findings_of(r for r in results() if r.target != "search")
-    assert {d.group for d in alone.differences} == {"all"}
-
-
 def test_label_accuracy_is_averaged_over_targets_that_have_one():
     some = [
         result(*cell, score, label_accuracy=None if cell[1] == "search" else score / 2)
@@ -149,16 +110,6 @@ def test_label_accuracy_is_averaged_over_targets_that_have_one():
     assert (one.targets, one.score.value) == (2, pytest.approx(mean(by_seed("reze", ("tone", "topic"))) / 2))
     assert difference(findings, "reze", "ft", measure="label_accuracy").targets == 2
     assert average(findings, "reze").targets == 3
-
-
-def test_averages_and_differences_are_separate_by_rows_and_learning_rate():
-    other = {cell: 1 - score for cell, score in SCORES.items()}
-    some = [*results(), *results(other, rows=500), *results(other, rate=2e-5)]
-    findings, alone = compute_findings_of(some), compute_findings_of(results())
-    assert average(findings, "reze") == average(alone, "reze")
-    assert average(findings, "reze", rows=500).score.value == pytest.approx(100 - average(alone, "reze").score.value)
-    assert {(a.learning_rate, a.rows) for a in findings.averages} == {(RATE, 100), (RATE, 500), (2e-5, 100)}
-    assert len(findings.differences) == 3 * len(alone.differences)
 
 
 def test_variants_are_compared_with_reze_and_rivals_and_not_with_each_other():

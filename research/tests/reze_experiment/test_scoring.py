@@ -9,7 +9,6 @@ from lathe.training.datasets.records import Warnings
 from lathe.training.errors import DataSetError
 from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.model import StoredModel
-from lathe.training.evaluation.tasks import limit_rows
 from lathe.training.evaluation.worker import measure
 from lathe.training.finetuning.job import SourceSettings
 from lathe.training.settings import Prompts
@@ -75,14 +74,6 @@ def numbers(texts):
     return [int(text.split()[-1]) for text in texts]
 
 
-@pytest.mark.parametrize("prompts", [Prompts(), Prompts(anchor="q: ", positive="p: ")])
-def test_vectors_equal_to_those_of_their_labels_score_1(tone, prompts):
-    scorer = scorer_of(tone, prompts)
-    found = scorer.score(one_hot([label_of(text.removeprefix("q: ").removeprefix("p: ")) for text in scorer.texts]))
-    assert scorer.metric == "accuracy"
-    assert (found.score, found.label_accuracy) == (1.0, 1.0)
-
-
 @pytest.mark.parametrize("fixed", LABELS)
 def test_inputs_on_other_labels_count_as_errors_and_a_regression_learns_them(tone, fixed):
     others = [label for label in LABELS if label != fixed]
@@ -131,33 +122,6 @@ def test_inputs_and_labels_are_scored_with_their_own_prompts(tone):
     assert scorer.score(swapped).label_accuracy == 1.0
 
 
-def test_a_row_limit_takes_the_rows_of_the_evaluation_with_their_labels(tone):
-    scorer = scorer_of(tone, limit=10)
-    task = tone.build_task(Warnings())
-    limit_rows(task, 10)
-    assert scorer.inputs == list(task.dataset["test"]["text"]) and len(scorer.inputs) == 10
-    assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).label_accuracy == 1.0
-
-
-def test_a_label_of_only_blank_rows_does_not_change_the_labels_of_others(tmp_path, write_data_set):
-    rows = [{"text": f"{split} {label} {n}", "label": label} for split in "ab" for label in "12" for n in range(4)]
-    files = {"train.jsonl": [{"text": "  ", "label": "10"}, *rows[:8]], "test.jsonl": rows[8:]}
-    folder = write_data_set(tmp_path / "blank", {"task": "classification"}, files)
-    (folder / "labels.json").write_bytes(orjson.dumps(SAID))
-    scorer = scorer_of(FolderDataSet("blank", "classification", folder))
-    assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).label_accuracy == 1.0
-
-
-@pytest.mark.parametrize("prompts", [Prompts(), Prompts(anchor="q: ", positive="p: ")])
-def test_perfect_vectors_of_a_retrieval_have_ndcg_at_10_of_1(search, prompts):
-    scorer = scorer_of(search, prompts)
-    found = scorer.score(np.eye(12, dtype=np.float32)[numbers(scorer.texts)])
-    assert scorer.metric == "ndcg_at_10"
-    assert (found.score, found.label_accuracy) == (pytest.approx(1.0), None)
-    shown = {f"{prompts.positive}{'The ' if n % 2 else ''}document {n}" for n in range(12)}
-    assert shown | {f"{prompts.anchor}query {n}" for n in range(12)} <= set(scorer.texts)
-
-
 @pytest.mark.parametrize("before", [1, 2, 5])
 def test_ndcg_at_10_is_discounted_by_the_documents_ranked_before_the_relevant_one(search, before):
     scorer = scorer_of(search)
@@ -167,15 +131,6 @@ def test_ndcg_at_10_is_discounted_by_the_documents_ranked_before_the_relevant_on
         if text.startswith("query"):
             rows[row, [(number + step) % 12 for step in range(1, before + 1)]] = 2
     assert scorer.score(rows).score == pytest.approx(1 / math.log2(before + 2), abs=1e-5)
-
-
-def test_queries_and_documents_are_scored_with_the_vectors_of_their_own_prompts(search):
-    scorer = scorer_of(search, Prompts(anchor="q: ", positive="p: "))
-    vectors = np.eye(12, dtype=np.float32)[numbers(scorer.texts)]
-    for row, text in enumerate(scorer.texts):
-        if text.startswith(("q: doc", "q: The", "p: query")):
-            vectors[row] = -1
-    assert scorer.score(vectors).score == pytest.approx(1.0)
 
 
 def test_a_target_without_a_test_split_is_refused(tmp_path, write_data_set):

@@ -39,11 +39,6 @@ def choose_names(folder, min_rows=10, **given):
     return [target.name for target in choose_targets(settings)]
 
 
-def test_the_default_settings_are_those_of_the_paper():
-    settings = ExperimentSettings.model_validate({"sources": [{"folder": "data"}]})
-    assert (settings.min_rows, settings.targets_per_task, settings.overlap) == (1000, 3, "drop")
-
-
 def test_a_target_has_more_than_min_rows_in_its_training_or_test_split(data):
     folder = data(
         by_train=("classification", 11, 2),
@@ -53,17 +48,6 @@ def test_a_target_has_more_than_min_rows_in_its_training_or_test_split(data):
     )
     assert choose_names(folder) == ["by_train", "by_test"]
     assert choose_names(folder, min_rows=9) == ["by_train", "at_threshold", "by_test"]
-
-
-def test_targets_are_english_and_have_a_training_and_a_test_split(data):
-    folder = data(
-        english=("classification", 11, 11, "en"),
-        german=("classification", 99, 99, "de"),
-        both=("pairs", 99, 99, "de-en"),
-        untrained=("classification", 0, 99),
-        untested=("classification", 99, 0),
-    )
-    assert choose_names(folder) == ["english"]
 
 
 def test_the_rows_of_a_retrieval_are_its_judgements(data):
@@ -83,16 +67,6 @@ def test_choose_targets_takes_those_with_the_most_training_rows_of_each_task(dat
     assert choose_names(folder) == ["b", "c", "d", "search"]
     assert choose_names(folder, targets_per_task=1) == ["b", "search"]
     assert choose_names(folder, targets_per_task=9) == ["b", "c", "d", "e", "a", "search"]
-
-
-def test_choose_targets_skips_excluded_damaged_and_unknown_data_sets(data, tmp_path, write_data_set):
-    folder = data(good=("classification", 11, 11), excluded=("classification", 99, 99))
-    broken = {"train.jsonl": [b"{cut"] * 99, "test.jsonl": labelled(99)}
-    write_data_set(folder / "broken", {"task": "classification"}, broken)
-    write_data_set(folder / "unknown", {"task": "singing"}, {"train.jsonl": labelled(99), "test.jsonl": labelled(99)})
-    write_data_set(tmp_path, None, {"more.jsonl": [{"anchor": f"a {n}", "positive": f"b {n}"} for n in range(99)]})
-    sources = [{"folder": folder, "exclude": ["excluded"]}, {"jsonl": tmp_path / "more.jsonl"}]
-    assert choose_names(folder, sources=sources) == ["good"]
 
 
 def test_named_targets_are_taken_whatever_their_size_and_language(data):

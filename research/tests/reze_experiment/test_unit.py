@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from lathe.training.datasets.data_set import normalize_text
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.errors import JobError
 from lathe.training.finetuning.job import SourceSettings
 from lathe.training.finetuning.run import MODEL
 from research.reze_experiment.conditions import build_conditions
 from research.reze_experiment.plan import build_plan
-from research.reze_experiment.targets import Target, shuffle_pairs
+from research.reze_experiment.targets import Target
 from research.reze_experiment.unit import PRETRAINING, Work, run_unit
 
 
@@ -57,11 +55,6 @@ def test_build_conditions_makes_each_method_its_sweeps_and_its_variants(settings
             assert regularizer.strength == (0.1 if name == "kept" else 0.7)
 
 
-def test_build_conditions_does_not_repeat_the_default_in_a_sweep(settings_of):
-    found = build_conditions(settings_of(methods=("reze",), loss_weights=(1, 2), centers=("median", "mean")))
-    assert [condition.method for condition in found] == ["reze", "reze, weight 2", "reze, mean"]
-
-
 @pytest.mark.parametrize(
     ("methods", "expected"),
     [
@@ -75,12 +68,6 @@ def test_build_conditions_does_not_repeat_the_default_in_a_sweep(settings_of):
 def test_list_missing_has_each_method_at_each_size_and_pretrained_ones_at_0_rows(units, methods, expected):
     found = [cell for unit in units(methods=methods, rows=(8, 16)) for cell in unit.list_missing()]
     assert len(found) == len(set(found)) and set(found) == expected
-
-
-def test_units_have_distinct_keys_and_files(units):
-    found = units(("tone", "search"), seeds=(0, 1), learning_rates=(1e-3, 1e-4), loss_weights=(0.5, 2))
-    assert len({unit.key for unit in found}) == len(found) == 2 * 2 * 2 * 8
-    assert len({unit.log.path for unit in found}) == len(found)
 
 
 def test_the_key_of_a_unit_depends_on_the_base_models_weights(settings_of, spec, tmp_path):
@@ -99,21 +86,6 @@ def test_the_key_of_a_unit_depends_on_the_base_models_weights(settings_of, spec,
     assert keys[0] != keys[1]
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_the_key_of_a_unit_depends_on_the_targets_rows_and_not_on_its_folder(units, tiny_data, tmp_path, split):
-    (unit,) = units(methods=("ft",))
-    root = tmp_path / "data"
-    shutil.copytree(tiny_data, root)
-    copied = {"targets": (root / "tone",), "sources": [{"folder": root}], "methods": ("ft",)}
-    assert [other.key for other in units(**copied)] == [unit.key]
-    path = root / "tone" / f"{split}.jsonl"
-    rows = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(r if b"32 times" in r else r.replace(b" was ", b" had been ") for r in rows))
-    (changed,) = units(**copied)
-    assert changed.mixture.digest() == unit.mixture.digest()  # what is shared with the test stayed
-    assert changed.key != unit.key
-
-
 def test_domain_texts_include_the_targets_tests_and_no_text_of_a_mixture(units):
     found = units(("tone", "search"), methods=("reze",))
     domain = {normalize_text(text) for text in found[0].domain}
@@ -121,27 +93,6 @@ def test_domain_texts_include_the_targets_tests_and_no_text_of_a_mixture(units):
     for unit in found:
         assert not domain & {normalize_text(text) for text in (*unit.mixture.anchors, *unit.mixture.positives)}
     assert any(text.startswith("the ") for text in domain) and any(text.startswith("what of") for text in domain)
-
-
-def test_a_unit_without_domain_texts_has_a_score_and_no_drift(units):
-    (unit,) = units(methods=("none",))
-    run_unit(replace(unit, domain=()))
-    (result,) = unit.log.read()
-    assert (result.drift, result.isoscore) == (None, None) and 0 <= result.score <= 1
-
-
-@pytest.mark.parametrize("name", ["none", "pft", "pft_flow", "reze", "reze, mean"])
-def test_a_variant_with_the_name_of_a_condition_is_refused(settings_of, name):
-    with pytest.raises((ValidationError, JobError), match=name):
-        build_conditions(settings_of(variants={name: {"strength": 0.1}}, centers=("mean",)))
-
-
-def test_shuffle_pairs_reorders_the_same_pairs_by_seed(units):
-    (unit,) = units(methods=("ft",))
-    one, again, other = (shuffle_pairs(unit.pairs, seed) for seed in (0, 0, 1))
-    assert one == again and one != other
-    assert sorted(pair.place for pair in one) == sorted(pair.place for pair in other)
-    assert {pair.positive for pair in one} == {"it was sold", "it was seen", "it was boiled"}
 
 
 def texts(split, start):

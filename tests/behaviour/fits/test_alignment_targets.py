@@ -3,12 +3,6 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def app(start_app, tmp_path_factory):
-    with start_app(home=tmp_path_factory.mktemp("home")) as app:
-        yield app
-
-
-@pytest.fixture(scope="module")
 def pairs():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(120, 8))

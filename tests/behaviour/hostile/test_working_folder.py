@@ -4,8 +4,6 @@ The wheels are tried the same way by `tests/wheels`: fits with Ray and evaluatio
 """
 
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import LATHE, eventually
-from tests.service.processes.test_client import MODULE, SECONDS, Started, closing
+from tests.service.processes.started import MODULE, SECONDS, Started, closing
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = [ROOT / name / "lathe" for name in ("transforms", "training", "service")]
@@ -93,33 +91,6 @@ def test_commands_execute_nothing_of_the_folder(hostile, tmp_path):
             timeout=100,
         )
         assert "Traceback" not in ended.stderr and "not a file of ours" not in ended.stderr, ended.stderr
-
-
-def test_the_processes_of_an_evaluation_execute_nothing_of_the_folder(hostile):
-    """They are started by the standard library, whose new Pythons are told by the environment that commands set."""
-    script = """
-import os
-from lathe.service.cli.main import ENVIRONMENT
-
-if __name__ == "__main__":
-    os.environ.update(ENVIRONMENT)
-    from lathe.training.evaluation.worker import Workers
-
-    with Workers(1, os.getpid) as workers:
-        print([result for _, result in workers.run([(os.getcwd, ())])])
-"""
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=SECONDS, env=dict(os.environ)
-    )
-    assert str(hostile) in ended.stdout, ended.stderr
-
-
-@pytest.mark.release
-def test_the_precompiler_as_make_runs_it_executes_nothing_of_the_folder(hostile):
-    (line,) = re.findall(r"^COMPILE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    words = shlex.split(line.replace("$(BIN)/python", shlex.quote(sys.executable)))
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=200)
-    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.release

@@ -8,12 +8,6 @@ numbers = count()
 CODES = {"chain": "codes48"}
 
 
-@pytest.fixture(scope="module")
-def app(start_app, tmp_path_factory):
-    with start_app(home=tmp_path_factory.mktemp("home")) as app:
-        yield app
-
-
 @pytest.fixture
 def fill(app, sentences):
     """Return a function that creates an index of the sentences, and returns its path."""

@@ -1,4 +1,3 @@
-import random
 import threading
 import time
 
@@ -77,32 +76,6 @@ def test_the_lock_is_granted_in_order_of_arrival_and_shared_by_adjacent_equal_ef
             line[place][1].set()
     watched.join()
     assert watched.changes == [50, 60, 50]
-
-
-def test_under_load_writers_are_alone_and_concurrent_searches_have_one_ef():
-    inside, wrong, guard, ef_now = [], [], threading.Lock(), []
-    turns = GraphLock(lambda ef: ef_now.append(ef))
-
-    def work(seed):
-        draw = random.Random(seed)
-        for _ in range(100):
-            ef = draw.choice([None, 50, 50, 60])
-            with turns.acquire_exclusive() if ef is None else turns.acquire_shared(ef):
-                with guard:
-                    inside.append(ef)
-                    if len(set(inside)) > 1 or (ef is None and len(inside) > 1) or (ef and ef_now[-1] != ef):
-                        wrong.append(list(inside))
-                time.sleep(0)
-                with guard:
-                    inside.remove(ef)
-
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    assert not wrong and not inside and turns.holders == 0 and not turns.waiting
 
 
 def test_an_error_in_the_block_releases_the_lock(watched):

@@ -10,12 +10,6 @@ D = 384
 
 
 @pytest.fixture(scope="module")
-def app(start_app, tmp_path_factory):
-    with start_app(home=tmp_path_factory.mktemp("home")) as app:
-        yield app
-
-
-@pytest.fixture(scope="module")
 def documents():
     rows = np.random.default_rng(0).normal(size=(500, D)).astype(np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)

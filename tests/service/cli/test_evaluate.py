@@ -5,7 +5,10 @@ import pytest
 
 from tests.helpers import require_one_line
 
-pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+pytestmark = [
+    pytest.mark.usefixtures("scoring_here"),
+    pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning"),
+]
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
 TEXTS = [f"The {WORDS[n % 10]} was {['sold', 'seen in the garden', 'boiled'][n % 3]} {n} times." for n in range(30)]

@@ -85,7 +85,9 @@ def test_fit_exits_1_if_the_state_folder_cannot_be_written(run, tmp_path):
     assert status == 1 and "cannot be written" in err
 
 
-def test_embed_continues_after_a_kill_and_starts_over_for_another_source(run, paragraphs, tmp_path, monkeypatch):
+def test_embed_continues_after_a_kill_and_starts_over_for_another_source(
+    run, paragraphs, tiny_model, tmp_path, monkeypatch
+):
     encode, encoded, stops = encoded_shards._encode_batch, [], [2]
 
     def count(batch, *rest):
@@ -98,7 +100,8 @@ def test_embed_continues_after_a_kill_and_starts_over_for_another_source(run, pa
     rows = [{"id": i, "text": f"{i} {paragraphs[i % 50][:40]}" if i % 100 else " "} for i in range(2100)]
     source, out, partial = (tmp_path / name for name in ("rows.jsonl", "out.parquet", ".out.parquet.partial"))
     source.write_text("\n".join(map(json.dumps, rows)))
-    command = ("embed", "--source", source, "--chain", "compact", "--out")
+    monkeypatch.setenv("LATHE_ENCODERS", json.dumps([{"name": "tiny", "model": str(tiny_model)}]))
+    command = ("embed", "--source", source, "--encoder", "tiny", "--out")
     with pytest.raises(RuntimeError, match="killed"):
         run(*command, out)
     assert encoded == [1024, 1024] and not out.exists() and not partial.exists()

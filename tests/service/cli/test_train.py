@@ -7,7 +7,10 @@ import torch
 
 from tests.helpers import require_one_line
 
-pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+pytestmark = [
+    pytest.mark.usefixtures("scoring_here"),
+    pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning"),
+]
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
 TEXTS = [f"On day {n} the {WORDS[n % 10]} was lost, and {WORDS[n % 7]} was never seen again." for n in range(60)]

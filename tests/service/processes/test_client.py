@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,7 @@ import pytest
 from lathe.service.processes.client import LOST, ForkServer, create_process_starter
 from lathe.service.processes.program import Program, Spawner
 from tests.helpers import eventually
-
-MODULE = "tests.service.processes.program_under_test"
-SECONDS = 60.0
-ROOT = Path(__file__).resolve().parents[3]
+from tests.service.processes.started import MODULE, ROOT, SECONDS, Started, closing
 
 
 def is_running(pid):
@@ -24,36 +20,6 @@ def is_running(pid):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
-
-
-class Started:
-    """A program under test and the socket to it."""
-
-    def __init__(self, starter, *arguments, output=None, lasting=False, **environment):
-        self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(SECONDS)
-        needed = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
-        with theirs:
-            program = Program(MODULE, arguments, needed | environment, theirs.fileno(), output, lasting)
-            self.process = starter.start(program)
-
-    def about(self):
-        """Return what the child says of itself."""
-        with self.socket.makefile() as lines:
-            return json.loads(lines.readline())
-
-    def end(self, word="0"):
-        self.socket.sendall(word.encode())
-        return self.process.wait(SECONDS)
-
-
-@contextmanager
-def closing(starter):
-    """Close a starter at the end of a block."""
-    try:
-        yield starter
-    finally:
-        starter.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,6 @@
 import numpy as np
 import pytest
 
-from lathe.training.datasets.layouts import LAYOUTS
-from lathe.training.datasets.records import Search
-from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.methods import Method, hash_chain
 from lathe.transforms import Chain, parse_steps
 
@@ -30,28 +27,3 @@ def test_hash_chain_differs_for_different_maps_of_equal_tensors(rows, tmp_path):
         Chain(parse_steps(steps), normalize).fit(rows).save(tmp_path / str(number))
         keys.append(hash_chain(Chain.load(tmp_path / str(number))))
     assert len(set(keys[:3])) == 3 and keys[3] == keys[0]
-
-
-def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested, rows):
-    from mteb.types import PromptType  # seconds of import
-
-    from lathe.training.datasets.mteb_tasks import build_task
-    from lathe.training.evaluation.model import Collector, StoredModel
-
-    prompts = {"query": "find: "}
-    about = {"task_metadata": build_task(LAYOUTS["pairs"], "x", "en", Search({}, {}, {})).metadata}
-    asking, answering = about | {"prompt_type": PromptType.query}, about | {"prompt_type": PromptType.document}
-    collector = Collector(prompts)
-    collector.encode([{"text": ["a"]}, {"text": ["b", "a"]}], **asking)
-    collector.encode([{"text": ["a"]}], **answering)
-    assert list(collector.asked) == [("query", "a"), ("query", "b"), (None, "a")]
-
-    store = TextVectors([text_key(text, prompts.get(name)) for name, text in collector.asked], rows[:3])
-    raw = StoredModel("e+control", "f-control", prompts, None, store)
-    cut = StoredModel("e+mine", "f-mine", prompts, None, store, nested.chain, 6)
-    np.testing.assert_array_equal(raw.encode([{"text": ["b"]}, {"text": ["a"]}], **asking), rows[[1, 0]])
-    np.testing.assert_array_equal(raw.encode([{"text": ["a"]}], **answering), rows[[2]])
-    np.testing.assert_array_equal(cut.encode([{"text": ["a", "b"]}], **asking), nested.chain.transform(rows[:2], 6))
-    assert raw.encode([{"text": []}], **asking).shape == (0, WIDTH)
-    metas = [model.mteb_model_meta for model in (raw, cut)]
-    assert len({meta.name for meta in metas}) == len({meta.revision for meta in metas}) == 2

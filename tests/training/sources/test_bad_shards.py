@@ -35,6 +35,11 @@ def truncated(path):
     path.write_bytes(path.read_bytes()[:-9])
 
 
+def archive(path):
+    with path.open("wb") as file:
+        np.savez(file, vectors())
+
+
 def header_lost(path):
     path.write_bytes(b"\x93NUMPY but nothing else")
 
@@ -78,10 +83,10 @@ DAMAGE = {
     "cut gzip": ("b.jsonl.gz", cut_gzip, "cannot be read"),
     "damaged pages": ("b.parquet", damaged_pages, "cannot be read after row"),
     "no column": ("b.parquet", no_column, "has no column 'text'"),
-    "an archive": ("b.npy", lambda path: np.savez(path.open("wb"), vectors()), "not a .npy file"),
+    "an archive": ("b.npy", archive, "not a .npy file"),
     "an empty file": ("b.npy", Path.touch, "not a .npy file"),
     "no gzip": ("b.jsonl.gz", lambda path: path.write_bytes(b'{"text": [1, 2]}'), "cannot be read"),
-    "no parquet": ("b.parquet", lambda path: path.write_bytes(b"PAR1 but nothing else of it"), "cannot be read"),
+    "no parquet": ("b.parquet", lambda path: path.write_bytes(b"PAR1 but nothing else of it"), "not a parquet file"),
 }
 
 

@@ -7,7 +7,6 @@ from hypothesis.extra import numpy as hnp
 
 from lathe.transforms import (
     PCA,
-    R2,
     Binary,
     Chain,
     InputError,
@@ -193,23 +192,6 @@ def test_a_chain_normalises_before_it_quantizes(rows, fresh, cls):
 def chain_floats(chain, rows):
     """Return the outputs of a chain before its quantizer."""
     return Chain(chain.float_steps, chain.normalize).transform(rows)
-
-
-@pytest.mark.parametrize("cls", QUANTIZERS)
-def test_a_chain_with_normalize_false_quantizes_unnormalised_vectors(rows, fresh, cls):
-    chain = Chain([PCA(12), cls()], normalize=False).fit(rows)
-    np.testing.assert_array_equal(chain.transform(fresh), chain.quantizer.transform(PCA(12).fit(rows).transform(fresh)))
-
-
-@pytest.mark.parametrize("cls", QUANTIZERS)
-def test_chain_floats_decode_codes_close_to_the_unquantized_outputs(rows, cls):
-    chain = Chain([R2(), PCA(16, "none"), cls()]).fit(rows)
-    floats, exact = chain.floats(rows), chain_floats(chain, rows)
-    assert floats.dtype == np.float32
-    assert floats.shape == exact.shape == (300, 16)
-    np.testing.assert_array_equal(chain.dequantize(chain.transform(rows)), floats)
-    cosines = (unit(floats) * exact).sum(1)
-    assert cosines.min() > (0.999 if cls is Int8 else 0.5)
 
 
 @pytest.mark.parametrize("kind", QUANTIZERS)

@@ -126,15 +126,6 @@ def test_batches_refuse_too_few_rows_and_name_the_minimum(n, heldout, least):
         Batches(ROWS[:n], config(heldout=heldout), 0, CPU)
 
 
-def test_training_minimises_a_quadratic():
-    weight, loss_and_gradient = quadratic()
-    record = train(weight, loss_and_gradient, config(steps=300))
-    np.testing.assert_allclose(weight, np.full(4, 3.0), atol=1e-2)
-    assert (record.steps, record.stopped_early, record.diverged) == (300, False, False)
-    assert record.loss < 1e-3
-    assert weight.grad is None
-
-
 def test_weight_decay_pulls_parameters_towards_zero():
     weights = []
     for decay in (0.0, 0.5):

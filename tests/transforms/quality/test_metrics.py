@@ -269,14 +269,6 @@ def rows():
     return (np.random.default_rng(0).normal(size=(300, 48)) * np.geomspace(1, 0.1, 48) + 0.3).astype(np.float32)
 
 
-def test_equal_outputs_agree_and_have_the_recall_of_the_metric(rows):
-    found = compare_neighbours(rows, rows[:, :16], rows[:, :16])
-
-    assert found["agreement_at_k"] == {"value": 1, "low": 1, "high": 1}
-    assert found["raw_recall_at_k"]["first"]["value"] == pytest.approx(recall_at_k(rows, rows[:, :16], 10))
-    assert found["raw_recall_at_k"]["difference"] == {"value": 0, "low": 0, "high": 0}
-
-
 def test_rows_that_are_not_finite_share_no_neighbours(rows):
     spoiled = rows[:, :16].copy()
     spoiled[::2] = np.nan
