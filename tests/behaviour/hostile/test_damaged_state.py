@@ -39,11 +39,8 @@ SPEC = IndexSpec(None, None, WIDTH, "raw", "mine@1", WIDTH, "coded")
 DEEP = b"[" * 100_000
 DAMAGED = {
     "deep lists": DEEP,
-    "deep objects": b'{"a":' * 100_000,
-    "nested 500 deep": b"[" * 500 + b"]" * 500,
     "nested 65 deep": b'{"schema": ' + b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1) + b"}",
     "a list": b"[1, 2]",
-    "a number": b"5",
     "null": b"null",
     "an integer of 5,000 digits": b'{"live": ' + b"9" * 5000 + b"}",
     "no text": b"\xff\xfe\x00",
@@ -227,15 +224,11 @@ def test_an_index_with_a_damaged_snapshot_is_rebuilt(damaged, root, rows, within
 
 ODD_SNAPSHOTS = {
     "rows -1": {"rows": -1},
-    "rows true": {"rows": True},
     "fewer rows": {"rows": 10},
     "more rows": {"rows": ITEMS + 5},
     "covered 10^12": {"covered": 10**12},
     "digests that are a list": {"digests": ["codes.u8"]},
-    "digests of numbers": {"digests": {"codes.u8": 5}},
     "a graph that leads out": {"graph": "../../../etc/passwd"},
-    "a graph that is a number": {"graph": 5},
-    "schema null": {"schema": None},
     "a later schema": {"schema": 3},
     "written at infinity": {"written_at": float("inf")},
     "another space": {"space_id": ["x"]},

@@ -53,16 +53,6 @@ def test_exports_refuse_a_folder_that_is_not_empty_or_a_file_and_leave_it(chain,
     assert read_folder(tmp_path) == before
 
 
-@pytest.mark.parametrize("format_", QUICK)
-def test_exports_write_to_an_empty_or_missing_folder_and_leave_nothing_beside_it(chain, encoder, tmp_path, format_):
-    (tmp_path / "there").mkdir()
-    for place in ("there", "a/b/c"):
-        exported = FORMATS[format_](chain, encoder, tmp_path / place)
-        assert exported.folder == tmp_path / place and exported.files
-        assert all((tmp_path / place / name).is_file() for name in exported.files)
-    assert {path.name for path in tmp_path.iterdir()} == {"there", "a"}
-
-
 @pytest.mark.parametrize("format_", WITH_ENCODER)
 def test_exports_with_an_encoder_refuse_a_chain_of_another_encoder_or_other_dimensions_and_write_nothing(
     fitted, vectors, encoder, tmp_path, format_
@@ -105,8 +95,17 @@ def test_open_staging_folder_leaves_only_the_folders_that_were_there_before_an_e
 
 
 @pytest.mark.parametrize("format_", QUICK)
-def test_two_exports_of_a_chain_are_byte_equal_and_describe_it(chain, encoder, tmp_path, format_):
-    folders = [FORMATS[format_](chain, encoder, tmp_path / name).folder for name in ("first", "second")]
+def test_exports_to_an_empty_and_to_a_missing_folder_are_byte_equal_and_describe_the_chain(
+    chain, encoder, tmp_path, format_
+):
+    """They leave nothing beside the folder."""
+    folders = [tmp_path / "there", tmp_path / "a/b/c"]
+    folders[0].mkdir()
+    for folder in folders:
+        exported = FORMATS[format_](chain, encoder, folder)
+        assert exported.folder == folder and exported.files
+        assert all((folder / name).is_file() for name in exported.files)
+    assert {path.name for path in tmp_path.iterdir()} == {"there", "a"}
     first, second = map(read_folder, folders)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
