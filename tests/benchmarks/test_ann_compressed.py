@@ -27,14 +27,6 @@ def test_candidates_of_a_graph_over_codes_hold_the_true_neighbours(name, least, 
     assert links < engine.bytes < links + unit.nbytes
 
 
-def test_a_graph_over_reduced_floats_keeps_floats(unit):
-    engine = make_engine("hnswlib-pca16", 400, 8, 100, 0)
-    engine.build(unit)
-    engine.set_effort(200)
-    assert compute_overlap(engine.search(unit[:50], 40), find_nearest(unit[:50], unit, 10)).mean() > 0.95
-    assert engine.bytes > 400 * 4 * 16
-
-
 @pytest.mark.parametrize("metric", [0, 1])
 def test_a_view_of_mapped_originals_ranks_candidates_as_lathe_does(metric, unit, tmp_path):
     import faiss

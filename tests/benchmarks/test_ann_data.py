@@ -1,4 +1,3 @@
-import re
 from dataclasses import replace
 
 import h5py
@@ -51,36 +50,10 @@ def test_read_data_keeps_the_order_of_vectors_and_scales_them_to_length_one(npy,
     np.testing.assert_allclose(data.vectors, unit, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["euclidean", b"euclidean", "hamming", "ip"])
-def test_read_data_accepts_another_distance_only_for_unit_vectors(hdf5, vectors, unit, distance):
-    data = read_data(hdf5(distance, train=unit[:300], test=unit[300:]), None, None)
-    assert (len(data.vectors), len(data.queries)) == (300, 100)
-    lengths = np.linalg.norm(vectors[:300], axis=1)
-    told = f"'{distance if isinstance(distance, str) else distance.decode()}' and its vectors have lengths from "
-    told += f"{lengths.min():.3g} to {lengths.max():.3g}: text embeddings are compared by their directions"
-    with pytest.raises(DataError, match=re.escape(told)):
-        read_data(hdf5(distance, train=vectors[:300], test=vectors[300:]), None, None)
-
-
-def test_read_data_drops_queries_that_are_corpus_vectors_and_notes_their_number(npy, vectors, unit):
-    asked = np.vstack([2 * vectors[:3], vectors[300:305]])  # another length is the same direction
-    data = read_data(npy("base", vectors[:300]), None, npy("queries", asked))
-    assert data.notes == ("3 queries are among the vectors and were left out",)
-    assert data.notes_as_sentences == ["3 queries are among the vectors and were left out."]
-    np.testing.assert_allclose(data.queries, unit[300:305], rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("kept", [0, 1, 8, 13])
 def test_split_refuses_too_few_vectors_and_names_their_number(unit, kept):
     with pytest.raises(DataError, match=rf"^{kept} distinct vectors leave .* there must be more than k = 10"):
         split_rows(Data("few", unit[:kept], None, ()), 0, 300, 3, 100, 10)
-
-
-def test_split_is_equal_for_the_same_seed_and_differs_for_another(data):
-    first, again, other = (split_rows(data, seed, 300, 20, 60, 10) for seed in (0, 0, 1))
-    for name in ("corpus", "queries", "fit"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
-        assert keys(getattr(first, name)) != keys(getattr(other, name))
 
 
 def test_split_samples_given_queries_by_seed_and_puts_every_vector_in_corpus_or_fit(data, unit):

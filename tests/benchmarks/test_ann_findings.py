@@ -4,7 +4,6 @@ import pytest
 
 from benchmarks.ann.findings import FAR, compute_findings
 from benchmarks.ann.frontier import logit
-from benchmarks.ann.summary import count_points
 
 SIZES = (1000, 4000, 16_000)
 TARGETS = (0.9,)
@@ -47,12 +46,6 @@ def test_find_recovers_the_exponent_of_a_power_law_of_search_time(factor, expone
     assert (growth.series, growth.target) == ("none · hnswlib", 0.9)
 
 
-def test_find_reports_growth_only_for_series_that_reach_the_target_at_three_sizes():
-    assert found_of([result(rows) for rows in SIZES[:2]]).growth == ()
-    missed = [result(rows, settings=[(10, 1, 0.9 if rows < 10_000 else 0.8, 1.0)]) for rows in SIZES]
-    assert found_of(missed).growth == ()
-
-
 def test_costs_are_means_over_seeds_and_speeds_are_ratios_to_full_width_paired_by_seed():
     times = (100.0, 200.0, 400.0)
     full = [result(seed=seed, settings=[(10, 1, 0.95, time)]) for seed, time in enumerate(times)]
@@ -67,13 +60,6 @@ def test_costs_are_means_over_seeds_and_speeds_are_ratios_to_full_width_paired_b
     assert (cost.graph_bytes, cost.build_seconds) == (25_000, 4)
     assert (cost.beside_bytes, base.beside_bytes) == (64, 0)  # float16 originals, for rescoring alone
     assert cost.setting == "M 16, ef 40, rescored 4×"
-
-
-def test_failed_points_do_not_change_the_findings_and_are_counted():
-    whole = [result(), result(method="pca:8")]
-    broken = {"seed": 0, "rows": 1000, "method": "none", "engine": "nothing", "m": 0, "error": "KeyError: 'nothing'"}
-    assert found_of([*whole, broken]) == found_of(whole)
-    assert [count_points(whole), count_points([*whole, broken])] == ["2 points", "3 points, 1 failed"]
 
 
 def test_recall_at_ten_million_rows_is_extrapolated_linearly_in_logits():

@@ -48,11 +48,6 @@ def test_at_recall_interpolates_log_time_linearly_in_the_logit_of_recall(target)
     assert found.setting["recall"] == min(recall for recall in (0.8, 0.92, 0.99) if recall >= target)
 
 
-def test_at_recall_above_the_highest_measured_recall_is_none():
-    assert interpolate_at_recall([setting(0.8, 1.0), setting(0.94, 2.0)], 0.95) is None
-    assert interpolate_at_recall([], 0.95) is None
-
-
 def test_ratio_of_is_a_geometric_mean_with_an_interval_in_logarithms():
     found = average_ratio([1.0, 4.0], [2.0, 2.0])
     assert found.value == pytest.approx(1)

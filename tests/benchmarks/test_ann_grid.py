@@ -1,13 +1,12 @@
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from benchmarks.ann.data import Data
-from benchmarks.ann.grid import Grid, Point, Runner, describe_failures, list_points
+from benchmarks.ann.grid import Grid, Point, Runner, describe_failures
 
 pytestmark = pytest.mark.release
 
@@ -70,24 +69,6 @@ def test_grid_run_measures_every_point_at_every_valid_effort_and_oversampling(fi
     }
 
 
-def test_grid_run_stores_raw_result_rows_and_times(first):
-    (found,) = [result for result in first.results if (result["method"], result["engine"]) == ("none", "flat")]
-    raw = np.load(first.folder / "raw" / f"{found['key']}.npz")
-    truth = np.load(next(first.folder.glob("*/seed-0/truth-300-10.npy")))
-    assert raw["rows_1_1"].shape == (20, 10) and raw["nanoseconds_1_1"].shape == (1, 20)
-    np.testing.assert_array_equal(np.sort(raw["rows_1_1"], axis=1), np.sort(truth, axis=1))
-
-
-def test_a_point_that_fails_is_recorded_with_its_error_and_the_others_are_measured(first):
-    errors = {(r["method"], r["engine"]): r["error"] for r in first.results if "error" in r}
-    assert set(errors) == {("none", "nothing"), *((BAD, engine) for engine in GRID.engines)}
-    assert errors["none", "nothing"] == "KeyError: 'nothing'"
-    assert errors[BAD, "flat"].startswith("StepError: geopres to 999 needs vectors of more than 999 dimensions")
-    assert len(describe_failures(first.results)) == 4
-    assert describe_failures(first.results)[0] == "nothing on 300 of none, seed 0: KeyError: 'nothing'"
-    assert [json.loads(line) for line in lines(first.folder)] == first.results
-
-
 def test_a_second_grid_run_measures_no_finished_point_again(copied, data, first):
     before = (copied / "points.jsonl").stat().st_mtime_ns, lines(copied)
     again = Runner(GOOD, data, copied).run()
@@ -122,16 +103,3 @@ def test_the_key_of_a_point_depends_on_the_data_the_grid_settings_and_the_chain(
     )  # other methods and engines are no matter of its own
     wide = Runner(GRID, replace(data, vectors=clusters(30, 384)), tmp_path)
     assert wide.build_key(replace(point, method="compact")) != wide.build_key(replace(point, method="debias"))
-
-
-def test_points_of_a_grid_pair_methods_engines_and_sizes_as_planned():
-    """Only full width and the chain meet every engine at the largest size. Codes of engines meet full width."""
-    grid = Grid(("none", "compact", "pca:8"), ("hnswlib", "flat", "rabitq", "lathe"), (100, 1000), seeds=2, ms=(8, 16))
-    found = [asdict(point) for point in list_points(grid, 500)]
-    assert {p["rows"] for p in found} == {100, 500} and [p["seed"] for p in found] == sorted(p["seed"] for p in found)
-    largest = [(p["method"], p["engine"], p["m"]) for p in found if (p["seed"], p["rows"]) == (0, 500)]
-    judged = [(method, "hnswlib", m) for method in ("none", "compact") for m in (8, 16)]
-    rest = [(method, "flat", 0) for method in grid.methods] + [("pca:8", "hnswlib", 8), ("none", "rabitq", 0)]
-    assert sorted(largest) == sorted(judged + rest + [("none", "lathe", 8), ("compact", "lathe", 8)])
-    smaller = {p["engine"] for p in found if p["rows"] == 100}
-    assert smaller == {"hnswlib", "flat"}

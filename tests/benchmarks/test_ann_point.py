@@ -57,18 +57,6 @@ def test_engine_finds_nearest_neighbours_and_reports_its_bytes(unit, name):
     assert least < engine.bytes < 4 * unit.nbytes
 
 
-def test_more_effort_raises_the_recall_of_graph_and_list_engines(unit):
-    truth = find_nearest(unit[:50], unit, 10)
-    for name, little, much in (("hnswlib", 10, 200), ("faiss-hnsw", 10, 200), ("rabitq", 2, 32)):
-        engine = make_engine(name, 400, 4, 20, 0)
-        engine.build(unit)
-        recalls = []
-        for effort in (little, much):
-            engine.set_effort(effort)
-            recalls.append(compute_overlap(engine.search(unit[:50], 10), truth).mean())
-        assert recalls[0] < recalls[1]
-
-
 def test_exact_search_has_a_recall_of_one_and_figures_that_equal_its_raw_times(job, unit):
     engine = make_engine("flat", 380, 0, 0, 0)
     engine.build(unit[:380])

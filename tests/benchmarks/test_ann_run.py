@@ -1,5 +1,4 @@
 import json
-import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -75,18 +74,6 @@ def test_ann_json_has_all_figures_and_no_nan_or_path_of_the_machine(first):
     assert report["command"].startswith("python -m benchmarks.ann")
     assert " --vectors sets.npy --quick " in report["command"] and "/" not in report["command"]
     assert figures["engines"]["hnswlib"] and figures["grid"]["sizes"] == [300]
-
-
-def test_a_failed_point_is_reported_and_makes_the_exit_status_1(first, tmp_path):
-    shutil.copytree(first.out, tmp_path / "out")
-    ended = ann(*first.given, "--out", tmp_path / "out", "--method", "geopres:999", *ENGINES)
-    line = "hnswlib M=16 on 300 of geopres:999, seed 0: StepError: geopres to 999 needs vectors of more than 999"
-    assert ended.returncode == 1 and "Traceback" not in ended.stderr
-    assert line in ended.stdout and line in (tmp_path / "out" / "ann.html").read_text()
-    points = json.loads((tmp_path / "out" / "ann.json").read_text(), parse_constant=refuse)["figures"]["points"]
-    assert [(p["method"], "error" in p) for p in points] == [("none", False)] * 2 + [("geopres:999", True)] * 2
-    kept_before = (first.out / "ann-work" / "points.jsonl").read_text()
-    assert (tmp_path / "out" / "ann-work" / "points.jsonl").read_text().startswith(kept_before)
 
 
 @pytest.mark.parametrize(

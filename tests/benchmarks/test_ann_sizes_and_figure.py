@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.data import Data, split_rows
-from benchmarks.ann.figure import EMBEDDED, KS, NORMAL, REDUCED, measure_recall_by_dimension
+from benchmarks.ann.figure import measure_recall_by_dimension
 from benchmarks.ann.point import compute_overlap
 from benchmarks.ann.sizes import measure_at_equal_bytes, rescore_candidates
 
@@ -59,19 +59,3 @@ def test_truncation_recall_with_and_without_rescoring_equals_plain_numpys(cut, s
     assert row["recall"]["1"] == pytest.approx(expected, abs=0.005)
     best = rescore_candidates(found[:, :40], cut.queries, cut.corpus.astype(np.float16), 10)
     assert row["recall"]["4"] == pytest.approx(compute_overlap(best, truth).mean(), abs=0.005)
-
-
-def test_rescored_ranks_by_the_original_vectors_and_skips_missing_candidates():
-    originals = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5]], np.float16)
-    query = np.array([[1, 0]], np.float32)
-    assert rescore_candidates(np.array([[3, -1, 2, 1, 0]]), query, originals, 2).tolist() == [[0, 1]]
-    assert rescore_candidates(np.array([[3, 2]]), query, originals, 2).tolist() == [[3, 2]]
-
-
-def test_recall_by_dimension_has_one_row_per_kind_and_dimensions(figure):
-    dimensions = (16, 32, 64, 128, 192, 256, 384, 768, 1536)
-    wanted = [(NORMAL, d) for d in dimensions] + [(REDUCED, 16)] + [(EMBEDDED, d) for d in (32, 768, 1536)]
-    assert [(row["kind"], row["dimensions"]) for row in figure] == wanted
-    for row in figure:
-        assert row["microseconds"] > 0 and row["build_seconds"] > 0 and row["run"] == 0
-        assert all(0 <= row[side][str(k)] <= 1 for side in ("index_recall", "recall") for k in KS)

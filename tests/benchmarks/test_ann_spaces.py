@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.spaces import find_space
-from lathe.service.errors import UnknownNameError
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +42,3 @@ def test_space_of_codes_stores_decoded_codes_and_keeps_queries_as_floats(wide, m
     values = [len(np.unique(column)) for column in stored.T]
     assert max(values) <= (2 if method.endswith("binary") else 256)
     assert min(len(np.unique(column)) for column in asked.T) == 50
-
-
-@pytest.mark.parametrize("method", ["nothing", "compact@7"])
-def test_find_space_refuses_an_unknown_chain_by_name(wide, method):
-    with pytest.raises(UnknownNameError, match=method.partition("@")[0]):
-        find_space(method, wide, 0)

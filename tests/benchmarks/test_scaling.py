@@ -13,7 +13,6 @@ from benchmarks.scaling import (
     compute_graph_bytes,
     compute_max_rows,
     compute_storage,
-    main,
 )
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -81,12 +80,3 @@ def test_read_rates_reads_every_measured_input_with_its_file_and_key():
         assert kept[part] == pytest.approx(measured, rel=1e-3), part
     found = list_recalls(json.loads((RESULTS / "ann.json").read_text())["figures"])
     assert all(method in found for _, _, method in FORMATS if method)
-
-
-def test_scaling_options_override_measured_inputs_and_zero_cores_are_refused(capsys):
-    main(["--results", str(RESULTS), "--cores", "64", "--bfloat16", "100", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["from"]["cores"] == found["from"]["bfloat16"] == "given"
-    assert found["costs"][0]["encoding"]["bfloat16"] == pytest.approx(1e7 / 100 / 3600)
-    with pytest.raises(SystemExit):
-        main(["--results", str(RESULTS), "--cores", "0"])

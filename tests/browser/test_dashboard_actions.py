@@ -169,18 +169,6 @@ def test_index_page_searches_with_filter_and_rescoring_and_shows_documents(open_
         expect(listed).to_be_visible()
 
 
-def test_index_page_without_an_encoder_finds_the_neighbours_of_a_document(open_page, server, vectors):
-    server.call("PUT", "/indexes/plain", chain="none", width=12)
-    server.call("POST", "/indexes/plain/upsert", ids=["a", "b", "c"], vectors=vectors[:3].tolist())
-    with open_page("#/indexes/plain") as page:
-        page.fill("#search-query", "b")
-        page.click("#search-submit")
-        expect(page.get_by_role("table", name="Results").locator("tbody tr").first).to_contain_text("b")
-        page.fill("#search-query", "nobody")
-        page.click("#search-submit")
-        expect(page.locator("#search-results")).to_contain_text("There is no document with the id nobody")
-
-
 @pytest.fixture
 def submit(server, give_key):
     """Return a function that submits a form with files and chosen options, waits for a word of the job's sentence, and

@@ -171,16 +171,6 @@ def test_try_page_compares_texts_before_and_after_a_chain_and_escapes_markup(ope
         expect(page.locator("#try-result")).to_contain_text("Give 2 to 16 texts, one per line. There is 1.")
 
 
-def test_compare_page_marks_the_better_figure_of_two_chains_in_words(open_page):
-    with open_page("#/compare/compact@1/debias@1") as page:
-        row = page.get_by_role("row", name=re.compile("^Size of a vector"))
-        expect(row.locator("td").first).to_have_text("512 B better")
-        expect(page.get_by_role("row", name=re.compile("^Recall@10 7")).locator("td").nth(1)).to_contain_text("better")
-        page.select_option("#compare-second", "compact@1")
-        expect(page).to_have_url(re.compile("#/compare/compact@1/compact@1$"))
-        expect(page.locator(".better")).to_have_count(0)
-
-
 @pytest.mark.release
 def test_an_unreachable_server_is_reported_and_the_shown_content_stays(open_page):
     with open_page("#/chains", allowed=["ERR_FAILED"]) as page:

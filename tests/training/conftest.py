@@ -170,24 +170,6 @@ def stopped():
     return Stopped
 
 
-@pytest.fixture(scope="session")
-def padded_features():
-    """Return a function that builds tokenizer output: token k of text i is 100 i + k + 1, padding is 0."""
-
-    def build(lengths, side="right", spare=0):
-        width = max(lengths) + spare
-        ids = torch.zeros((len(lengths), width), dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-        for row, length in enumerate(lengths):
-            place = slice(width - length, None) if side == "left" else slice(0, length)
-            ids[row, place] = 100 * row + torch.arange(length) + 1
-            mask[row, place] = 1
-        tensors = {"input_ids": ids, "token_type_ids": ids % 2, "attention_mask": mask}
-        return tensors | {"prompt_length": 3, "of_texts": torch.arange(len(lengths))}
-
-    return build
-
-
 @pytest.fixture
 def tiny(tiny_model) -> EncoderSpec:
     """Return the spec of `tiny_model`."""

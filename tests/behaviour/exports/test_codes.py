@@ -209,13 +209,3 @@ def test_export_refuses_a_chain_without_codes_or_that_is_not_fitted(fitted, tmp_
         with pytest.raises(ExportError, match="chains that end in codes"):
             FORMATS["numpy"](fitted("pca:16,int8"), tmp_path / "codec")
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_export_refuses_an_occupied_folder_and_writes_the_same_bytes_twice(fitted, tmp_path, format_):
-    chain = fitted("r2,codes:24")
-    with pytest.raises(ExportError, match="is there already"):
-        FORMATS[format_](chain, FORMATS[format_](chain, tmp_path / "first").folder)
-    exported = FORMATS[format_](chain, tmp_path / "second")
-    for name in exported.files:
-        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()

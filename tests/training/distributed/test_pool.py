@@ -19,13 +19,6 @@ def test_task_queue_gives_no_task_beyond_the_lead_over_the_oldest_unfinished_one
     assert queue.take() is None
 
 
-def test_task_queue_gives_a_task_put_back_first_even_beyond_the_lead():
-    queue = TaskQueue(tasks(9), max_ahead=1)
-    number, task = queue.take()
-    queue.put_back(number, task, "killed")
-    assert queue.take() == (number, task)
-
-
 def test_task_queue_refuses_a_task_put_back_max_tries_times_and_suggests_fewer_workers():
     queue = TaskQueue(tasks(1))
     for _ in range(MAX_TRIES - 1):

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lathe.training.encoder.batching import (
-    estimate_tokens,
     map_in_threads,
     prefetch,
-    split_features,
     split_padded_batches,
     split_unpadded_batches,
 )
@@ -50,37 +48,6 @@ def test_split_unpadded_batches_holds_every_text_once_and_as_many_as_fit_the_bud
         assert run.stop - run.start == 1 or sum(lengths[run]) <= budget
     for run in runs[:-1]:
         assert sum(lengths[run.start : run.stop + 1]) > budget
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@given(lengths=LENGTHS.filter(len), budget=BUDGET, slack=SLACK)
-def test_split_features_keeps_every_token_and_pads_within_budget_and_slack(
-    padded_features, side, lengths, budget, slack
-):
-    features = padded_features(lengths, side, spare=2)
-    batches = list(split_features(features, budget, slack, side))
-    assert sorted(row for batch in batches for row in batch.rows) == list(range(len(lengths)))
-    for batch in batches:
-        ids, mask = batch.features["input_ids"], batch.features["attention_mask"]
-        assert batch.padded == ids.numel() == mask.numel()
-        assert ids.shape[1] == batch.tokens.max()  # no column is padding only
-        assert len(batch.rows) == 1 or batch.padded <= budget
-        assert batch.padded - batch.tokens.sum() <= slack
-        assert batch.features["prompt_length"] == 3
-        for row, length, some, real in zip(batch.rows, batch.tokens, ids, mask.bool(), strict=True):
-            assert length == lengths[row]
-            assert some[real].tolist() == [100 * row + k + 1 for k in range(length)]
-            assert not some[~real].any()
-
-
-def test_estimate_tokens_is_within_a_factor_of_two_and_at_most_the_limit(encoder):
-    texts = ["A lathe turns wood or metal against a cutting tool.", "word " * 100, "東京は日本の首都です。" * 5]
-    counted = encoder.encode(texts).tokens
-    estimates = np.array([estimate_tokens(text, encoder.max_length) for text in texts])
-    assert (estimates / counted > 0.5).all() and (estimates / counted < 2).all()
-    assert estimate_tokens("x" * 10**6, 256) == 256
-    assert estimate_tokens("", 256) == encoder.encode([""]).tokens[0]
-    assert estimate_tokens("\ud800", 256) == 2  # half a character, as some JSON has it
 
 
 TEXTS = [f"{word} {number} of the {word}s " * (1 + number % 7) for number in range(60) for word in ("lathe", "ledger")]

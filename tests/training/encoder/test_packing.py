@@ -1,11 +1,8 @@
-from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel
-from transformers.activations import GELUActivation
 
 from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
@@ -44,24 +41,6 @@ def test_packed_linear_equals_the_layer_and_the_gelu_after_it_and_is_unpacked_to
     found = packed.unpack()
     assert torch.equal(found.weight, linear.weight) and found.in_features == 24 and found.out_features == 40
     assert found.bias is None if not bias else torch.equal(found.bias, linear.bias)
-
-
-def test_pack_linear_layers_joins_the_gelu_of_a_bert_and_is_undone():
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48, "num_hidden_layers": 2}
-    model = BertModel(BertConfig(vocab_size=50, **sizes)).eval()
-    whole, tokens = deepcopy(model), torch.arange(12)[None]
-    pack_linear_layers(model)
-    packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
-    assert len(packed) == 2 * 6 + 1 and sum(module.gelu for module in packed) == 2
-    assert not any(isinstance(module, torch.nn.Linear | GELUActivation) for module in model.modules())
-    with torch.inference_mode():
-        found = model(tokens).last_hidden_state
-        torch.testing.assert_close(found, whole(tokens).last_hidden_state, rtol=0, atol=1e-5)
-    unpack_linear_layers(model)
-    assert str(model) == str(whole)
-    for name, weight in whole.state_dict().items():
-        assert torch.equal(model.state_dict()[name], weight)
 
 
 def test_pack_linear_layers_keeps_a_layer_in_several_places_one():

@@ -4,8 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -16,34 +14,13 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.encoder.unpadding import (
     NAME,
-    ROUND_TOKENS,
     CannotUnpadError,
     attend_on_gpu,
     attend_within_texts,
-    split_flat_batches,
     try_unpadding,
 )
 
 LICENSE = Path(__file__).parents[3] / "LICENSE"
-
-
-@given(
-    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
-    budget=st.integers(1, 150),
-    side=st.sampled_from(["left", "right"]),
-)
-def test_flat_batches_hold_every_token_once_within_the_budget(padded_features, lengths, budget, side):
-    batches = list(split_flat_batches(padded_features(lengths, side), budget, first_position=0))
-    assert np.concatenate([batch.rows for batch in batches]).tolist() == list(range(len(lengths)))
-    for batch in batches:
-        assert (
-            batch.padded == batch.features["input_ids"].numel() == -(-batch.tokens.sum() // ROUND_TOKENS) * ROUND_TOKENS
-        )
-        assert len(batch.rows) == 1 or batch.tokens.sum() <= budget
-        bounds = batch.features["cu_seq_lens_q"].tolist()
-        for row, start, stop in zip(batch.rows, bounds, bounds[1:], strict=False):
-            ids = batch.features["input_ids"][0, start:stop].tolist()
-            assert ids == [100 * row + k + 1 for k in range(lengths[row])]
 
 
 @pytest.mark.parametrize(
