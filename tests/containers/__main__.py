@@ -100,7 +100,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of containers.json")
     parser.add_argument("--trial", action="append", default=[], metavar="NAME", help="this trial alone; several may be")
     parser.add_argument("--kills", type=int, default=KILLS, help="times that a replica is killed")
-    parser.add_argument("--nginx", type=Path, help="folder with other files of nginx, to compare")
     parser.add_argument("--stage", choices=["build", "trials"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     work = options.work.resolve()
@@ -130,8 +129,7 @@ def main() -> None:
         write_report(options.out, "containers", known | figures)
 
     with engine.run(network=True):
-        nginx = options.nginx.resolve() if options.nginx else None
-        failed = run_trials(Compose(engine, nginx), options.trial, options.kills, write)
+        failed = run_trials(Compose(engine), options.trial, options.kills, write)
     if failed:
         sys.exit(f"these trials failed: {', '.join(failed)}")
 

@@ -33,23 +33,16 @@ class Compose:
 
     Args:
         engine: the engine.
-        nginx: folder with the files of nginx that are mounted instead of docker/nginx; None: those.
     """
 
-    def __init__(self, engine: Engine, nginx: Path | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         folder = engine.folder / "redis"
         folder.mkdir(exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={REDIS_SIZE},mode=1777", "tmpfs", folder], check=True)
         self.environment = {**engine.environment, **ENVIRONMENT, "REDIS_FOLDER": str(folder)}
-        files = [ROOT / "docker-compose.yml", OVERRIDE]
-        if nginx:
-            other = engine.folder / "nginx.yml"
-            mounts = [f"{nginx}/{name}:/etc/nginx/{name}:ro" for name in ("nginx.conf", "upstreams.conf")]
-            other.write_text(f"services: {{nginx: {{volumes: {mounts}}}}}\n")
-            files.append(other)
         program = str(Path(sys.executable).parent / "docker-compose")
-        self.command = [program, *(word for file in files for word in ("--file", str(file)))]
+        self.command = [program, "--file", str(ROOT / "docker-compose.yml"), "--file", str(OVERRIDE)]
         self.client = httpx2.Client(base_url=URL, timeout=60)
 
     def run(self, *words: str) -> str:

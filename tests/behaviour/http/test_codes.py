@@ -6,8 +6,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from lathe.service.cli.fit import format_fit_result
-
 NPY = "application/x-npy"
 ENCODER = "all-MiniLM-L6-v2"
 WIDTHS = {"bytes": 24, "bits": 20}
@@ -141,16 +139,6 @@ def test_reduce_command_writes_integer_codes_and_other_fields(app, run, jobs, ra
     np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
 
 
-def test_reduce_quantizes_values_outside_the_fitted_range_as_the_chain_does(app, run, tmp_path):
-    rows = np.random.default_rng(0).normal(size=(200, 9)).astype(np.float32)
-    new = np.abs(rows[:5]) + 1
-    rows[:, 3] = 0
-    np.save(tmp_path / "rows.npy", rows)
-    assert run("fit", "--name", "strange", "--steps", "int8", "--source", tmp_path / "rows.npy")[0] == 0
-    expected = app.services.registry.load("strange").chain.transform(new)
-    np.testing.assert_array_equal(npy_of(reduce(app, new, "strange", accept=NPY)), expected)
-
-
 @pytest.fixture(scope="module")
 def budget(app, texts, finish):
     """Fit a chain to 20 bytes per vector, with queries that could weight it, and return its certificate."""
@@ -208,37 +196,6 @@ def test_fit_transform_refuses_an_impossible_byte_budget_before_queueing(app, te
     assert answer.status_code == 400, answer.text
     assert message in answer.text
     assert app.client.get("/jobs").json() == before
-
-
-def test_fit_command_accepts_a_byte_budget(run, texts, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in texts))
-    arguments = ["fit", "--name", "small", "--bytes", 16, "--source", tmp_path / "texts.txt", "--encoder", ENCODER]
-    status, out, err = run(*arguments)
-    assert status == 0, err
-    lines = {line.split()[0]: line for line in out.splitlines() if line}
-    assert lines["bytes_per_vector"].endswith("→ 16")
-    assert "codes, weighting 0 by default" in lines["codes"]
-    assert "Not tried: product_codes, because" in out
-
-
-def test_fit_command_prints_the_codes_that_were_tried_and_what_each_was_compared_with():
-    def trial(kind, weighting, ahead):
-        return {"kind": kind, "weighting": weighting, "rows": 4000, "retrieval": 71.5, "ahead": ahead, "ci95": 0.75}
-
-    tried = [trial("codes", 0.5, 0.0), trial("codes", 0.0, 1.25), trial("product_codes", 0.0, -0.5)]
-    codes = {"kind": "codes", "weighting": 0.0, "chosen_by": "split-half retrieval", "tried": tried, "not_tried": {}}
-    measures = dict.fromkeys(("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"))
-    sides = dict.fromkeys(("mean_norm", "isoscore", "bytes_per_vector"), {"before": 1, "after": 1})
-    certificate = measures | sides | {"n_fit": 4000, "n_heldout": 1000, "out_of_domain": {}, "warnings": []}
-    result = {"chain": "a@1", "failed_gates": [], "promoted": True, "size_routes": []}
-    text = format_fit_result(result | {"certificate": certificate | {"codes": codes}})
-    table = [line.split() for line in text.splitlines() if "4,000" in line and "weighting" in line]
-    assert [(line[0], line[2], line[4], " ".join(line[6:-1])) for line in table] == [
-        ("codes,", "0.5", "+0.00", "first row"),
-        ("codes,", "0", "+1.25", "first row"),
-        ("product_codes,", "0", "-0.50", "chosen row above"),
-    ]
-    assert "Not tried" not in text
 
 
 DTYPES = {

@@ -8,6 +8,7 @@ import pytest
 import typer
 from fsspec.implementations.memory import MemoryFileSystem
 
+from lathe.service.cli.fit import format_fit_result
 from lathe.service.cli.main import app
 from lathe.training.fitting import encoded_shards
 from lathe.training.sources.source import open_source
@@ -197,3 +198,32 @@ def test_fit_with_bad_shards_skip_leaves_out_damaged_files_and_names_them(run, t
     assert "Warning: c.npy holds no rows" in out
     status, _, err = run(*arguments, "--bad-shards", "repair")
     assert status != 0 and "refuse" in err
+
+
+def test_fit_with_a_byte_budget_says_which_codes_were_chosen_and_not_tried(run, texts):
+    status, out, err = run("fit", "--name", "small", "--bytes", 16, "--source", texts)
+    assert status == 0, err
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert lines["bytes_per_vector"].endswith("→ 16")
+    assert "codes, weighting 0 by default" in lines["codes"]
+    assert "Not tried: product_codes, because" in out
+
+
+def test_fit_command_prints_the_codes_that_were_tried_and_what_each_was_compared_with():
+    def trial(kind, weighting, ahead):
+        return {"kind": kind, "weighting": weighting, "rows": 4000, "retrieval": 71.5, "ahead": ahead, "ci95": 0.75}
+
+    tried = [trial("codes", 0.5, 0.0), trial("codes", 0.0, 1.25), trial("product_codes", 0.0, -0.5)]
+    codes = {"kind": "codes", "weighting": 0.0, "chosen_by": "split-half retrieval", "tried": tried, "not_tried": {}}
+    measures = dict.fromkeys(("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"))
+    sides = dict.fromkeys(("mean_norm", "isoscore", "bytes_per_vector"), {"before": 1, "after": 1})
+    certificate = measures | sides | {"n_fit": 4000, "n_heldout": 1000, "out_of_domain": {}, "warnings": []}
+    result = {"chain": "a@1", "failed_gates": [], "promoted": True, "size_routes": []}
+    text = format_fit_result(result | {"certificate": certificate | {"codes": codes}})
+    table = [line.split() for line in text.splitlines() if "4,000" in line and "weighting" in line]
+    assert [(line[0], line[2], line[4], " ".join(line[6:-1])) for line in table] == [
+        ("codes,", "0.5", "+0.00", "first row"),
+        ("codes,", "0", "+1.25", "first row"),
+        ("product_codes,", "0", "-0.50", "chosen row above"),
+    ]
+    assert "Not tried" not in text

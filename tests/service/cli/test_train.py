@@ -101,7 +101,7 @@ def test_train_reze_prints_its_sources_the_overlap_and_the_models_folder(train, 
     require_one_line(train("reze", "--config", config, "--out", out), "holds a trained model already", "--out")
 
 
-@pytest.mark.parametrize("method", ["distill", "pft", pytest.param("ft", marks=pytest.mark.release)])
+@pytest.mark.parametrize("method", ["distill", pytest.param("ft", marks=pytest.mark.release)])
 def test_train_methods_write_to_a_folder_named_after_job_and_method_by_default(
     train, job, data, tiny_model, method, tmp_path, monkeypatch
 ):
@@ -146,26 +146,6 @@ def test_train_prints_one_line_and_writes_no_model_for_an_invalid_job(train, job
         (tmp_path / "odd.yaml").write_text(written)
         require_one_line(train("reze", "--config", tmp_path / "odd.yaml", "--out", tmp_path / "out"), "odd.yaml", said)
     assert not (tmp_path / "out" / "model").exists()
-
-
-def test_a_chain_of_an_encoder_is_refused_on_one_with_other_weights(run, fragile_model, tiny_model, data, tmp_path):
-    """A chain fitted on that encoder works with it."""
-    small = {"LATHE_THREADS": 1, "LATHE_DEVICE": "cpu"}
-    for name, folder in (("before", tiny_model), ("finance", fragile_model)):
-        status, printed, err = run("encoders", "add", name, "--model", folder, **small)
-        assert status == 0 and printed.startswith(f"{name}: 16 dimensions, 32 tokens"), err
-    fit = ("--steps", "r2", "--source", data / "texts.txt")
-    status, _, err = run("fit", "--name", "of-before", "--encoder", "before", *fit, **small)
-    assert status == 0, err
-    embed = ("embed", "--source", data / "texts.txt", "--out", tmp_path / "vectors.npy", "--encoder")
-    reason = ("of-before@1 takes vectors of another space", "than finance (")
-    require_one_line(run(*embed, "finance", "--chain", "of-before", **small), *reason)
-    assert run(*embed, "before", "--chain", "of-before", **small)[0] == 0
-
-    status, printed, err = run("fit", "--name", "own", "--encoder", "finance", *fit, **small)
-    assert status == 0 and printed.startswith("own@1 fitted on"), err
-    assert run(*embed, "finance", "--chain", "own", **small)[0] == 0
-    assert np.load(tmp_path / "vectors.npy").shape == (60, 16)
 
 
 def test_train_with_a_name_publishes_versions_that_encoders_shows_promotes_and_deletes(train, run, job):

@@ -15,7 +15,6 @@ from lathe.training.export.onnx_graph import export_onnx
 from lathe.transforms import Chain, parse_steps
 
 FLOATS = {
-    "an affine map": ("pca:48,center=none", False),
     "an affine map with a bias to unit length": ("whitening:32", True),
     "two affine maps": ("r2,geopres:40,steps=5", False),
     "a normalisation": ("normalize,pca:48", True),
@@ -23,7 +22,6 @@ FLOATS = {
 }
 CODES = {
     "bytes of any length": ("pca:20,int8", False),
-    "bits": ("r2,geopres:16,steps=5,binary", True),
     "bits that leave part of a byte": ("pca:13,binary", False),
 }
 CHAINS = FLOATS | CODES
