@@ -10,6 +10,12 @@ PAIRS = [{"query": f"What is number {n}?", "document": f"This text is about {n}.
 
 
 @pytest.fixture(scope="module")
+def app(start_app, new_home):
+    with start_app(home=new_home()) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
 def source():
     return {"texts": [pair["document"] for pair in PAIRS[:200]]}
 

@@ -13,6 +13,12 @@ from lathe.service.index.spec import IndexSpec
 PATH = "/indexes/life"
 
 
+@pytest.fixture(scope="module")
+def app(start_app, tmp_path_factory):
+    with start_app(home=tmp_path_factory.mktemp("home")) as app:
+        yield app
+
+
 def put(app):
     return app.client.put(PATH, json={"chain": "none", "width": 4}, headers=app.admin)
 
