@@ -171,6 +171,13 @@ def test_try_page_compares_texts_before_and_after_a_chain_and_escapes_markup(ope
         expect(page.locator("#try-result")).to_contain_text("Give 2 to 16 texts, one per line. There is 1.")
 
 
+def test_an_api_error_is_shown_with_its_message(open_page):
+    with open_page("#/chains/nobody", allowed=["404"]) as page:
+        expect(page.get_by_role("alert")).to_contain_text("There is no chain 'nobody'")
+    with open_page("#/compare/nobody@1/%E0%A4", allowed=["404", "422", "400"]) as page:
+        expect(page.locator("main")).to_contain_text("There is no certificate of nobody@1")
+
+
 @pytest.mark.release
 def test_an_unreachable_server_is_reported_and_the_shown_content_stays(open_page):
     with open_page("#/chains", allowed=["ERR_FAILED"]) as page:

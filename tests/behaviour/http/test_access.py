@@ -103,6 +103,19 @@ def test_a_public_server_without_api_keys_needs_the_admin_key_for_use(public):
     assert public.client.get("/jobs", headers=public.admin | {"host": "lathe.example.org"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("settings", "needs_key"),
+    [
+        *(({"host": host}, False) for host in ("localhost", "::1")),
+        *(({"host": host}, True) for host in ("0.0.0.0", "example.org")),
+        ({"host": "127.0.0.1", "api_keys": "k"}, True),
+        ({"host": "0.0.0.0", "public_without_keys": True}, False),
+    ],
+)
+def test_use_needs_a_key_on_a_public_address_or_if_keys_are_set(settings, needs_key):
+    assert read_settings(**settings).needs_key is needs_key
+
+
 @pytest.fixture
 def unwritable(tmp_path):
     """Return a state folder with an admin key in which nothing can be created, not even by root."""

@@ -94,6 +94,12 @@ def test_a_chain_without_a_live_version_resolves_only_by_version_number(files):
             files.resolve(ref)
 
 
+def test_publish_refuses_invalid_chain_names(files):
+    for name in ("", "a/b", "../a", ".a", "a@1", "a+b", "none", "x" * 65, "a b", "mine\n"):
+        with pytest.raises(BadValueError):
+            files.publish(fitted(), name, None)
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest"])
 def test_a_damaged_version_cannot_be_loaded_or_promoted_and_the_live_one_still_serves(files, damage):
     registry = files

@@ -90,3 +90,9 @@ def test_embedding_requests_are_answered_429_while_every_admission_queue_is_full
     assert sent[0]["status"] == 429 and (b"retry-after", b"7") in sent[0]["headers"]
     assert b'"overloaded"' in sent[1]["body"]
     assert not passed and left == 0
+
+
+def test_other_requests_pass_the_load_shedding_middleware():
+    """A request also passes if one encoder has room."""
+    assert ask("/embed", True, False)[1:] == ask("/reduce", True)[1:] == (True, 2)
+    assert ask("/", True, method="GET")[1:] == ask("/health", True, method="GET")[1:] == (True, 2)

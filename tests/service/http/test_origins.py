@@ -119,3 +119,8 @@ def test_routes_that_read_accept_any_content_type(client):
     assert client.post("/reduce", content=b'{"vectors": [[1]], "chain": "none"}', headers=headers).status_code == 404
     assert client.post("/indexes/none/get", content=b'{"ids": ["a"]}', headers=headers).status_code == 404
     assert client.post("/indexes/none/search", content=b'{"texts": "a"}', headers=headers).status_code == 404
+
+
+def test_a_redirect_location_contains_no_host(client):
+    answer = client.post("/embed/?drift=true", headers={"host": "a.localhost"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "/embed?drift=true")

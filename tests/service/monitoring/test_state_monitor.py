@@ -51,6 +51,16 @@ def test_opening_a_state_folder_removes_permissions_of_others_but_follows_no_lin
     assert stat.S_IMODE(outside.stat().st_mode) == 0o644
 
 
+def test_the_state_folder_and_its_subfolders_may_be_links(tmp_path):
+    for name in ("home", "big"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "home" / "indexes").symlink_to(tmp_path / "big")
+    (tmp_path / "link").symlink_to("home")
+    home = Home(tmp_path / "link")
+    assert home.open() is None and home.chains.is_dir()
+    assert readable_by_others(tmp_path / "home") == readable_by_others(tmp_path / "big") == []
+
+
 @pytest.mark.parametrize(("mode", "place"), [(0o777, ""), (0o1777, ""), (0o777, "indexes")])
 def test_create_app_refuses_a_state_folder_that_everybody_can_write(tmp_path, mode, place):
     folder = tmp_path / "home" / place

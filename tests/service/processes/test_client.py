@@ -69,6 +69,16 @@ def test_a_program_gets_arguments_environment_and_output_inherits_the_rest_and_h
     assert (tmp_path / "log").read_text() == "written to its output\n"
 
 
+def test_the_fork_server_keeps_no_descriptors_of_programs_open(forks):
+    first, second = Started(forks), Started(forks)
+    with first.socket, second.socket:
+        first.about(), second.about()
+        first.socket.shutdown(socket.SHUT_WR)
+        assert first.process.wait(SECONDS) == 9  # it found the end, so nobody else holds the other side
+        assert second.process.poll() is None
+        second.end()
+
+
 def test_a_program_killed_before_it_is_forked_never_runs(tmp_path):
     with closing(ForkServer(("time", MODULE))) as forks, (tmp_path / "log").open("wb") as output:
         started = Started(forks, output=output.fileno())

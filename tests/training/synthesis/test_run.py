@@ -1,3 +1,4 @@
+import json
 import threading
 
 import pytest
@@ -163,6 +164,18 @@ def test_queries_that_the_filter_rejects_get_no_document(synthesize, chat_server
     outcome = synthesize(limits={"concurrency": 1})
     figures = build_report(outcome)["stages"]
     assert figures["filter"]["rejected"] == {"takes no document": 4} and figures["documents"]["calls"] == 4
+
+
+def test_duplicate_queries_are_kept_once(synthesize, chat_server, tmp_path, read_lines):
+    queries = ["What did the auditor of the issuer say about its covenant in 2019?", "A second one about bond yields?"]
+    chat_server.script = lambda server, body: (
+        json.dumps([queries[0].upper(), queries[1]]) if match_stage("queries")(body["messages"][0]["content"]) else None
+    )
+    outcome = synthesize()
+    assert len(outcome.pipeline.pairs) == 2
+    rejected = read_lines(tmp_path / "out" / "rejected.jsonl")
+    assert [row["reason"] for row in rejected] == ["duplicate"] * 6
+    assert {row["of"] for row in rejected} == {queries[0].upper(), queries[1]}
 
 
 def test_seeds_queries_and_documents_that_match_a_test_set_are_rejected_and_listed(

@@ -61,6 +61,12 @@ def test_a_file_with_a_known_etag_is_answered_304(client):
     assert len({asset.etag for asset in read_assets().values()}) == len(read_assets())
 
 
+def test_unknown_dashboard_files_are_answered_404(client):
+    for name in ("nothing.js", "vendor/uplot/nothing.js", "__init__.py", "..%2fassets.py", "%2e%2e", "x" * 5000):
+        answer = client.get(f"/dashboard/{name}")
+        assert (answer.status_code, answer.json()["error"]["code"]) in ((404, "not_found"), (404, "no_route")), name
+
+
 def test_dashboard_files_name_no_other_server_and_write_no_markup():
     """Addresses of name spaces aside, which nobody asks for, and those in the comments of uPlot."""
     for name, asset in read_assets().items():

@@ -24,6 +24,14 @@ def test_every_vector_response_has_the_documented_headers(client, sentences, raw
         assert all(answer.headers[name] for name in HEADERS)
 
 
+def test_embed_without_dimensions_or_with_all_of_them_answers_the_encoders_vectors(client, sentences, raw, encoder):
+    expected = encoder.encode(sentences).vectors
+    np.testing.assert_allclose(raw, expected, atol=1e-5)
+    answer = client.post("/embed", json={"inputs": sentences, "dimensions": 384})
+    assert answer.headers["x-chain"] == "none"
+    np.testing.assert_allclose(answer.json(), expected, atol=1e-5)
+
+
 def test_embed_openai_and_reduce_answer_the_same_vectors_and_space_id(client, sentences, raw):
     size = 32
     embedded = client.post("/embed", json={"inputs": sentences, "dimensions": size})

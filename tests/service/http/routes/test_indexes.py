@@ -200,6 +200,16 @@ def test_search_scores_are_those_of_the_vectors_from_embed(app, filled, embed, s
 
 
 @embedded_only
+def test_cosine_scores_are_at_most_1(app, create):
+    path, vectors = create(chain="none", width=7), np.random.default_rng(0).normal(size=(300, 7)).tolist()
+    ok(app, f"{path}/upsert", ids=[str(n) for n in range(300)], vectors=vectors)
+    for options in ({}, {"rescore": 2}):
+        found = ok(app, f"{path}/search", vectors=vectors, k=1, **options)["results"]
+        assert [items[0]["id"] for items in found] == [str(n) for n in range(300)]
+        assert all(0.99999 < items[0]["score"] <= 1 for items in found), options
+
+
+@embedded_only
 def test_a_quick_search_runs_on_the_event_loop_and_any_other_in_a_thread(app, create, monkeypatch):
     path = create(chain="none", width=4)
     ok(app, f"{path}/upsert", ids=ids(range(30)), vectors=np.random.default_rng(0).normal(size=(30, 4)).tolist())
@@ -287,6 +297,14 @@ def test_search_finds_an_item_while_it_is_replaced(app, create):
             found.append(ok(app, f"{path}/search", vectors=[[1.0, 2.0]])["results"][0])
         writes.result()
     assert {len(items) for items in found} == {1}
+
+
+def test_get_returns_items_in_the_order_of_the_ids_and_null_for_unknown_ones(app, filled, embed):
+    path = filled(chain="compact")
+    items = ok(app, f"{path}/get", ids=["s4", "nobody", "s0", "s4"])["items"]
+    assert items[1] is None and items[0] == items[3] == {"id": "s4", "metadata": METADATA[4]}
+    items = ok(app, f"{path}/get", ids=["s4", "s0"], vectors=True)["items"]
+    np.testing.assert_allclose([item["vector"] for item in items], embed()[0][[4, 0]], atol=1e-5)
 
 
 def test_deleted_and_replaced_items_are_absent_from_search_get_and_filters(app, filled, sentences):
