@@ -508,6 +508,14 @@ def test_each_code_is_that_of_the_nearest_centroids(squared, learned):
         np.testing.assert_allclose(found, distances.min(1), atol=1e-6)
 
 
+def test_a_prefix_of_a_learned_code_is_a_coarser_code(squared, learned):
+    codes, errors = learned.transform(squared), []
+    for octets in (2, 4, 8):
+        decoded = learned.shorten(octets).inverse_transform(np.ascontiguousarray(codes[:, :octets]))
+        errors.append(np.square(decoded - squared).sum(1).mean())
+    assert errors[0] > errors[1] > errors[2]
+
+
 def test_learned_codebooks_refuse_moments_few_rows_and_a_byte_for_each_coordinate(rows):
     with pytest.raises(InputError, match="fitted on rows, not on moments"):
         ProductCoding(8).fit(Moments.from_vectors(rows))

@@ -58,12 +58,9 @@ def test_zero_bytes_store_nothing_of_a_fits_texts_and_queries(run, home, source,
     queries = write_texts(tmp_path / "queries.jsonl", ["Quillfeather", *map(str, range(50))])
     fit = ["fit", "--name", "private", "--source", source, "--bytes", 24, "--queries", queries]
     before = count_stored(home)
-    for _ in range(2):
-        status, _, err = run(*fit, LATHE_ENCODED_BYTES=0)
-        assert status == 0, err
-        assert len(set(encoded)) >= 111
-        encoded.clear()
-    assert count_stored(home) == before
+    status, _, err = run(*fit, LATHE_ENCODED_BYTES=0)
+    assert status == 0, err
+    assert len(set(encoded)) >= 111 and count_stored(home) == before
     vector = Encoder(DEFAULT_ENCODER, "cpu").encode([f"{MARK} Quillfeather"]).vectors[0]
     needles = [b"Quillfeather", *(vector.astype(dtype)[:4].tobytes() for dtype in ("f2", "f4", "f8"))]
     files = [path for path in home.rglob("*") if path.is_file()]

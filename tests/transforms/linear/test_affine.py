@@ -4,7 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lathe.transforms import R2, Chain, InputError, Normalize, parse_steps
+from lathe.transforms import R2, Chain, InputError, Normalize, StepError, build_steps, parse_steps
+from lathe.transforms.base import Signature
 from lathe.transforms.linear import Affine
 from lathe.transforms.statistics import drop_rounding_residue, unit_rows
 
@@ -32,6 +33,15 @@ def test_fold_drops_a_normalisation_before_an_affine_map_only_if_the_map_has_no_
     folded = chain.fold()
     assert [step.kind for step in folded.transforms] == (["normalize", "affine"] if bias else ["affine"])
     np.testing.assert_allclose(folded.transform(x), chain.transform(x), atol=1e-5)
+
+
+def test_affine_cannot_be_fitted_built_from_a_spec_or_given_other_dimensions():
+    with pytest.raises(StepError, match="cannot be fitted"):
+        Chain([affine(4, 8, False, 0)]).fit(np.ones((3, 8)))
+    with pytest.raises(StepError, match="unknown kind"):
+        build_steps([{"kind": "affine"}])
+    with pytest.raises(StepError, match="8 dimensions, not 9"):
+        affine(4, 8, False, 0).output_signature(Signature(9))
 
 
 @pytest.mark.parametrize("steps", ["r2", "abtt:2", "abtt:2,literal=true", "abtt:2,renormalize=false"])

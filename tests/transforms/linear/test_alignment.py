@@ -11,6 +11,7 @@ from lathe.transforms import (
     InputError,
     LowRankAffine,
     Moments,
+    NotFittedError,
     PairedMoments,
     Procrustes,
     StepError,
@@ -175,6 +176,15 @@ def test_paired_moments_from_bytes_fit_the_same_procrustes(rows, targets):
     np.testing.assert_array_equal(Procrustes().fit(again).weight, Procrustes().fit(moments).weight)
 
 
+def test_pca_refuses_paired_moments_or_fits_only_their_source_vectors(rows, targets):
+    moments = PairedMoments.from_pairs(rows, targets)
+    try:
+        step = PCA(4).fit(moments)
+    except InputError:
+        return
+    np.testing.assert_allclose(step.transform(rows), PCA(4).fit(rows).transform(rows), atol=1e-5)
+
+
 @pytest.mark.parametrize("cls", ALIGNMENTS)
 def test_alignment_refuses_vectors_without_targets(rows, cls):
     """This holds for arrays and moments, alone or in a chain, whose steps then stay unfitted."""
@@ -227,6 +237,13 @@ def test_steps_after_an_alignment_are_fitted_on_the_aligned_vectors(rows, target
     aligned = cls().fit(rows, targets=targets).transform(rows)
     np.testing.assert_allclose(chain.transform(rows), PCA(4).fit(aligned).transform(aligned), atol=1e-4)
     np.testing.assert_allclose(chain.fold().transform(rows), chain.transform(rows), atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", ALIGNMENTS)
+def test_alignment_output_dimensions_are_known_only_after_the_fit(rows, targets, cls):
+    with pytest.raises(NotFittedError, match="dimensions of the targets"):
+        Chain([R2(), cls()]).dimensions_after(WIDTH)
+    assert Chain([cls().fit(rows, targets=targets)]).dimensions_after(WIDTH) == OTHER
 
 
 def test_chain_refuses_steps_that_the_target_dimensions_rule_out_before_fitting_any_step(rows, targets):

@@ -210,6 +210,14 @@ def test_whitening_without_epsilon_refuses_a_constant_column_and_the_default_acc
     assert np.isfinite(out).all()
 
 
+@pytest.mark.parametrize(
+    "parameters", [{}, {"rcond": 0.1}, {"shrinkage": 0.5}, {"power": 0.0}, {"epsilon": 0}], ids=str
+)
+def test_whitening_refuses_identical_rows(rows, parameters):
+    with pytest.raises(InputError):
+        Whitening(**parameters).fit(np.repeat(rows[:1], 20, axis=0))
+
+
 @pytest.mark.parametrize("form", ["pca", "zca"])
 @pytest.mark.parametrize("dimensions", [None, 5])
 def test_whitening_without_renormalising_inverts_to_the_projection_on_its_kept_directions(
