@@ -81,12 +81,10 @@ TESTS = {
         "test_transform_is_bit_equal_for_any_memory_layout_of_the_rows",
         "test_a_repeated_fit_is_bit_equal_and_leaves_the_rows_unchanged",
         "test_transform_of_a_single_row_equals_its_output_in_a_batch",
-        "test_transform_does_not_depend_on_how_rows_are_split_into_batches",
         "test_transform_of_any_float_dtype_equals_that_of_the_float32_copy",
         "test_fit_on_any_float_dtype_equals_the_fit_on_the_float32_copy",
         "test_folded_chain_of_one_step_equals_the_chain",
         "test_folded_chain_with_the_step_between_others_equals_the_chain",
-        "test_a_copy_of_a_step_in_float64_has_the_same_outputs",  # so that two machines agree
         "test_fit_on_merged_moments_equals_the_fit_on_the_rows",
         "test_inverse_is_exact_approximate_or_refused_as_inverse_kind_states",
     ),
@@ -102,16 +100,15 @@ TESTS = {
     ),
     "tests/training/encoder/test_encoder.py": (
         "test_a_text_has_the_same_vector_alone_and_in_a_batch",
-        "test_the_fingerprint_does_not_depend_on_the_models_folder",
+        "test_the_fingerprint_does_not_depend_on_dtype_name_and_folder",
     ),
     "tests/training/encoder/test_unpadding.py": ("test_unpadded_vectors_equal_those_after_restore_model",),
     "tests/training/export/test_onnx_graph.py": (
-        "test_the_graph_equals_the_chain_on_real_and_random_rows",
-        "test_the_graph_gives_a_row_the_same_output_alone_and_in_a_batch",
+        "test_the_graph_equals_the_chain_on_any_number_of_real_random_and_zero_rows",
         "test_the_graphs_codes_equal_those_of_the_chain",
     ),
     "tests/training/export/test_faiss_transforms.py": (
-        "test_an_index_behind_the_exported_transforms_holds_the_chains_vectors",
+        "test_exported_transforms_are_numbered_and_an_index_behind_them_holds_the_chains_vectors",
     ),
     "tests/service/encoders/engine/test_dispatcher.py": (
         "TestWorkerProcess::test_vectors_equal_those_of_the_encoder_itself",

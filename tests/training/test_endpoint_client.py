@@ -79,6 +79,21 @@ def test_after_the_pause_one_call_tries_and_its_success_closes_the_breaker():
     assert breaker.reserve_call() == breaker.reserve_call() == 0
 
 
+def test_a_try_that_is_abandoned_leaves_its_place_to_another_call():
+    clock, breaker = open_breaker()
+    clock.now += FIRST_OPEN
+    assert breaker.reserve_call() == 0
+    breaker.abandon()
+    assert breaker.reserve_call() == 0
+
+
+def test_failures_of_calls_from_before_it_opened_do_not_lengthen_the_pause():
+    clock, breaker = open_breaker()
+    clock.now += 1
+    breaker.record_failure()
+    assert breaker.reserve_call() == FIRST_OPEN - 1
+
+
 def call_in_turn(policy, *attempts):
     """Make a call of each attempt with one client, and return its results or exceptions."""
 

@@ -136,6 +136,12 @@ def record(tmp_path):
     return path
 
 
+def test_find_changed_setting_returns_none_for_equal_settings_and_without_a_record(record, tmp_path):
+    assert find_changed_setting(record, SETTINGS) is None
+    assert find_changed_setting(record, {"base.length": 16, "of a later version": None}) is None
+    assert find_changed_setting(tmp_path / "none.json", SETTINGS) is None
+
+
 @pytest.mark.parametrize(
     ("changed", "name"),
     [

@@ -14,6 +14,11 @@ def test_cut_in_two_cuts_between_words():
     )
 
 
+def test_cut_in_two_returns_none_for_short_texts_and_single_words():
+    for text in ("", "one two three four five six seven", "短い文章です", "https://example.org/a/very/long/address"):
+        assert cut_in_two(text) is None, text
+
+
 def test_cut_in_two_cuts_chinese_text_in_the_middle():
     text = "这是一个没有空格的句子它足够长可以切成两半来互相寻找对方"
     first, second = cut_in_two(text)

@@ -189,6 +189,20 @@ def test_a_column_of_lists_of_texts_holds_neither_texts_nor_vectors(tmp_path):
         assert "a list of 2 texts, neither a text nor a vector" in read_error_message(lines)
 
 
+def test_a_hidden_folder_can_be_a_source(tmp_path):
+    (tmp_path / ".data").mkdir()
+    write_jsonl(tmp_path / ".data" / "a.jsonl", [{"text": "seen"}])
+    assert read_texts(str(tmp_path / ".data")) == ["seen"]
+
+
+def test_the_name_of_a_source_is_the_last_part_of_its_path(tmp_path, monkeypatch):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+    assert open_source(f"{path}#text").name == "a.jsonl"
+    assert open_source(f"{tmp_path}/").name == tmp_path.name
+    monkeypatch.chdir(tmp_path)
+    assert open_source(".").name == tmp_path.name
+
+
 def test_a_missing_field_is_refused_with_file_line_and_the_existing_fields(tmp_path):
     written = write_jsonl(tmp_path / "a.jsonl", [{"body": "x", "id": 1}, {"id": 2, "title": "y"}]) + "#body"
     assert re.match(r"a\.jsonl line 2: no field 'body'; it has id, title", read_error_message(written))
@@ -255,6 +269,13 @@ def test_rows_that_repeat_a_large_text_are_decompressed_a_few_at_a_time(tmp_path
     assert at_once // 2 < asked[0] <= at_once
 
 
+@pytest.mark.parametrize("names", [["text", "text"], ["text", "x", "x"]])
+def test_columns_of_the_same_name_are_refused(tmp_path, names):
+    pyarrow.parquet.write_table(pyarrow.table([["a"]] * len(names), names=names), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=f"2 columns of the name '{names[-1]}'"):
+        open_source(str(tmp_path / "a.parquet")).kind()
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -296,6 +317,13 @@ def test_a_bad_row_of_a_parquet_file_is_refused_with_file_and_row(tmp_path, valu
     message = read_error_message(write_parquet(tmp_path / "a.parquet", text=pyarrow.array(values, kind)))
     assert message.startswith("a.parquet")
     assert names_row(message, BAD), message
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.jsonl"])
+def test_a_value_too_large_for_float32_is_refused_like_infinity(tmp_path, name):
+    values = [[1.0, 2.0], [1.0, 1e39]]
+    write = {"a.npy": write_npy, "a.jsonl": lambda path, rows: write_jsonl(path, [{"text": row} for row in rows])}
+    assert read_error_message(write[name](tmp_path / name, values)).startswith(name)
 
 
 def test_an_npy_file_with_an_altered_header_byte_is_read_or_raises_source_error(tmp_path):

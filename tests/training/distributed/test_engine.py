@@ -29,7 +29,7 @@ from lathe.training.fitting.stacked import StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard
 from lathe.transforms import Chain, InputError, parse_steps
 from lathe.transforms.chain import deserialize_chain, serialize_chain
-from lathe.transforms.statistics import Moments, moments_of, unit_moments
+from lathe.transforms.statistics import Moments, SharedVectors, moments_of, unit_moments
 from lathe.transforms.vectors import BLOCK_ROWS
 
 WIDTH = 12
@@ -77,6 +77,24 @@ def assert_equal_moments(a, b):
 def test_moments_by_blocks_equal_those_of_one_pass_bit_for_bit(vectors, chosen, of):
     for rows in (chosen, chosen[:1], chosen[[0, -1]], chosen[:BLOCK_ROWS], chosen[: BLOCK_ROWS + 1]):
         assert_equal_moments(of(SharedRows(vectors, rows, compute_block_moments)), of(LOCAL.select_rows(vectors, rows)))
+
+
+@pytest.mark.parametrize("steps", ["mc,abtt,whitening:6", "normalize,r2,geopres:4,steps=5,int8"])
+def test_a_chain_fitted_on_shared_rows_equals_one_fitted_on_local_rows(vectors, chosen, steps):
+    shared, here = Chain(parse_steps(steps)), Chain(parse_steps(steps))
+    shared.fit(SharedRows(vectors, chosen, compute_block_moments))
+    here.fit(LOCAL.select_rows(vectors, chosen))
+    assert shared == here
+
+
+def test_view_through_two_chains_gives_rows_transformed_by_both(vectors, chosen):
+    rows = SharedRows(vectors, chosen, compute_block_moments)
+    assert isinstance(rows, SharedVectors)  # else fits would read the rows here, and ask no worker for their moments
+    one = Chain(parse_steps("r2"), normalize=False).fit(vectors)
+    two = Chain(parse_steps("pca:5"), normalize=False).fit(rows.view_through(one))
+    behind = rows.view_through(one).view_through(two)
+    np.testing.assert_array_equal(behind[:50], two.transform(one.transform(vectors[chosen[:50]])))
+    assert behind.shape == behind[:].shape
 
 
 def test_a_row_that_is_not_finite_is_named_by_its_position_among_the_fitted_rows(values, tmp_path):
@@ -148,6 +166,10 @@ def test_a_ray_that_does_not_start_in_time_is_reported_with_its_reason(monkeypat
 def introduction(**other):
     """Build the introduction of a worker with these versions, some replaced."""
     return Introduction("node-7", 1, describe_environment(None) | other)
+
+
+def test_a_worker_of_the_same_versions_is_accepted():
+    check_same_versions(describe_environment(None), introduction())
 
 
 @pytest.mark.parametrize("what", ["lathe-training", "torch"])

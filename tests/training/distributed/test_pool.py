@@ -8,6 +8,13 @@ def tasks(count):
     return (Task(f"task {number}", "encode", ()) for number in range(count))
 
 
+def test_task_queue_gives_tasks_in_order_and_draws_each_only_when_asked():
+    made = []
+    queue = TaskQueue(made.append(task.name) or task for task in tasks(3))
+    assert queue.take()[0] == 0 and made == ["task 0"]
+    assert [queue.take()[0], queue.take()[0], queue.take()] == [1, 2, None]
+
+
 def test_task_queue_gives_no_task_beyond_the_lead_over_the_oldest_unfinished_one():
     queue = TaskQueue(tasks(9), max_ahead=3)
     assert [queue.take()[0] for _ in range(3)] == [0, 1, 2]

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lathe.training.encoder.batching import (
+    estimate_tokens,
     map_in_threads,
     prefetch,
+    sort_longest_first,
     split_padded_batches,
     split_unpadded_batches,
 )
@@ -48,6 +50,23 @@ def test_split_unpadded_batches_holds_every_text_once_and_as_many_as_fit_the_bud
         assert run.stop - run.start == 1 or sum(lengths[run]) <= budget
     for run in runs[:-1]:
         assert sum(lengths[run.start : run.stop + 1]) > budget
+
+
+@given(lengths=st.lists(st.integers(0, 9)))
+def test_sort_longest_first_keeps_the_order_of_equal_lengths(lengths):
+    order = sort_longest_first(lengths)
+    assert sorted(order) == list(range(len(lengths)))
+    assert all((-lengths[a], a) < (-lengths[b], b) for a, b in zip(order, order[1:], strict=False))
+
+
+def test_estimate_tokens_is_within_a_factor_of_two_and_at_most_the_limit(encoder):
+    texts = ["A lathe turns wood or metal against a cutting tool.", "word " * 100, "東京は日本の首都です。" * 5]
+    counted = encoder.encode(texts).tokens
+    estimates = np.array([estimate_tokens(text, encoder.max_length) for text in texts])
+    assert (estimates / counted > 0.5).all() and (estimates / counted < 2).all()
+    assert estimate_tokens("x" * 10**6, 256) == 256
+    assert estimate_tokens("", 256) == encoder.encode([""]).tokens[0]
+    assert estimate_tokens("\ud800", 256) == 2  # half a character, as some JSON has it
 
 
 TEXTS = [f"{word} {number} of the {word}s " * (1 + number % 7) for number in range(60) for word in ("lathe", "ledger")]

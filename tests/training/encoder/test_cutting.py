@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from transformers import PreTrainedTokenizerFast
 
 from lathe.training.encoder.cutting import (
+    MAX_EXAMINED,
     PIECE,
     STATIC_CHARACTERS,
     TextCutter,
@@ -22,6 +23,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import TooLongError
 from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.run import count_truncated
 from lathe.training.finetuning.trainer import build_dataset
 
 LINES = [
@@ -163,6 +165,20 @@ def test_cut_leaves_out_the_middle_of_stretches_without_tokens_and_keeps_the_wor
         assert "hello" in cut.text and cut.text.endswith(" a later word"), label
 
 
+def test_cut_returns_a_short_text_itself(encoder):
+    cutter = TextCutter(encoder.model.tokenizer, READ)
+    text = "a b" * (2 * cutter.part // 3)
+    assert cutter.cut(text).text is text
+
+
+def test_cut_of_a_text_of_unknown_words_keeps_at_most_max_examined_characters(encoder):
+    text = "".join(chr(0x250 + number * 7919 % 600) for number in range(3 * MAX_EXAMINED))  # unknown words of letters
+    cutter = TextCutter(encoder.model.tokenizer, 4096)
+    cut = cutter.cut(text)
+    assert not cut.whole
+    assert len(cut.text) <= MAX_EXAMINED
+
+
 @pytest.mark.parametrize(
     ("text", "short"),
     [
@@ -245,6 +261,14 @@ def test_a_static_encoder_whose_tokenizer_truncates_reads_the_same_tokens_of_lon
     np.testing.assert_allclose(encoded.vectors, expected, rtol=0, atol=1e-5)
     assert encoded.tokens.max() == READ
     limited.encode(["a b " * 9999], long_text="error")
+
+
+def test_count_truncated_counts_texts_over_the_limit_in_under_a_second(encoder):
+    begun = time.process_time()
+    assert (
+        count_truncated(encoder, ["a b " * 1_000_000, "short", "word " * 255, "word " * 254, " " * 10_000 + "x"]) == 2
+    )
+    assert time.process_time() - begun < 1
 
 
 def test_build_dataset_cuts_long_anchors_and_negatives_and_keeps_short_ones(encoder):

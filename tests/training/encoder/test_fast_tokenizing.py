@@ -7,6 +7,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import AddedToken, Tokenizer, normalizers
 
+from lathe.training.encoder import fast_tokenizing
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.fast_tokenizing import PROBES, WordTokenizer, open_fast_tokenizer
 from lathe.training.encoder.loading import locate_model
@@ -102,6 +103,15 @@ def test_words_alone_have_the_tokens_that_they_have_in_a_text(normalizer, texts)
     words = WordTokenizer(rust)
     for part in (texts, make_odd_texts(1000), make_odd_texts(1000)[::-1]):
         assert words.tokenize(part) == [encoding.ids for encoding in rust.encode_batch(part, add_special_tokens=False)]
+
+
+def test_few_and_short_words_are_kept(monkeypatch):
+    monkeypatch.setattr(fast_tokenizing, "MAX_WORDS", 4)
+    words = WordTokenizer(load_rust_tokenizer())
+    first = words.tokenize(["a b c", "a" * 100])
+    assert sorted(words.tokens) == ["a", "b", "c"]
+    assert words.tokenize(["c d e f"]) != first and sorted(words.tokens) == ["c", "d", "e", "f"]
+    assert words.tokenize(["a b c", "a" * 100]) == first
 
 
 def test_a_tokenizer_whose_tokens_may_join_words_sees_whole_texts(model):

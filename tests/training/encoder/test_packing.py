@@ -52,6 +52,23 @@ def test_pack_linear_layers_keeps_a_layer_in_several_places_one():
     assert type(model[0]) is torch.nn.Linear and model[0] is model[1][0] is model[2]
 
 
+def test_pack_linear_layers_leaves_subclasses_and_other_activations():
+    class Own(torch.nn.Linear):
+        pass
+
+    model = torch.nn.Sequential(Own(4, 4), torch.nn.Linear(4, 4))
+    model.intermediate_act_fn, model.dense = torch.nn.ReLU(), torch.nn.Linear(4, 4)
+    pack_linear_layers(model)
+    assert type(model[0]) is Own and type(model[1]) is PackedLinear
+    assert type(model.intermediate_act_fn) is torch.nn.ReLU and not model.dense.gelu
+
+
+@pytest.mark.parametrize(("dtype", "device"), [("float32", "meta"), ("float16", "cpu"), ("bfloat16", "meta")])
+def test_can_pack_neither_float16_nor_another_device_than_a_cpu(pack_float32, dtype, device):
+    assert not can_pack(torch.nn.Linear(2, 2, dtype=getattr(torch, dtype), device=device))
+    assert not can_pack(torch.nn.Identity())
+
+
 @pytest.mark.parametrize("amd", [True, False])
 def test_can_pack_float32_exactly_on_processors_of_amd(monkeypatch, amd):
     monkeypatch.setattr("lathe.training.encoder.packing.prefers_onednn", lambda: amd)

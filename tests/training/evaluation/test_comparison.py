@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.evaluation.comparison import Grid, System, compare_systems
+from lathe.training.evaluation.comparison import Grid, System, compare_scores, compare_systems
 
 
 @pytest.fixture
@@ -69,3 +69,9 @@ def test_only_data_sets_that_both_completed_are_compared(compare):
     (found,) = compare(values)
     assert [verdict.data_set for verdict in found.within] == ["a"]
     assert (found.baseline, found.compared) == (System("one"), System("two"))
+
+
+def test_equal_values_of_all_units_give_no_interval():
+    values = draw_units(0.5, 0)
+    found = compare_scores(values, values, 0.0)
+    assert (found.value, found.low, found.high) == (0, None, None)

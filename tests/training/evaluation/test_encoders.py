@@ -34,6 +34,11 @@ def test_opened_vectors_are_bit_equal_by_text_key(tmp_path):
     assert (tmp_path / VECTORS).stat().st_size == ROWS[:6].nbytes
 
 
+def test_no_vectors_can_be_written_and_opened(tmp_path):
+    write_vectors(tmp_path, [])
+    assert TextVectors.open(tmp_path, DIMENSIONS).get([]).shape == (0, DIMENSIONS)
+
+
 def test_a_reopened_results_log_has_equal_scores(tmp_path, score):
     written = [score("sts", metrics={"ap": 0.1 + 0.2}, seconds=1.5), score("sts", "r2", 1.0), score("näh")]
     ResultsLog(tmp_path / "new" / "folder").add(written)

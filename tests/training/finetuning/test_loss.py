@@ -126,6 +126,17 @@ def test_offsets_are_subtracted_for_the_contrastive_loss_and_not_for_the_regular
     assert float(found) != pytest.approx(float(plain), abs=1e-3)
 
 
+def test_contrastive_loss_of_a_batch_without_hard_negatives_equals_that_of_pairs():
+    generator = np.random.default_rng(1)
+    anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
+    numbers = np.array([[10], [-1], [-1], [-1]])
+    plain = ContrastiveLoss(nn.Identity(), 0.5, NO).compute_loss(anchors, positives, torch.arange(3))
+    mixed = ContrastiveLoss(nn.Identity(), 0.5, NO, negative_ids=numbers).compute_loss(
+        anchors, positives, torch.tensor([1, 2, 3])
+    )
+    assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
+
+
 def test_contrastive_loss_leaves_out_a_hard_negative_equal_to_the_positive():
     texts = assign_text_ids(ANCHORS, POSITIVES)
     numbers = assign_negative_ids(POSITIVES, NEGATIVES)

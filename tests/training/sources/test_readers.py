@@ -6,12 +6,14 @@ import sys
 import pytest
 
 from lathe.training.sources.readers import (
+    BUILT_IN,
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     extract_paragraphs,
     read_docstring_paragraphs,
     read_topic_paragraphs,
 )
+from lathe.training.sources.source import open_source
 
 DIGEST = """
 import hashlib, json
@@ -56,3 +58,10 @@ def test_distinct_paragraphs_splits_at_blank_lines_and_drops_repeated_short_and_
         long.strip(),
         other.strip(),
     ]
+
+
+def test_the_built_in_sources_count_their_texts():
+    for written in BUILT_IN:
+        source = open_source(written)
+        assert (source.kind(), source.name) == ("texts", written)
+        assert sum(len(batch) for batch in source.batches()) == source.count() > 100

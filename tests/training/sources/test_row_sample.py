@@ -41,6 +41,14 @@ def test_sample_rows_samples_uniformly(tmp_path):
     assert abs(counts[:50].sum() - counts[50:].sum()) < 300
 
 
+def test_sample_rows_of_vectors_returns_source_rows(tmp_path):
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    np.save(tmp_path / "v.npy", np.concatenate([rows, rows]))
+    row_sample = sample_rows(open_source(str(tmp_path / "v.npy")), 10)
+    assert row_sample.vectors.shape == (10, 2) and row_sample.texts == []
+    assert {tuple(row) for row in row_sample.vectors} <= {tuple(row) for row in rows}
+
+
 def test_sample_rows_takes_under_2_megabytes_for_100_of_50_000_vectors(tmp_path):
     np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((50_000, 32)).astype(np.float32))
     source = open_source(str(tmp_path / "v.npy"))

@@ -4,6 +4,7 @@ import pytest
 
 from lathe.training.synthesis.answer_parsing import (
     find_fault,
+    is_another_script,
     is_refusal,
     parse_document,
     parse_personas,
@@ -38,6 +39,11 @@ SETTINGS = StagesSettings.model_validate({})
 )
 def test_parse_personas_finds_personas_in_json_code_fences_and_prose(said):
     assert parse_personas(remove_thoughts(said)) == [SPOKEN]
+
+
+def test_parse_personas_of_other_answers_is_empty():
+    for said in ("", "A risk officer.", '[{"persona": "A risk officer"}]', '[{"persona": 1, "task": 2}]', "[" * 9000):
+        assert parse_personas(said) == [], said
 
 
 PLAIN = "A compliance officer at a bank, responsible for tracking indicators, with a focus on risk."
@@ -122,6 +128,11 @@ def test_parse_document_removes_fences_introductions_and_json_around_a_passage(s
     assert parse_document(said) == ["A passage.\n\nIts end."]
 
 
+def test_lone_surrogates_are_replaced_by_question_marks():
+    (found,) = parse_queries('["What is \\ud83d a bond?"]')
+    assert found.encode() and found == "What is ? a bond?"
+
+
 @pytest.mark.parametrize(
     ("text", "sample", "fault"),
     [
@@ -139,6 +150,11 @@ def test_parse_document_removes_fences_introductions_and_json_around_a_passage(s
 )
 def test_find_fault_names_the_fault_of_a_passage(text, sample, fault):
     assert find_fault(text, SETTINGS.documents, sample) == fault
+
+
+def test_is_another_script_compares_with_the_script_of_the_seed():
+    assert not is_another_script("債券とは借金のことです。カタカナも。", "これは何ですか。")
+    assert is_another_script(ENGLISH, CHINESE) and not is_another_script(CHINESE, CHINESE)
 
 
 def test_is_refusal_recognizes_refusals_and_no_texts_that_resemble_them():
@@ -180,3 +196,10 @@ def test_parse_answer_keeps_the_finished_items_of_a_list_that_was_cut_off():
     assert parse("queries", SETTINGS.queries, said, "length") == (QUERIES, [])
     assert parse("queries", SETTINGS.queries, "1. What does", "length") == ([], ["cut off"])
     assert parse("queries", SETTINGS.queries, '["What did rates do?", "How', "length") == ([], ["cut off"])
+
+
+def test_parse_answer_keeps_the_finished_sentences_of_a_passage_that_was_cut_off():
+    whole = PASSAGE.replace("March, ", "March of 2.5 years. ").strip()
+    assert parse("documents", SETTINGS.documents, f"{whole} The auditor found 3.5", "length") == ([whole], [])
+    assert parse("documents", SETTINGS.documents, PASSAGE + "and", "length") == ([], ["cut off"])
+    assert parse("documents", SETTINGS.documents, "It fell. " + PASSAGE, "length") == ([], ["too short"])

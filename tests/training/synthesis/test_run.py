@@ -136,6 +136,14 @@ def test_a_folder_with_answers_of_another_job_is_refused(synthesize, tmp_path, c
         synthesize(**{"seeds": 1} | changed)
 
 
+def test_limits_prices_and_the_address_may_change_between_runs(synthesize, chat_server):
+    synthesize(seeds=1)
+    other = {"base_url": chat_server.url.replace("127.0.0.1", "localhost")}
+    outcome = synthesize(seeds=1, endpoint=other, limits={"concurrency": 1}, prices={"input": 1, "output": 2})
+    assert outcome.sender.sent == 0
+    assert build_report(outcome)["cost"] == {"amount": (6 * 50 + 2 * 6 * 20) / 1e6, "currency": "USD"}
+
+
 def test_a_folder_in_use_by_another_run_is_refused(synthesize, chat_server, tmp_path):
     entered, leave = threading.Event(), threading.Event()
 
@@ -219,6 +227,21 @@ def test_progress_gives_calls_done_the_rate_and_the_time_left(synthesize):
     synthesize(on_progress=lambda fraction, sentence: told.append((fraction, sentence)))
     assert len(told) == 4 + 4 + 8 + 8 and [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
     assert told[-1][0] == 1 and told[-1][1].startswith("documents: 8 of 8, ") and "a minute, 0 s left" in told[-1][1]
+
+
+def test_without_the_filter_every_query_gets_a_document_and_the_filter_is_not_asked(
+    synthesize, chat_server, tmp_path, read_lines
+):
+    """The same folder can be continued so: answers of the filter are then ignored."""
+    chat_server.script = lambda server, body: "No." if "yes or no" in body["messages"][0]["content"] else None
+    assert synthesize(seeds=1).pipeline.pairs == []
+    asked = len(chat_server.bodies)
+    outcome = synthesize(seeds=1, filter=False)
+    assert len(outcome.pipeline.pairs) == outcome.pipeline.kept["filter"] == outcome.pipeline.kept["queries"] == 2
+    assert outcome.pipeline.calls["filter"] == [] and outcome.is_complete
+    assert not any("yes or no" in body["messages"][0]["content"] for body in chat_server.bodies[asked:])
+    rows = read_lines(tmp_path / "out" / "pairs.jsonl")
+    assert [list(row["provenance"]) for row in rows] == [["personas", "queries", "documents"]] * 2
 
 
 @pytest.mark.parametrize(

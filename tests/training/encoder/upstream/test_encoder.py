@@ -11,7 +11,7 @@ import pytest
 from lathe.training.deciding.sample import encode_leniently
 from lathe.training.distributed.engine import RayEngine
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.spec import EncoderSpec, StoreSettings
 from lathe.training.errors import (
     EncoderError,
     EngineError,
@@ -262,6 +262,13 @@ def test_after_several_failures_in_a_row_the_api_is_left_alone_until_one_call_su
         assert not encoder.client.endpoint.breaker.open and encoder.problem is None
 
 
+def test_calls_keep_within_the_requests_and_tokens_of_a_minute(connect, embeddings_server):
+    with connect(requests_per_minute=600, concurrency=8, batch_size=1) as encoder:
+        begun = time.monotonic()
+        encoder.encode(["a", "b", "c", "d"])
+        assert time.monotonic() - begun > 0.3  # a tenth of a second each, after that of the probes
+
+
 def test_an_encoder_without_its_key_or_with_one_that_is_refused_cannot_be_opened(
     connect, embeddings_server, monkeypatch
 ):
@@ -403,6 +410,12 @@ def test_closing_an_encoder_cancels_its_calls_at_once(connect, embeddings_server
 
 
 # What uses encoders.
+
+
+def test_a_folder_for_no_bytes_is_not_created(connect, tmp_path):
+    with connect(max_bytes=0) as encoder:
+        encoder.encode(TEXTS)
+    assert not (tmp_path / "upstream").exists() and StoreSettings(tmp_path).max_bytes > 0
 
 
 def test_an_outage_during_advice_is_raised_and_blamed_on_no_text(connect, embeddings_server):
