@@ -100,6 +100,14 @@ def test_whitening_rcond_drops_directions_even_with_an_epsilon(rows):
     np.testing.assert_allclose(both, expected, rtol=1e-4)
 
 
+def test_whitening_with_rcond_zero_drops_only_directions_without_variance(rows, fresh):
+    flat = rows.copy()
+    flat[:, 3] = 0.25
+    out = Whitening(rcond=0, **EXACT).fit(flat).transform(flat).astype(np.float64)
+    assert not out[:, -1].any()
+    np.testing.assert_allclose(np.cov(out[:, :-1].T), np.eye(WIDTH - 1), atol=1e-4)
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10_000), n=st.integers(3, 80), d=st.integers(2, 12), offset=st.floats(-100, 100), data=st.data()
