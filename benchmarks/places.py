@@ -28,12 +28,12 @@ from lathe.service.index.embedded.graphs import create_graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec
-from lathe.training.deciding.advise_request import AdviceRequest, PlaceName
 from lathe.training.deciding.places.databases import PLACES
 from lathe.training.deciding.places.decision import Option, PlaceDecision, decide
 from lathe.training.deciding.places.engines import ENGINES, find_engine, search_in_engine
 from lathe.training.deciding.places.forms import MAX_FIT_ROWS, FormSearch, StoredForm
 from lathe.training.deciding.places.recall import find_nearest, measure_recall
+from lathe.training.deciding.requests import AdviceRequest, PlaceName
 from lathe.training.deciding.sample import build_vector_sample
 from lathe.training.fitting.requests import RowSource
 from lathe.training.sources.row_sample import RowSample

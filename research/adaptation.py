@@ -19,8 +19,8 @@ from benchmarks.report import markdown_table, write_report
 from lathe.training.comparison import compare
 from lathe.training.deciding.adapt import Adaptation, try_candidates
 from lathe.training.deciding.adapt_report import describe_trial
-from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.deciding.judged import JudgedSearches
+from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.deciding.trial import Trial, choose_trial
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import StoreSettings, VectorStores

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from lathe.training.deciding.advise_request import AdviceRequest
 from lathe.training.deciding.places.databases import PLACES, write_commands
+from lathe.training.deciding.requests import AdviceRequest
 from lathe.transforms import Chain, parse_steps
 from tests.docs.blocks import ROOT, blocks_of
 from tests.exports.environments import run_script

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from lathe.training.deciding.adapt import read_searches
-from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.deciding.judged import encode_searches
+from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.pairs import find_own_texts, read_pairs
 from lathe.training.fitting.requests import QueryPair, RowSource

@@ -25,8 +25,7 @@ from lathe.service.http import schemas
 from lathe.service.http.json_body import count_containers, parse_json, validate_json
 from lathe.service.index.query import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
 from lathe.service.index.spec import IndexRequest, ReindexRequest
-from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.deciding.advise_request import AdviceRequest
+from lathe.training.deciding.requests import AdaptRequest, AdviceRequest
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import NewFit
 from lathe.training.json_object import JsonObject

@@ -9,8 +9,8 @@ from psycopg.conninfo import make_conninfo
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.usage import read_recorded_uses
-from lathe.training.deciding.advise_request import AdviceRequest
 from lathe.training.deciding.places.databases import PLACES, write_commands
+from lathe.training.deciding.requests import AdviceRequest
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 1100

@@ -6,8 +6,7 @@ from lathe.service.app import create_app
 from lathe.service.http import schemas
 from lathe.service.index.spec import IndexRequest, ReindexRequest
 from lathe.service.settings import Settings
-from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.deciding.advise_request import AdviceRequest
+from lathe.training.deciding.requests import AdaptRequest, AdviceRequest
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import NewFit
 

@@ -17,7 +17,7 @@ from lathe.service.settings import Settings
 from lathe.training.comparison import compare
 from lathe.training.deciding import adapt
 from lathe.training.deciding.adapt_report import describe_trial
-from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts

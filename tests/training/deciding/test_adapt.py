@@ -7,7 +7,7 @@ import pytest
 from lathe.training.deciding import adapt
 from lathe.training.deciding.adapt import try_candidates
 from lathe.training.deciding.adapt_report import format_adaptation, to_json, write_sentence
-from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.requests import QueryPair, RowSource

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from lathe.training.deciding.advise import advise, check_encoded_rows, list_remarks
-from lathe.training.deciding.advise_request import AdviceRequest
 from lathe.training.deciding.evidence import compute_cosine_of_means, measure_evidence
+from lathe.training.deciding.requests import AdviceRequest
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress

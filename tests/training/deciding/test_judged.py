@@ -5,8 +5,8 @@ import json
 import pytest
 
 from lathe.training.deciding.adapt import find_shortage, read_searches
-from lathe.training.deciding.adapt_request import AdaptRequest
 from lathe.training.deciding.judged import encode_searches
+from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import QueryPair, RowSource
 from lathe.transforms.progress import no_progress

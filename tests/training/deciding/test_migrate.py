@@ -16,7 +16,7 @@ from lathe.training.deciding.migrate import (
     Migration,
     decide_migration,
 )
-from lathe.training.deciding.migrate_request import MigrateRequest
+from lathe.training.deciding.requests import MigrateRequest
 from lathe.training.deciding.trial import Trial
 from lathe.training.encoder.encoder import Encoding
 from lathe.training.encoder.spec import UpstreamSpec

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.methods import hash_chain
+from lathe.training.evaluation.methods import EvaluatedMethod, hash_chain
 from lathe.transforms import Chain, parse_steps
 
 WIDTH = 24

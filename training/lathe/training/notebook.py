@@ -13,7 +13,7 @@ import numpy as np
 
 from lathe.training.deciding.advise import Advice
 from lathe.training.deciding.advise import advise as advise_on_source
-from lathe.training.deciding.advise_request import DEFAULT_RECALL, DEFAULT_ROWS, AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.requests import DEFAULT_RECALL, DEFAULT_ADVICE_ROWS, AdviceRequest, Metric, PlaceName
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError
@@ -159,7 +159,7 @@ def advise(
     metric: Metric = "cosine",
     recall: float = DEFAULT_RECALL,
     evidence: bool = True,
-    sample_rows: int = DEFAULT_ROWS,
+    sample_rows: int = DEFAULT_ADVICE_ROWS,
     seed: int = 0,
     on_progress: Progress = no_progress,
 ) -> Advice:

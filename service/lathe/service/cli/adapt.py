@@ -16,7 +16,7 @@ from lathe.service.cli.options import (
     open_publish_context,
     take_fields,
 )
-from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.requests import AdaptRequest
 
 
 @take_fields(

@@ -19,7 +19,7 @@ from lathe.service.cli.options import (
     take_fields,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.deciding.advise_request import AdviceRequest, PlaceName, find_missing_module
+from lathe.training.deciding.requests import AdviceRequest, PlaceName, find_missing_module
 from lathe.training.errors import AdviceError
 from lathe.transforms.files import replace_synced
 

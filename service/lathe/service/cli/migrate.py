@@ -26,7 +26,7 @@ from lathe.service.cli.pgvector import OldColumnOption, PostgresUrl, move_table_
 from lathe.service.cli.reindex import DEFAULT_SERVER, Server, reindex_on_server, require_movable
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import ReindexRequest
-from lathe.training.deciding.migrate_request import MigrateRequest
+from lathe.training.deciding.requests import MigrateRequest
 
 if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry

@@ -13,7 +13,7 @@ from lathe.service.publishing.training import build_manifest, require_free_name
 from lathe.service.waiting import wait_for_redis
 from lathe.training.deciding.adapt import Adaptation, try_candidates
 from lathe.training.deciding.adapt_report import to_json
-from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.finetuning.certificate import JudgedTexts, certify_encoder

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.deciding.advise_request import AdviceRequest
 from lathe.training.deciding.places.databases import PLACES, write_commands
+from lathe.training.deciding.requests import AdviceRequest
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 400

@@ -6,10 +6,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from lathe.training.deciding.advise_request import AdviceRequest, PlaceName
 from lathe.training.deciding.places.databases import PLACES
 from lathe.training.deciding.places.decision import decide
 from lathe.training.deciding.places.forms import FormSearch, StoredForm
+from lathe.training.deciding.requests import AdviceRequest, PlaceName
 from lathe.training.deciding.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress

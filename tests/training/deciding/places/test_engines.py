@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from lathe.training.deciding.advise_request import AdviceRequest
 from lathe.training.deciding.places import decision
 from lathe.training.deciding.places.databases import PLACES
 from lathe.training.deciding.places.decision import decide
 from lathe.training.deciding.places.engines import require_engine, search_in_engine
 from lathe.training.deciding.places.forms import FormSearch, StoredForm
 from lathe.training.deciding.places.recall import find_nearest, measure_recall
+from lathe.training.deciding.requests import AdviceRequest
 from lathe.training.deciding.sample import build_vector_sample
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample

@@ -1,10 +1,11 @@
 """Decisions: candidates are measured on held-out data, and one is recommended in one sentence, with what it costs.
 
+requests  of the three decisions
 judged    documents and judged queries, as texts and as vectors of an encoder
 trial     a candidate, what was measured of it, the choice, and the certificate of what is published
-adapt     what judged queries can improve: adapt_request, adapt_report, and encoder_training within a budget
-migrate   whether another encoder is worth it: migrate_request
-advise    what to store in a place such as pgvector: advise_request, advise_report
+adapt     what judged queries can improve: adapt_report, and encoder_training within a budget
+migrate   whether another encoder is worth it
+advise    what to store in a place such as pgvector: advise_report
   sample      sampled rows to fit on and held-out rows, with the halves of their texts
   places/     what each place can hold, its bytes, its recall, and the commands
   evidence    what is measured besides, if it is asked for: debiasing (R1, R2, ABTT, whitening) and sizes (reducers)

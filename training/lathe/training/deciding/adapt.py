@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.comparison import compare
-from lathe.training.deciding.adapt_request import HELD_OUT_SHARE, AdaptRequest
 from lathe.training.deciding.encoder_training import ALL_QUERIES, Budget, EncoderTrainings
 from lathe.training.deciding.judged import EncodedSearches, JudgedSearches, encode_searches, gather_searches
+from lathe.training.deciding.requests import HELD_OUT_SHARE, AdaptRequest
 from lathe.training.deciding.trial import (
     FLOAT_BYTES,
     Candidate,

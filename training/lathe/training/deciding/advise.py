@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lathe.training.deciding.advise_request import AdviceRequest
 from lathe.training.deciding.evidence import MIN_ROWS, Evidence, measure_evidence
 from lathe.training.deciding.places.decision import PlaceDecision, decide
 from lathe.training.deciding.places.engines import require_engine
+from lathe.training.deciding.requests import AdviceRequest
 from lathe.training.deciding.sample import Sample, build_vector_sample, encode_sample
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError

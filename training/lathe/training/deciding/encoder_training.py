@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.deciding.adapt_request import HELD_OUT_SHARE, AdaptRequest
 from lathe.training.deciding.judged import JudgedSearches
+from lathe.training.deciding.requests import HELD_OUT_SHARE, AdaptRequest
 from lathe.training.deciding.trial import Candidate
 from lathe.training.encoder.opening import without_store
 from lathe.training.encoder.spec import EncoderSpec

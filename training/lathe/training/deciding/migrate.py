@@ -26,7 +26,7 @@ from lathe.training.deciding.judged import (
     encode_unit_queries,
     gather_searches,
 )
-from lathe.training.deciding.migrate_request import MIN_SAMPLE, MigrateRequest
+from lathe.training.deciding.requests import MIN_SAMPLE, MigrateRequest
 from lathe.training.deciding.trial import FLOAT_BYTES, Candidate, Trial, certify_trial, choose_trial
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError

@@ -36,9 +36,7 @@ from lathe.service.jobs.sources import (
 )
 from lathe.service.publishing.training import require_free_name, require_trainable
 from lathe.service.services import ADMIN, Services, ServicesDep
-from lathe.training.deciding.adapt_request import AdaptRequest
-from lathe.training.deciding.advise_request import AdviceRequest, find_missing_module
-from lathe.training.deciding.migrate_request import MigrateRequest
+from lathe.training.deciding.requests import AdaptRequest, AdviceRequest, MigrateRequest, find_missing_module
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.pairs import divide_pairs, read_pairs

@@ -7,7 +7,7 @@ from lathe.service.jobs.kinds.train import JobTrainingLog
 from lathe.service.jobs.requests import SourcedJob
 from lathe.service.jobs.sources import resolve_allowed_folder
 from lathe.service.settings import Settings
-from lathe.training.deciding.adapt_request import AdaptRequest
+from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.progress import Progress
 

@@ -6,7 +6,7 @@ from typing import Any
 from lathe.service.jobs.job import REPORT
 from lathe.service.jobs.requests import SourcedJob
 from lathe.service.settings import Settings
-from lathe.training.deciding.advise_request import AdviceRequest
+from lathe.training.deciding.requests import AdviceRequest
 from lathe.training.errors import TrainingError
 from lathe.transforms.errors import TransformError
 from lathe.transforms.files import write_synced

@@ -5,7 +5,7 @@ from typing import Any
 
 from lathe.service.jobs.requests import SourcedJob
 from lathe.service.settings import Settings
-from lathe.training.deciding.migrate_request import MigrateRequest
+from lathe.training.deciding.requests import MigrateRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.progress import Progress
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from lathe.training.deciding.advise_request import AdviceRequest, Metric, PlaceName
 from lathe.training.deciding.places.databases import PLACES, Candidate, Cost, write_commands
 from lathe.training.deciding.places.engines import find_engine, search_in_engine
 from lathe.training.deciding.places.forms import FormSearch, StoredForm
@@ -19,6 +18,7 @@ from lathe.training.deciding.places.recall import (
     extrapolate,
     find_nearest,
 )
+from lathe.training.deciding.requests import AdviceRequest, Metric, PlaceName
 from lathe.training.deciding.sample import Sample
 from lathe.training.errors import AdviceError
 from lathe.training.reporting.text import format_bytes

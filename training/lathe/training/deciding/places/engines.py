@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.deciding.advise_request import PlaceName
 from lathe.training.deciding.places.databases import Candidate
 from lathe.training.deciding.places.forms import FormSearch
 from lathe.training.deciding.places.recall import K, find_nearest, measure_recall
+from lathe.training.deciding.requests import PlaceName
 from lathe.training.errors import AdviceError
 
 EF = 400

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.deciding.advise_request import Metric
+from lathe.training.deciding.requests import Metric
 from lathe.training.errors import AdviceError
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.quality.store_codes import TurboQuantizer, round_between

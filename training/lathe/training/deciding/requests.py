@@ -1,0 +1,236 @@
+"""Requests of decisions: each is a command, the body of a route and a job at once.
+
+No numerical library is imported here, because the command line reads this module for its help.
+"""
+
+from importlib.util import find_spec
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from lathe.training.errors import FitError
+from lathe.training.fitting.requests import MAX_BYTES, MIN_DISTINCT_ROWS, Pairs, RowSource, SourcedRequest
+from lathe.training.names import ChainName
+from lathe.training.settings import MAX_ENTRIES
+
+DEFAULT_ADVICE_ROWS = 20_000
+"""Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
+MAX_ADVICE_ROWS = 1_000_000
+"""Largest sample that a user may request, since its vectors are held in memory."""
+
+PlaceName = Literal[
+    "lathe",
+    "pgvector",
+    "vectorchord",
+    "qdrant",
+    "elasticsearch",
+    "opensearch",
+    "milvus",
+    "lancedb",
+    "weaviate",
+    "redis",
+    "faiss",
+    "memory",
+]
+"""Place that is to store the vectors. `memory` are arrays in a program's memory."""
+Metric = Literal["cosine", "ip", "l2"]
+"""How a place compares vectors: by cosine, inner product or Euclidean distance."""
+DEFAULT_RECALL = 0.95
+"""Default share of the ten nearest rows that a search in the place must find."""
+
+MODULES = ("jinja2", "matplotlib", "pandas", "scipy")
+"""Modules of the extra `evaluation` that advice imports."""
+HELD_OUT_SHARE = 0.2
+"""Share of the queries to choose by, and again of those to report on."""
+MIN_SAMPLE = 100
+"""Minimum number of sampled rows, of which some are needed to fit a bridge and others to measure it."""
+
+
+def find_missing_module() -> str | None:
+    """Return the first module that advice needs and that is not installed, or None if all are."""
+    return next((module for module in MODULES if find_spec(module) is None), None)
+
+
+class AdviceRequest(SourcedRequest):
+    """A source of texts or vectors to advise on.
+
+    Attributes:
+        source: rows to measure: an object with `texts`, `vectors` or `path`, or the path alone.
+        encoder: name of the encoder of the texts; None for the default, and for vectors without an encoder.
+        place: database that is to store the vectors; `memory` is an array in a program.
+        rows: number of rows that the place is to store; None for those of the source.
+        metric: how the place compares vectors: by cosine, inner product or Euclidean distance.
+        recall: share of the ten nearest rows that a search in the place must find.
+        fit: name of the chain to fit from the advice; None for advice alone.
+        evidence: whether the mean direction, debiasing and fewer dimensions are measured besides.
+        verify: whether the place's own engine, if it is installed, stores the sampled rows as decided and is searched.
+        sample_rows: maximum number of rows of the source that are measured.
+        seed: seed of the sample.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "source": "articles.parquet#body",
+                    "encoder": "all-MiniLM-L6-v2",
+                    "sample_rows": 10_000,
+                    "seed": 1,
+                    "fit": "articles",
+                    "place": "qdrant",
+                    "rows": 1_000_000,
+                    "metric": "ip",
+                    "recall": 0.9,
+                    "evidence": True,
+                    "verify": True,
+                }
+            ]
+        },
+    )
+
+    source: RowSource
+    encoder: str | None = None
+    place: PlaceName = "lathe"
+    rows: Annotated[int | None, Field(ge=1, le=10**12)] = None
+    metric: Metric = "cosine"
+    recall: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_RECALL
+    fit: ChainName | None = None
+    evidence: bool = False
+    verify: bool = False
+    sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ADVICE_ROWS)] = DEFAULT_ADVICE_ROWS
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+
+class AdaptRequest(SourcedRequest):
+    """What is to be adapted, and to which judged searches.
+
+    Attributes:
+        source: texts of the documents that are searched.
+        pairs: judged searches: queries with a relevant document each, as a list of objects with `query` and `document`,
+            or the path of a file of them.
+        name: name under which the recommended chain or encoder is published; None publishes nothing.
+        folders: folders of labelled data sets, as for `lathe train`, to pre-finetune the encoder on before the judged
+            searches.
+        test_pairs: other judged searches to report the gain on; None takes two fifths of the queries of
+            `pairs`.
+        encoder: name of the encoder; None for the default.
+        bytes: bytes of a stored vector, as codes that follow each change; None keeps the floats.
+        train: whether the encoder may be trained, which changes the vectors of all documents.
+        budget: seconds that the whole trial may take, about: trainings get fewer queries, or are left out; None for no
+            limit.
+        promote: whether the published version becomes live; None promotes it only if no version is live.
+        seed: seed of the division of the queries, and of the training.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "source": "documents.jsonl",
+                    "pairs": "judged.jsonl",
+                    "name": "support",
+                    "folders": ["support"],
+                    "test_pairs": [{"query": "What is a lathe?", "document": "A lathe turns a workpiece."}],
+                    "encoder": "all-MiniLM-L6-v2",
+                    "bytes": 48,
+                    "train": True,
+                    "budget": 3600,
+                    "promote": True,
+                    "seed": 1,
+                }
+            ]
+        },
+    )
+
+    source: RowSource
+    pairs: Pairs
+    name: ChainName | None = None
+    folders: Annotated[list[str], Field(max_length=MAX_ENTRIES)] = []
+    test_pairs: Pairs | None = None
+    encoder: str | None = None
+    bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None
+    train: bool = True
+    budget: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    promote: bool | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    def check(self) -> None:
+        """Check the request for errors that can be found before any text is read.
+
+        Raises:
+            FitError: for vectors as documents, promote without a name, folders without training, or test pairs that
+                are the pairs.
+        """
+        if self.source.vectors is not None:
+            raise FitError("documents are texts here: queries are encoded, and a trained encoder encodes all again")
+        if self.name is None and self.promote is not None:
+            raise FitError("promote is for what is published: give a name")
+        if self.folders and not self.train:
+            raise FitError("folders are for training the encoder, and train is false: leave one of the two out")
+        if self.pairs == self.test_pairs:
+            raise FitError(
+                "the test pairs are the pairs to learn from: their scores would measure memorization (data leakage)"
+            )
+
+
+class MigrateRequest(SourcedRequest):
+    """Another encoder for the rows of a source, and what to compare both encoders on.
+
+    Attributes:
+        to: name of the new encoder.
+        source: texts of the rows that are stored now.
+        encoder: name of the present encoder; None for the default.
+        pairs: judged searches: queries with a relevant document each, as a list of objects with `query` and `document`,
+            or the path of a file of them; None compares the nearest rows alone, which decides nothing.
+        queries: texts of searches that nobody judged, from which the nearest rows are compared; None searches from
+            rows.
+        place: where the rows are stored.
+        bytes: bytes of a stored vector, if vectors are stored as codes; None for floats.
+        price: price of a million tokens of the new encoder; None takes the price in the settings of an embeddings API.
+        sample_rows: maximum number of rows to compare on, besides the judged documents.
+        seed: seed of the sample.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "to": "e5-base",
+                    "source": "articles.parquet#body",
+                    "encoder": "all-MiniLM-L6-v2",
+                    "pairs": "judged.jsonl",
+                    "place": "pgvector",
+                    "price": 0.02,
+                },
+                {
+                    "to": "e5-base",
+                    "source": {"path": "articles.parquet#body"},
+                    "queries": "searches.txt",
+                    "bytes": 48,
+                    "sample_rows": 10_000,
+                    "seed": 1,
+                },
+            ]
+        },
+    )
+
+    to: Annotated[str, Field(min_length=1)]
+    source: RowSource
+    encoder: str | None = None
+    pairs: Pairs | None = None
+    queries: RowSource | None = None
+    place: PlaceName = "lathe"
+    bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None
+    price: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+    sample_rows: Annotated[int, Field(ge=MIN_SAMPLE, le=20_000)] = 2_000
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+    @model_validator(mode="after")
+    def _check_queries(self) -> "MigrateRequest":
+        """Check that queries are judged or not, and return the request. Raises `ValueError` if both are given."""
+        if self.pairs is not None and self.queries is not None:
+            raise ValueError("give pairs, which are judged, or queries, which are not")
+        return self
