@@ -13,7 +13,7 @@ import numpy as np
 
 from lathe.training.deciding.advise import Advice
 from lathe.training.deciding.advise import advise as advise_on_source
-from lathe.training.deciding.requests import DEFAULT_RECALL, DEFAULT_ADVICE_ROWS, AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.requests import DEFAULT_ADVICE_ROWS, DEFAULT_RECALL, AdviceRequest, Metric, PlaceName
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError
