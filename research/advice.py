@@ -28,17 +28,9 @@ from lathe.training.deciding.evidence import MIN_ROWS
 from lathe.training.deciding.sample import build_text_sample, list_texts_to_encode
 from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder, text_key, write_vectors
-from lathe.training.evaluation.run import compute_trial_key
+from lathe.training.evaluation.methods import Method
 from lathe.training.evaluation.suites import Entry, open_suite
-from lathe.training.evaluation.worker import (
-    FittedMethod,
-    Job,
-    RawVectors,
-    TaskTrial,
-    Workers,
-    collect_texts,
-    score_methods,
-)
+from lathe.training.evaluation.worker import Job, Workers, collect_texts, score_methods
 from lathe.training.reporting.text import format_percent, format_points
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.chain import Chain, parse_steps
@@ -120,8 +112,8 @@ class Measure:
 
     def measured(self, entry: Entry) -> Iterator[Cell]:
         """Encode, advise, fit and score, and yield a cell for each encoder."""
-        trials = [TaskTrial(entry, compute_trial_key(entry, limit), limit) for limit in (None, self.limit)]
-        jobs: list[Job] = [(collect_texts, (trial, {})) for trial in trials]
+        variants = [replace(entry, limit=limit) for limit in (None, self.limit)]
+        jobs: list[Job] = [(collect_texts, (variant, {})) for variant in variants]
         found = dict(self.workers.run(jobs))
         whole, scored = found[0], found[1]
         if isinstance(whole, Exception) or isinstance(scored, Exception) or whole.error or scored.error:
@@ -147,24 +139,23 @@ class Measure:
                 "cut": len(sample.halves.first) if sample.halves else 0,
                 "by_halves": advice.by_halves,
                 "gains": {one.method: one.gain for one in advice.trials if one.gain},
-                "scores": self.scores(trials[1], member, asked, rows_of(rows, places, asked), own),
+                "scores": self.scores(variants[1], member, asked, rows_of(rows, places, asked), own),
             }
 
     def scores(
-        self, trial: TaskTrial, member: Member, asked: Sequence[str], vectors: FloatArray, own: FloatArray
+        self, entry: Entry, member: Member, asked: Sequence[str], vectors: FloatArray, own: FloatArray
     ) -> dict[str, float | None]:
         """Return the score of every method fitted on the data set's own texts, None where it cannot be had."""
-        folder = self.work / "scoring" / trial.key / member.output
+        folder = self.work / "scoring" / entry.key / member.output
         shutil.rmtree(folder, ignore_errors=True)
         write_vectors(folder / "vectors", [([text_key(text, member.default_prompt) for text in asked], vectors)])
-        raw = RawVectors(member.name, member.output, member.dimensions, {}, member.default_prompt, folder / "vectors")
         methods = []
         for method, steps in METHODS.items():
             with suppress(TransformError):  # too few texts for it
                 Chain(parse_steps(steps)).fit(own).save(folder / method)
-                methods.append(FittedMethod(method, f"{trial.key}-{method}", folder / method))
+                methods.append(Method(method, "chain", key=f"{entry.key}-{method}", folder=folder / method))
         shares = [methods[start :: self.workers.processes] for start in range(self.workers.processes)]
-        jobs = [(score_methods, (trial, raw, share)) for share in shares if share]
+        jobs = [(score_methods, (entry, member, folder / "vectors", share)) for share in shares if share]
         results = [result for _, result in self.workers.run(jobs)]
         shutil.rmtree(folder)
         return {

@@ -62,10 +62,7 @@ def list_encoders(written: str, suite: Suite, dtype: Any) -> list[RequestedEncod
     """Return the encoders that are named, else those of the suite, else the default encoder."""
     names = [name.strip() for name in written.split(",") if name.strip()]
     if not names and suite.encoders:
-        return [
-            RequestedEncoder(replace(find_spec(one.model), dtype=dtype), one.family, one.published_mean_norm)
-            for one in suite.encoders
-        ]
+        return [replace(one, spec=replace(find_spec(one.spec.model), dtype=dtype)) for one in suite.encoders]
     wanted = dict.fromkeys(names or [DEFAULT_ENCODER.name])
     return [encoder for name in wanted for encoder in request_encoders(name, dtype)]
 

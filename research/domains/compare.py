@@ -10,9 +10,8 @@ import numpy as np
 from lathe.training.comparison import Array
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.report import list_problems
-from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.suites import Suite
-from lathe.training.evaluation.worker import Job, RawVectors, TaskTrial, Workers
+from lathe.training.evaluation.suites import Entry, Suite
+from lathe.training.evaluation.worker import Job, Workers
 from lathe.transforms.progress import Progress
 from research.domains.blocks import build_blocks, list_left_out
 from research.domains.characteristics import (
@@ -25,6 +24,7 @@ from research.domains.pairwise import compare_encoders
 from research.domains.parser import find_parser
 from research.domains.ranking import RankCorrelation, compare_rankings
 from research.domains.reliability import measure_split_half
+from research.domains.samples import StoredVectors
 from research.domains.similarity import SimilarityMap, build_similarity_map
 from research.domains.tokens import find_token_counter
 from research.domains.variance import Cell, TwoWay, analyse_one_way, analyse_two_way
@@ -98,7 +98,7 @@ class DomainComparison:
         titles: titles of the suites, made different.
         grids: scores of both evaluations by encoder, method and task.
         blocks: score matrices by task type, for both suites.
-        trials: data sets as they were evaluated, for both suites.
+        entries: data sets as they were evaluated, for both suites.
         problems: messages about what was left out; grows during `run`.
     """
 
@@ -110,7 +110,7 @@ class DomainComparison:
         self.run_jobs = run_jobs
         self.grids = (Grid(first), Grid(second))
         self.blocks = (build_blocks(self.grids[0]), build_blocks(self.grids[1]))
-        self.trials = tuple(_list_trials(results) for results in self.results)
+        self.entries = tuple(_list_entries(results) for results in self.results)
         self.problems: list[str] = [
             *(f"{self.titles[side]}: {line}" for side in SIDES for line in list_problems(self.results[side])),
             *(
@@ -215,23 +215,22 @@ class DomainComparison:
         ordered = {cell: found[cell] for cell in cells if cell in found}  # not as processes finish
         return [_run_two_way(type_, ordered, any(cell[0] == type_ for cell in cells)) for type_ in common]
 
-    def select_pool(self, type_: str, side: int) -> list[TaskTrial]:
+    def select_pool(self, type_: str, side: int) -> list[Entry]:
         """Return the data sets of a task type, complete for all encoders, that have scores of single examples.
 
         mteb's own tasks have none; they are left out and, if other data sets remain, named in `problems`.
         """
-        complete = [trial for trial in self.trials[side] if trial.entry.name in self.blocks[side][type_].tasks]
-        usable = [trial for trial in complete if trial.entry.kind != "mteb"]
+        complete = [entry for entry in self.entries[side] if entry.name in self.blocks[side][type_].tasks]
+        usable = [entry for entry in complete if entry.kind != "mteb"]
         if 0 < len(usable) < len(complete):
-            left = ", ".join(trial.entry.name for trial in complete if trial.entry.kind == "mteb")
+            left = ", ".join(entry.name for entry in complete if entry.kind == "mteb")
             self.problems.append(f"{self.titles[side]}: {left}: not in the samples of {type_}, as {FROM_MTEB}")
         return usable
 
-    def locate_vectors(self, side: int, encoder: str) -> RawVectors:
+    def locate_vectors(self, side: int, encoder: str) -> StoredVectors:
         """Return the location and properties of an encoder's stored vectors in one suite's evaluation."""
         member, out = self.grids[side].encoders[encoder].member, self.results[side].request.out
-        prompts = dict(member.prompts), member.default_prompt
-        return RawVectors(member.name, member.output, member.dimensions, *prompts, out / "vectors" / member.output)
+        return member, out / "vectors" / member.output
 
     def measure_texts(self) -> tuple[list[DataSetTexts], SimilarityMap | None, str | None]:
         """Measure the texts of each data set, and the cosines between the data sets under the first dense encoder.
@@ -243,25 +242,25 @@ class DomainComparison:
         dense = next((name for name in self.grids[0].encoders if name != BAG_OF_WORDS), None)
         name, count_tokens = self.find_tokenizer()
         describing = partial(measure_characteristics, count_tokens=count_tokens, parse=find_parser())
-        places = [(side, trial) for side in SIDES for trial in self.trials[side] if self.was_read(side, trial)]
+        places = [(side, entry) for side in SIDES for entry in self.entries[side] if self.was_read(side, entry)]
         raws = [
             None if dense is None or dense not in self.grids[side].encoders else self.locate_vectors(side, dense)
             for side in SIDES
         ]
-        jobs: list[Job] = [(sample_texts_of, (trial, raws[side])) for side, trial in places]
+        jobs: list[Job] = [(sample_texts_of, (entry, raws[side])) for side, entry in places]
         found: dict[int, DataSetTexts] = {}
         means: dict[int, Array] = {}
         for done, (index, result) in enumerate(self.run_jobs(jobs), 1):
-            side, trial = places[index]
+            side, entry = places[index]
             if isinstance(result, Exception):
-                self.problems.append(f"{self.titles[side]}: the texts of {trial.entry.name} are left out: {result}")
+                self.problems.append(f"{self.titles[side]}: the texts of {entry.name} are left out: {result}")
                 continue
-            language = self.grids[side].tasks[trial.entry.name].language
+            language = self.grids[side].tasks[entry.name].language
             one = describing(result.texts, language)
-            found[index] = DataSetTexts(side, trial.entry.name, language, one)
+            found[index] = DataSetTexts(side, entry.name, language, one)
             if result.mean is not None:
                 means[index] = result.mean
-            self.progress(0.5 + 0.5 * done / len(jobs), f"texts of {trial.entry.name}")
+            self.progress(0.5 + 0.5 * done / len(jobs), f"texts of {entry.name}")
         ordered = [found[index] for index in sorted(found)]
         return ordered, _map_data_sets(dense, found, means), name
 
@@ -272,15 +271,14 @@ class DomainComparison:
                 return wanted.spec.name, count
         return None, None
 
-    def was_read(self, side: int, trial: TaskTrial) -> bool:
+    def was_read(self, side: int, entry: Entry) -> bool:
         """Return whether the data set could be read when its suite was evaluated."""
-        return trial.entry.name in self.grids[side].tasks
+        return entry.name in self.grids[side].tasks
 
 
-def _list_trials(results: FittedResults) -> list[TaskTrial]:
-    """Return the data sets of an evaluation's suite as they were evaluated, with the row limit and the cache key."""
-    limit = results.request.limit
-    return [TaskTrial(entry, compute_trial_key(entry, limit), limit) for entry in results.request.suite.entries]
+def _list_entries(results: FittedResults) -> list[Entry]:
+    """Return the data sets of an evaluation's suite as they were evaluated, with the row limit."""
+    return [replace(entry, limit=results.request.limit) for entry in results.request.suite.entries]
 
 
 def _average_over_types(means: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -26,10 +26,11 @@ from sklearn.linear_model import LogisticRegression
 
 from lathe.training.comparison import Array
 from lathe.training.evaluation.model import StoredModel
+from lathe.training.evaluation.suites import Entry
 from lathe.training.evaluation.tasks import iterate_splits
-from lathe.training.evaluation.worker import RawVectors, TaskTrial, load_trial, open_vectors
+from lathe.training.evaluation.worker import load_task, open_vectors
 from research.domains.measures import RANKS, average_precision, average_precisions, ndcg, rank_best
-from research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool
+from research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool, StoredVectors
 from research.paper_findings.statistics import rank_correlation
 
 Vectors = NDArray[np.float32]
@@ -68,20 +69,21 @@ class EvaluatedSplit:
         return self.model.encode([{"text": list(texts)}], task_metadata=self.task.metadata, prompt_type=prompt_type)
 
 
-def read_examples(trial: TaskTrial, raw: RawVectors) -> Pool:
+def read_examples(entry: Entry, stored: StoredVectors) -> Pool:
     """Read a data set in one of Lathe's layouts, and return its examples scored with the stored vectors of one encoder.
 
     Raises:
         EvaluationError: if the data set cannot be read.
         KeyError: if a vector is missing.
     """
-    task, _ = load_trial(trial)
-    return _SCORERS[trial.entry.task](EvaluatedSplit(task, open_stored_model(raw)))
+    task, _ = load_task(entry)
+    return _SCORERS[entry.task](EvaluatedSplit(task, open_stored_model(stored)))
 
 
-def open_stored_model(raw: RawVectors) -> StoredModel:
+def open_stored_model(stored: StoredVectors) -> StoredModel:
     """Return an mteb encoder that looks up an encoder's stored vectors instead of running the model."""
-    return StoredModel(raw.name, raw.fingerprint, raw.prompts, raw.default_prompt, open_vectors(raw))
+    member, folder = stored
+    return StoredModel(open_vectors(folder, member.dimensions), member.prompts, member.default_prompt)
 
 
 def join_title_and_text(corpus: Any) -> list[str]:

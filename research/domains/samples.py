@@ -6,16 +6,21 @@ repeats that 500 times (*FinMTEB*, Appendix E).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.comparison import Array
+from lathe.training.evaluation.encoders import Member
 from research.domains.measures import Places, Vectors, v_measures
 
 SAMPLES, SAMPLE_EXAMPLES = 500, 50
 """Number of samples of a pool, and number of examples in each sample, as in the paper."""
+
+StoredVectors = tuple[Member, Path]
+"""Encoder, and the folder of the raw vectors that its evaluation stored."""
 
 RowMeasure = Callable[[Array, Array], Array]
 """Function of two arrays `(b, n)` that returns a metric `(b,)` of each pair of rows."""

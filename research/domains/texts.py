@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.errors import DataSetError
+from lathe.training.evaluation.suites import Entry
 from lathe.training.evaluation.tasks import iterate_splits
-from lathe.training.evaluation.worker import RawVectors, TaskTrial, load_trial
+from lathe.training.evaluation.worker import load_task
 from research.domains.examples import join_title_and_text, open_stored_model
+from research.domains.samples import StoredVectors
 
 MAX_TEXTS = 1000
 """Maximum number of texts sampled from a data set: the paper's number (*FinMTEB*, Appendix A.1)."""
@@ -39,23 +41,23 @@ class TextSample:
     mean: NDArray[np.float64] | None
 
 
-def sample_texts(trial: TaskTrial, raw: RawVectors | None) -> TextSample:
+def sample_texts(entry: Entry, stored: StoredVectors | None) -> TextSample:
     """Draw at most 1,000 texts that a task is evaluated on, the same ones each time, and compute their mean vector.
 
     Args:
-        trial: data set as it was evaluated.
-        raw: stored vectors of an encoder; None for no mean.
+        entry: data set as it was evaluated.
+        stored: stored vectors of an encoder; None for no mean.
 
     Raises:
         EvaluationError: if the data set cannot be read or has no texts.
     """
-    task, _ = load_trial(trial)
-    columns = LAYOUTS[trial.entry.task].text_columns if trial.entry.task else MTEB_COLUMNS
+    task, _ = load_task(entry)
+    columns = LAYOUTS[entry.task].text_columns if entry.task else MTEB_COLUMNS
     asked = list(dict.fromkeys(_iterate_texts(task, columns)))
     if not asked:
         raise DataSetError(f"it has none of the columns {', '.join(columns)}")
     drawn = [asked[row] for row in np.random.default_rng(0).permutation(len(asked))[:MAX_TEXTS]]
-    mean = None if raw is None else _average_vectors(task, raw, drawn)
+    mean = None if stored is None else _average_vectors(task, stored, drawn)
     return TextSample(tuple(dict.fromkeys(text for text, _ in drawn)), mean)
 
 
@@ -75,13 +77,13 @@ def _iterate_texts(task: Any, columns: Sequence[str]) -> Iterator[Asked]:
                 yield from ((text, None) for text in ([cell] if isinstance(cell, str) else cell))
 
 
-def _average_vectors(task: Any, raw: RawVectors, drawn: list[Asked]) -> NDArray[np.float64] | None:
+def _average_vectors(task: Any, stored: StoredVectors, drawn: list[Asked]) -> NDArray[np.float64] | None:
     """Return the mean `(d,)` float64 of the stored vectors of the texts.
 
     The result is None if none of them has a stored vector. mteb's own tasks may leave texts out, which then have no
     vector and are skipped.
     """
-    model = open_stored_model(raw)
+    model = open_stored_model(stored)
     keys = [model.keys([text], task.metadata, prompt_type)[0] for text, prompt_type in drawn]
     known = [key for key in keys if key in model.vectors]
     return model.vectors.get(known).mean(axis=0, dtype=np.float64) if known else None

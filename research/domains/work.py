@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from lathe.training.comparison import Array
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.worker import RawVectors, TaskTrial
-from research.domains.samples import Pool, concatenate_pools, score_samples
+from lathe.training.evaluation.suites import Entry
+from research.domains.samples import Pool, StoredVectors, concatenate_pools, score_samples
 
 if TYPE_CHECKING:
     from research.domains.texts import TextSample
 
 
-def bootstrap_scores(trials: Sequence[TaskTrial], raw: RawVectors) -> tuple[int, Array]:
+def bootstrap_scores(entries: Sequence[Entry], stored: StoredVectors) -> tuple[int, Array]:
     """Pool examples of several data sets of a type.
 
     Args:
-        trials: data sets, as they were evaluated.
-        raw: stored vectors of an encoder.
+        entries: data sets, as they were evaluated.
+        stored: stored vectors of an encoder.
 
     Returns:
         Their number and the scores `(500,)` of bootstrap samples.
@@ -29,12 +29,12 @@ def bootstrap_scores(trials: Sequence[TaskTrial], raw: RawVectors) -> tuple[int,
     Raises:
         EvaluationError: if a data set cannot be read, or a vector is missing.
     """
-    parts = [_read_examples_of(trial, raw) for trial in trials]
+    parts = [_read_examples_of(entry, stored) for entry in entries]
     pool = concatenate_pools(parts)
     return len(pool), score_samples(pool)
 
 
-def _read_examples_of(trial: TaskTrial, raw: RawVectors) -> Pool:
+def _read_examples_of(entry: Entry, stored: StoredVectors) -> Pool:
     """Read the scored examples of a data set.
 
     Any exception becomes an `EvaluationError` that names the data set.
@@ -45,13 +45,13 @@ def _read_examples_of(trial: TaskTrial, raw: RawVectors) -> Pool:
     from research.domains.examples import read_examples
 
     try:
-        return read_examples(trial, raw)
+        return read_examples(entry, stored)
     except Exception as error:  # mteb and what it stands on raise anything
-        raise EvaluationError(f"{trial.entry.name}: {_format_error(error)}") from error
+        raise EvaluationError(f"{entry.name}: {_format_error(error)}") from error
 
 
-def sample_texts_of(trial: TaskTrial, raw: RawVectors | None) -> "TextSample":
-    """Sample texts of a data set, with their mean vector if `raw` is given.
+def sample_texts_of(entry: Entry, stored: StoredVectors | None) -> "TextSample":
+    """Sample texts of a data set, with their mean vector if `stored` is given.
 
     Any exception becomes an `EvaluationError`.
 
@@ -61,7 +61,7 @@ def sample_texts_of(trial: TaskTrial, raw: RawVectors | None) -> "TextSample":
     from research.domains.texts import sample_texts
 
     try:
-        return sample_texts(trial, raw)
+        return sample_texts(entry, stored)
     except Exception as error:  # mteb and what it stands on raise anything
         raise EvaluationError(_format_error(error)) from error
 

@@ -8,6 +8,7 @@ task's texts. Both count the same words and are normalized.
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.comparison import Interval
 from lathe.training.evaluation.model import Collector, list_texts
-from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.suites import open_suite
-from lathe.training.evaluation.worker import TaskTrial, load_trial, measure, prepare_process
+from lathe.training.evaluation.suites import Entry, open_suite
+from lathe.training.evaluation.worker import load_task, measure, prepare_process
 from lathe.training.reporting.text import format_interval
 from research.encoders import BAG_OF_WORDS, BagOfWords
 from research.paper_findings.statistics import bootstrap
@@ -54,18 +54,16 @@ def main() -> None:
         scores: dict[str, dict[str, Any]] = {}
         for entry in (entry for entry in suite.entries if entry.language == "en"):
             print(entry.name, file=stderr, flush=True)
-            scores[entry.name] = score_bags(
-                TaskTrial(entry, compute_trial_key(entry, arguments.limit), arguments.limit)
-            )
+            scores[entry.name] = score_bags(replace(entry, limit=arguments.limit))
         found[suite.title] = {"scores": scores, "summary": summarize(scores)}
     print(build_table({title: one["summary"] for title, one in found.items()}))
     write_report(arguments.out, "evidence-bag-of-words", {"limit": arguments.limit} | found)
 
 
-def score_bags(trial: TaskTrial) -> dict[str, Any]:
+def score_bags(entry: Entry) -> dict[str, Any]:
     """Return a task's type, the scores of both bags, and the number of distinct words of its texts."""
-    task, _ = load_trial(trial)
-    collector = Collector({})
+    task, _ = load_task(entry)
+    collector = Collector()
     measure(collector, task)
     exact = count_exactly([text for _, text in collector.asked])
     hashed = BagOfWords()

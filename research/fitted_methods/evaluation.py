@@ -10,9 +10,9 @@ from pathlib import Path
 from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError, TrainingError
 from lathe.training.evaluation.encoders import KEYS, EvaluatedEncoder, Member, TextVectors, text_key
-from lathe.training.evaluation.run import EncoderResult, Evaluation, EvaluationResults, Request
-from lathe.training.evaluation.scores import TaskDescription
-from lathe.training.evaluation.worker import FittedMethod, TaskTrial
+from lathe.training.evaluation.run import EncoderResult, Evaluation, Request, Results
+from lathe.training.evaluation.suites import Entry
+from lathe.training.evaluation.worker import TaskDescription
 from lathe.training.workspace import lock_folder
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress
@@ -129,13 +129,13 @@ class FittedEvaluation(Evaluation):
         """Yield the folder of an encoder's vectors, which stays."""
         yield self.request.out / "vectors" / member.output
 
-    def is_finished(self, trial: TaskTrial, member: Member) -> bool:
+    def is_finished(self, entry: Entry, member: Member) -> bool:
         """Return whether all tasks have all their scores, and the vectors are there.
 
         Otherwise all tasks are read again, so that the vectors of all are written.
         """
         written = (self.request.out / "vectors" / member.output / KEYS).exists()
-        return written and all(super(FittedEvaluation, self).is_finished(one, member) for one in self.trials)
+        return written and all(super(FittedEvaluation, self).is_finished(one, member) for one in self.entries)
 
     def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:
         """Return the vectors of (prompt name, text) pairs, from the folder if it has all of them."""
@@ -149,14 +149,12 @@ class FittedEvaluation(Evaluation):
         """List the distinct (prompt name, text) pairs of the tasks and the corpus."""
         return [*super().list_texts(tasks), *((None, sentence) for sentence in self.sentences)]
 
-    def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[FittedResult, list[FittedMethod]]:
+    def prepare_methods(self, member: Member, vectors: TextVectors) -> FittedResult:
         """Fit every method on the vectors of one encoder's corpus, or load it from the cache.
 
         Methods that do not suit the encoder or cannot be fitted, and sizes that it cannot be reduced to, are left out,
         with their reason in the result's `problems`.
-
-        Returns:
-            The encoder's result, still without scores, and references to the fitted methods.
+        Returns the encoder's result, still without scores.
         """
         corpus: Corpus | None = None
         if self.sentences:
@@ -172,7 +170,8 @@ class FittedEvaluation(Evaluation):
         for size in (size for size in self.request.sizes if resolve_size(size, member.dimensions) is None):
             problems[f"size {size}"] = f"it is not below the {member.dimensions} dimensions there are"
 
-        fitted, measures = [], {}
+        fitted: dict[str, FittableMethod] = {}
+        measures: dict[str, Mapping[str, float]] = {}
         for method in methods:
 
             def report(message: str) -> None:
@@ -184,10 +183,9 @@ class FittedEvaluation(Evaluation):
                 problems[method.name] = str(error)
                 continue
 
-            fitted.append(fitted_method)
+            fitted[method.name] = fitted_method
             if intrinsic:
                 measures[method.name] = intrinsic
 
         norm = corpus.mean_norm if corpus else None
-        working = {method.name: method for method in methods if method.name not in problems}
-        return FittedResult(member, working, problems, norm, measures), fitted
+        return FittedResult(member, fitted, problems, norm, measures)

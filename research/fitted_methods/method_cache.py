@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import torch
 
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.worker import FittedMethod
 from lathe.transforms import Chain, angular_stress, local_spearman, positional_stress, recall_at_k
 from lathe.transforms.files import parse_json_object, read_plain_file, replace_synced
 from lathe.transforms.statistics import unit_rows
@@ -32,7 +32,7 @@ class MethodCache:
 
     def load_or_fit(
         self, method: FittableMethod, output: str, corpus: Corpus | None, on_progress: Callable[[str], None]
-    ) -> tuple[FittedMethod, dict[str, float]]:
+    ) -> tuple[FittableMethod, dict[str, float]]:
         """Load a fitted method from the cache folder, or fit its chain on the corpus and save it there.
 
         A method with a fitted chain is only stored; raw vectors need neither. The measures are stored too; they are
@@ -45,14 +45,14 @@ class MethodCache:
             on_progress: called with a message before a fit.
 
         Returns:
-            Reference to the stored chain, and measures of how a reduction preserves the geometry, by name.
+            The method with the folder of its chain, and measures of how a reduction preserves the geometry, by name.
 
         Raises:
             EvaluationError: if the method needs a corpus and there is none, or too few sentences.
             TransformError: if the method cannot be fitted on these vectors.
         """
         if method.group == CONTROL:
-            return FittedMethod(method.name, method.key), {}
+            return method, {}
 
         folder = self.folder / method.key
         if not folder.exists():
@@ -69,7 +69,7 @@ class MethodCache:
             measures = self._load_or_measure(folder, method.size, corpus, output)
 
         cut = method.size if method.chain is not None else None
-        return FittedMethod(method.name, method.key, folder, cut, method.group == "rescored"), measures
+        return replace(method, folder=folder, dimensions=cut), measures
 
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
         # The measures depend on the held-out rows too, so their key has the corpus besides the method.

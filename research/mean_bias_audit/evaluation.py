@@ -56,8 +56,8 @@ class AuditedEvaluation(FittedEvaluation):
             encoder=encoder,
             sentences=self.sentences,
             digest=self.digest,
-            task_keys=[t.key for t in self.trials if t.key in self.tasks and self.tasks[t.key].error is None],
-            read_tasks=partial(self.collect, self.trials, dict(encoder.member.prompts), workers),
+            task_keys=[t.key for t in self.entries if t.key in self.tasks and self.tasks[t.key].error is None],
+            read_tasks=partial(self.collect, self.entries, encoder.member.prompts, workers),
             report=partial(self.progress.report, "encode", 1.0),
         )
         self.audits[encoder.member.name] = audit_encoder(encoded)

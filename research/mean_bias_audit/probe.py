@@ -11,7 +11,7 @@ import numpy as np
 
 from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member
-from lathe.training.evaluation.scores import TaskDescription
+from lathe.training.evaluation.worker import TaskDescription
 from lathe.transforms import Moments
 from lathe.transforms.errors import TransformError
 from lathe.transforms.vectors import FloatArray, require_finite

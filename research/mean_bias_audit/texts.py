@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lathe.training.evaluation.scores import TaskDescription
+from lathe.training.evaluation.worker import TaskDescription
 
 NORM_TEXTS = 200
 """Number of texts of the suite that are encoded without normalization, as in the mean-bias paper (its Appendix C)."""

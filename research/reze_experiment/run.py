@@ -17,9 +17,9 @@ from pathlib import Path
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import JobError, TrainingError
-from lathe.training.evaluation.run import format_seconds
 from lathe.training.evaluation.worker import Workers
 from lathe.training.finetuning.reference import ReferenceVectors
+from lathe.training.reporting.text import format_duration
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
 from research.reze_experiment.conditions import Condition, build_conditions
@@ -129,7 +129,7 @@ def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> I
         for done, (index, result) in enumerate(workers.run([(run_unit, (unit,)) for unit in waiting]), 1):
             left = (time.monotonic() - begun) / done * (len(waiting) - done)
             fraction = REFERENCE_SHARE + (1 - REFERENCE_SHARE) * done / len(waiting)
-            on_progress(fraction, f"{done} of {len(waiting)} units done, {format_seconds(left)} left")
+            on_progress(fraction, f"{done} of {len(waiting)} units done, {format_duration(left)} left")
             if isinstance(result, Exception):
                 what = str(result) if isinstance(result, TrainingError) else f"{type(result).__name__}: {result}"
                 what = what.replace(f"{waiting[index].out}/", "")  # results say nothing of this machine

@@ -1,6 +1,7 @@
 """Scores of an encoder on a target's test, by mteb's own evaluators."""
 
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from lathe.training.datasets.layouts.classification import Classification
 from lathe.training.datasets.records import Warnings, is_blank
 from lathe.training.evaluation.encoders import TextVectors, text_key
-from lathe.training.evaluation.model import Collector, PromptedModel
+from lathe.training.evaluation.model import Collector, StoredModel
 from lathe.training.evaluation.tasks import limit_rows
 from lathe.training.evaluation.worker import measure
 from research.reze_experiment.targets import Target
@@ -54,7 +55,7 @@ class Scorer:
         self.task = data.build_task(Warnings())
         if limit is not None:
             limit_rows(self.task, limit)
-        collector = Collector({})
+        collector = Collector()
         measure(collector, self.task)
         self.asked = [text for _, text in collector.asked]
         self.labels = self.read_label_texts() if isinstance(data.layout, Classification) else {}
@@ -94,7 +95,9 @@ class Scorer:
     def score(self, vectors: NDArray[np.float32]) -> Scores:
         """Score vectors `(n, d)` that correspond to `texts`."""
         store = TextVectors(map(text_key, self.texts), vectors)
-        model = PromptedModel(store, self.prompts)
+        asked = [(text, prompt) for text in self.asked for prompt in dict.fromkeys(self.prompts.values())]
+        vectors = store.get([text_key(text) for text in self.list_model_texts()])
+        model = StoredModel(TextVectors(starmap(text_key, asked), vectors), self.prompts, self.prompts["query"])
         value = measure(model, self.task).score
         return Scores(value, self.compute_label_accuracy(store) if self.labels else None)
 

@@ -1,5 +1,6 @@
 """Results of evaluations of small suites, and data sets with stored vectors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,8 @@ import pytest
 
 from lathe.training.evaluation.encoders import Member, text_key, write_vectors
 from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD
-from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
-from lathe.training.evaluation.worker import RawVectors, TaskTrial, collect_texts, load_trial
+from lathe.training.evaluation.worker import Score, TaskDescription, collect_texts, load_task
 from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
 from research.fitted_methods.methods import label_method
 
@@ -54,16 +53,16 @@ def stored(tmp_path, write_data_set):
 
     def make(meta, files, qrels=None, limit=None):
         (entry,) = open_suite(str(write_data_set(tmp_path / "data" / meta["task"], meta, files, qrels))).entries
-        load_trial.cache_clear()
-        trial = TaskTrial(entry, "key", limit)
-        collected = collect_texts(trial, PROMPTS)
+        load_task.cache_clear()
+        entry = replace(entry, limit=limit)
+        collected = collect_texts(entry, PROMPTS)
         assert collected.error is None
-        raw = RawVectors("random", "fingerprint", DIMENSIONS, PROMPTS, None, tmp_path / "vectors")
+        member = Member("random", "fingerprint", "fingerprint", DIMENSIONS, PROMPTS, None, "random")
         vectors = np.random.default_rng(1).standard_normal((len(collected.asked), DIMENSIONS)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         keys = [text_key(text, None if name is None else PROMPTS[name]) for name, text in collected.asked]
-        write_vectors(raw.folder, [(keys, vectors)])
-        return trial, raw
+        write_vectors(tmp_path / "vectors", [(keys, vectors)])
+        return entry, (member, tmp_path / "vectors")
 
     return make
 
@@ -73,9 +72,9 @@ class Evaluated:
 
     def __init__(self, folder, encoders):
         suite = open_suite(str(folder))
-        self.trials = [TaskTrial(entry, compute_trial_key(entry, None), None) for entry in suite.entries]
+        self.entries = suite.entries
         members = [Member(e, f"print of {e}", e, DIMENSIONS, {}, None, e) for e in encoders]
-        self.tasks = [collect_texts(trial, {}) for trial in self.trials]
+        self.tasks = [collect_texts(entry, {}) for entry in self.entries]
         for seed, member in enumerate(members):
             self.store(folder, member.name, [text for task in self.tasks for _, text in task.asked], seed)
         random = np.random.default_rng(0)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lathe.training.evaluation.worker import load_trial
+from lathe.training.evaluation.worker import load_task
 from research.domains.compare import DomainComparison
 from research.domains.plots import draw_all
 from research.domains.summary import summarize_comparison
@@ -25,7 +25,7 @@ def run_jobs_here(jobs):
 
 
 def compare_here(first, second):
-    load_trial.cache_clear()
+    load_task.cache_clear()
     return DomainComparison(first.results, second.results, lambda fraction, message: None, run_jobs_here).run()
 
 

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import v_measure_score
 
-from lathe.training.evaluation.encoders import TextVectors, text_key
-from lathe.training.evaluation.worker import FittedMethod, load_trial, score_methods
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.encoders import TextVectors, text_key, write_vectors
+from lathe.training.evaluation.methods import CONTROL_METHOD
+from lathe.training.evaluation.worker import load_task, score_methods
 from research.domains.examples import read_examples
 from research.domains.samples import LabelledPool, PairPool, ScoredPool
 from research.domains.texts import sample_texts
@@ -53,11 +55,11 @@ MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from 
 @pytest.mark.parametrize("limit", [None, 12])
 @pytest.mark.parametrize("task", SUITES)
 def test_measuring_all_examples_equals_mtebs_score(stored, task, limit):
-    trial, raw = stored(*SUITES[task], limit=limit)
-    load_trial(trial)[0].n_experiments = 1  # of classification: the training that examples are taken from
-    (expected,) = score_methods(trial, raw, [FittedMethod("control", "control")])
+    entry, located = stored(*SUITES[task], limit=limit)
+    load_task(entry)[0].n_experiments = 1  # of classification: the training that examples are taken from
+    (expected,) = score_methods(entry, *located, [CONTROL_METHOD])
     assert expected.error is None
-    pool = read_examples(trial, raw)
+    pool = read_examples(entry, located)
     assert isinstance(pool, PairPool if task in ("sts", "pair_classification") else ScoredPool)
     metrics = {"pair_classification": "cosine_ap"}
     score = expected.metrics[metrics[task]] if task in metrics else expected.score
@@ -65,22 +67,44 @@ def test_measuring_all_examples_equals_mtebs_score(stored, task, limit):
 
 
 def test_examples_of_clustering_are_the_stored_vectors_with_labels(stored):
-    trial, raw = stored({"task": "clustering"}, {"test.jsonl": CLASSES[:20]})
-    pool = read_examples(trial, raw)
+    entry, located = stored({"task": "clustering"}, {"test.jsonl": CLASSES[:20]})
+    pool = read_examples(entry, located)
     assert isinstance(pool, LabelledPool)
     assert v_measure_score([row["label"] for row in CLASSES[:20]], pool.labels) == pytest.approx(1)
-    store = TextVectors.open(raw.folder, raw.dimensions)
+    store = TextVectors.open(located[1], located[0].dimensions)
     np.testing.assert_array_equal(pool.vectors, store.get([text_key(row["text"]) for row in CLASSES[:20]]))
 
 
+def test_missing_vectors_and_files_raise_evaluation_error(stored, tmp_path):
+    entry, located = stored(*SUITES["sts"])
+    size, scores = bootstrap_scores([entry, entry], located)
+    assert (size, scores.shape) == (28, (500,))
+    other = located[0], tmp_path / "other"
+    write_vectors(other[1], [([text_key("a")], np.ones((1, located[0].dimensions), np.float32))])
+    with pytest.raises(EvaluationError, match="sts: the vector of a text is not stored"):
+        bootstrap_scores([entry], other)
+    gone = replace(entry, place=str(tmp_path / "gone"))
+    with pytest.raises(EvaluationError, match="test.jsonl is missing"):
+        sample_texts_of(gone, None)
+
+
 def test_sample_texts_returns_the_evaluated_texts_and_the_mean_of_their_vectors(stored):
-    trial, raw = stored(*SUITES["retrieval"])
-    found = sample_texts(trial, raw)
+    entry, located = stored(*SUITES["retrieval"])
+    found = sample_texts(entry, located)
     documents = [f"{'Title ' + str(n) + ' ' if n % 3 else ''}document {n}" for n in range(40)]
     queries = [row["text"] for row in SEARCHED["queries.jsonl"]]
     assert set(found.texts) == {*documents, *queries}
-    store = TextVectors.open(raw.folder, raw.dimensions)
+    store = TextVectors.open(located[1], located[0].dimensions)
     keys = [text_key(text, "read: ") for text in documents] + [text_key(text, "ask: ") for text in queries]
     np.testing.assert_allclose(found.mean, store.get(keys).mean(axis=0), atol=1e-6)
-    assert sample_texts(trial, None).mean is None
-    assert sample_texts(trial, None).texts == found.texts
+    assert sample_texts(entry, None).mean is None
+    assert sample_texts(entry, None).texts == found.texts
+
+
+def test_sample_texts_samples_at_most_max_texts_the_same_each_time(write_data_set, stored):
+    rows = [{"text": f"text {n}", "label": n % 2} for n in range(MAX_TEXTS + 50)]
+    entry, _ = stored({"task": "clustering"}, {"test.jsonl": rows})
+    first, second = (sample_texts(entry, None).texts for _ in range(2))
+    assert len(set(first)) == MAX_TEXTS
+    assert first == second
+    assert first[:5] != tuple(f"text {n}" for n in range(5))

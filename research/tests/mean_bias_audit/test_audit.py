@@ -11,8 +11,8 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
-from lathe.training.evaluation.scores import TaskDescription
 from lathe.training.evaluation.suites import open_suite
+from lathe.training.evaluation.worker import TaskDescription
 from research.encoders import list_variants, open_bag_of_words
 from research.mean_bias_audit.evaluation import AuditedEvaluation, AuditRequest, evaluate_and_audit
 from research.mean_bias_audit.findings import compute_audit_findings
@@ -228,6 +228,24 @@ def test_an_audit_leaves_out_texts_on_which_the_encoder_fails_and_reports_them(t
     group.batches.clear()
     audit_scripted(group, tmp_path)
     assert group.batches  # what failed is tried again
+
+
+def test_an_audit_leaves_out_vectors_of_nan_and_reports_them(tmp_path):
+    audit = audit_scripted(Scripted(lambda text: varied(text) * (np.nan if text == ENGLISH[3] else 1)), tmp_path)
+    assert audit.norms.texts == 129
+    left_out, languages = audit.problems
+    assert left_out == "1 of 130 texts give NaN or inf; the norms leave them out"
+    assert languages == "μ by language cannot be measured: row 3 holds NaN or inf"
+
+
+def test_an_audit_of_equal_or_zero_vectors_has_no_problems(tmp_path):
+    alike = audit_scripted(Scripted(lambda text: np.array([3, 0, 4, 0])), tmp_path / "alike")
+    assert (alike.problems, alike.norms.std, alike.corpus.direction.centered) == ((), 0, None)
+    assert alike.languages.means[1].cosine == pytest.approx(1)
+    zero = audit_scripted(Scripted(lambda text: np.zeros(4)), tmp_path / "zero")
+    assert (zero.problems, zero.norms.zero_rows, zero.corpus.direction.zero_rows) == ((), 130, len(CORPUS))
+    assert (zero.languages.means[1].cosine, zero.prompts.means[0].cosine) == (None, None)
+    assert zero.corpus.direction.uncentered is None
 
 
 def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):

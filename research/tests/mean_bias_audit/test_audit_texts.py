@@ -1,4 +1,6 @@
-from lathe.training.evaluation.scores import TaskDescription
+import pytest
+
+from lathe.training.evaluation.worker import TaskDescription
 from research.mean_bias_audit.texts import (
     choose_language_texts,
 )

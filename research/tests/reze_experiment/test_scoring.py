@@ -104,7 +104,7 @@ def test_the_score_is_mtebs_score_of_the_task(tone):
     vectors = np.random.default_rng(1).standard_normal((len(scorer.texts), 6)).astype(np.float32)
     task = tone.build_task(Warnings())
     stored = TextVectors(map(text_key, scorer.texts), vectors)
-    expected = measure(StoredModel("any", "one", {}, None, stored), task).score
+    expected = measure(StoredModel(stored), task).score
     assert 0 < expected < 1
     assert scorer.score(vectors).score == expected
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.evaluation.comparison import Grid, System, compare_scores, compare_systems
+from lathe.training.comparison import mean_interval
+from lathe.training.evaluation.comparison import System, compare_scores, compare_systems
 
 
 @pytest.fixture
@@ -10,8 +11,7 @@ def compare(build):
     """Return a function that compares the systems of results built from scores."""
 
     def make(values, **options):
-        results = build(values, **options)
-        return compare_systems(Grid(results), results.scores)
+        return compare_systems(build(values, **options))
 
     return make
 
@@ -60,7 +60,6 @@ def test_several_data_sets_are_judged_by_their_differences_and_each_by_its_units
     expected = stats.ttest_1samp([100 * gain for gain in gains], 0).confidence_interval(0.95)
     assert (found.between.difference.low, found.between.difference.high) == pytest.approx(tuple(expected))
     assert [verdict.data_set for verdict in found.within] == list("abcd")
-    assert sum(found.count_data_sets(outcome) for outcome in ("better", "worse", "undecided")) == 4
 
 
 def test_only_data_sets_that_both_completed_are_compared(compare):
@@ -75,3 +74,9 @@ def test_equal_values_of_all_units_give_no_interval():
     values = draw_units(0.5, 0)
     found = compare_scores(values, values, 0.0)
     assert (found.value, found.low, found.high) == (0, None, None)
+
+
+def test_the_interval_of_a_score_is_that_of_the_mean_of_its_units():
+    values = draw_units(0.4, 0)
+    found, expected = compare_scores(np.zeros(50), values, 40.0), mean_interval(100 * values)
+    assert (found.value, found.low, found.high) == pytest.approx((40.0, expected.low, expected.high))

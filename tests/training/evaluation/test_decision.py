@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lathe.training.evaluation.comparison import System
-from lathe.training.evaluation.decision import compute_findings
+from lathe.training.evaluation.decision import decide as decide_on
 
 
 def spread(score, gain=0.0, noise=0.0, count=400):
@@ -20,7 +20,7 @@ def decide(build):
         values = {key: float(np.mean(one)) for key, one in units.items()}
         types = {task: "Retrieval" for _, _, task in units}
         options = {"types": types, "metric": "ndcg_at_10", **options}
-        return compute_findings(build(values, units=units, **options)).decision
+        return decide_on(build(values, units=units, **options))
 
     return make
 
@@ -59,4 +59,4 @@ def test_without_anything_to_compare_the_answer_is_the_score_with_its_interval(d
 
 def test_one_failed_encoder_leaves_an_answer(decide, build):
     results = build({("A", "control", "t"): None})
-    assert compute_findings(results).decision.sentence == "A has no score."
+    assert decide_on(results).sentence == "A has no score."

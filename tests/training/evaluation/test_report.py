@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lathe.training.evaluation.decision import compute_findings, summarize
+from lathe.training.evaluation.decision import decide
 from lathe.training.evaluation.report import format_report, write_report
 from tests.training.evaluation.report_example import TASKS, Elements, build_full_results
 
@@ -45,17 +45,17 @@ def test_the_json_holds_every_score_with_its_metrics(results, written):
 
 
 def test_the_json_holds_the_answer_as_fields_and_every_comparison(results, written):
-    whole, findings = json.loads(written["evaluation.json"]), compute_findings(results)
-    assert whole["decision"]["sentence"] == findings.decision.sentence == whole["sentences"][0]
-    assert whole["decision"]["choice"] == {"encoder": "one", "label": findings.decision.choice.label}
-    assert whole["decision"]["difference_points"] == findings.decision.comparison.verdict.difference.value
-    assert len(whole["comparisons"]) == len(findings.comparisons) == 2 + 3 * (4 + 3)
-    for found, comparison in zip(whole["comparisons"], findings.comparisons, strict=True):
+    whole, decision = json.loads(written["evaluation.json"]), decide(results)
+    assert whole["decision"]["sentence"] == decision.sentence == whole["sentences"][0]
+    assert whole["decision"]["choice"] == {"encoder": "one", "label": decision.choice.label}
+    assert whole["decision"]["difference_points"] == decision.comparison.verdict.difference.value
+    assert len(whole["comparisons"]) == len(decision.comparisons) == 2 + 3 * (4 + 3)
+    for found, comparison in zip(whole["comparisons"], decision.comparisons, strict=True):
         between, *within = found["verdicts"]
         assert (between["data_set"], between["outcome"]) == (None, comparison.between.outcome)
         assert [one["data_set"] for one in within] == [one.data_set for one in comparison.within]
         assert [one["difference"]["value"] for one in within] == [one.difference.value for one in comparison.within]
-    assert whole["sentences"] == summarize(findings)
+    assert whole["sentences"] == decision.to_sentences()
     assert whole["tasks"][-1]["error"] == "test.jsonl: row 3 has no 'text'"
 
 
@@ -98,6 +98,13 @@ def test_titles_names_and_errors_are_escaped_on_the_page(elements):
     assert sum(tag == "svg" for tag, _ in elements.found) == 1
 
 
+def test_the_answer_is_the_heading_and_title_of_the_page(results, written, elements):
+    answer = escape(decide(results).sentence, quote=False).replace("'", "&#39;")
+    assert f"<h1>{answer}</h1>" in written["report.html"]
+    assert f"<title>{answer}</title>" in written["report.html"]
+    assert sum(tag == "h1" for tag, _ in elements.found) == 1
+
+
 def test_failures_are_listed_as_problems_on_the_page_and_the_terminal(results, written):
     problems = [
         "torn was not evaluated: test.jsonl: row 3 has no 'text'",
@@ -106,17 +113,17 @@ def test_failures_are_listed_as_problems_on_the_page_and_the_terminal(results, w
     ]
     listed = Elements(written["report.html"].partition("<h2>Problems</h2>")[2].partition("<footer>")[0])
     assert [text for text in listed.text if text.strip()] == problems
-    assert "\n\nProblems\n" + "\n".join(problems) + "\n\n" in format_report(results, compute_findings(results))
+    assert "\n\nProblems\n" + "\n".join(problems) + "\n\n" in format_report(results, decide(results))
 
 
 def test_format_report_shows_aligned_tables_the_sentences_the_problems_and_the_answer_last(results):
-    findings = compute_findings(results)
-    shown = format_report(results, findings).split("\n\n")
+    decision = decide(results)
+    shown = format_report(results, decision).split("\n\n")
     assert [part.split(" ")[0] for part in shown[:2]] == ["Mean", "Differences"]
     for part in shown[:2]:
         lines = part.split("\n")[1:]
         assert len({len(line) for line in lines}) == 1
-    answer, *sentences = summarize(findings)
+    answer, *sentences = decision.to_sentences()
     assert shown[2].split("\n") == sentences
     assert shown[-1] == answer
 
@@ -134,14 +141,14 @@ SMALL = {
 @pytest.mark.parametrize("scores", SMALL.values(), ids=SMALL)
 def test_reports_of_small_or_failed_evaluations_are_complete(build, table, tmp_path, scores):
     results = build(table("e", "abc"[: len(scores["control"])], **scores), out=tmp_path, broken={"torn": "no rows"})
-    findings, _ = write_report(results)
+    decision, _ = write_report(results)
     found = json.loads((tmp_path / "evaluation.json").read_text())
     assert [row["score"] for row in found["scores"]] == [
         score.score for score in sorted(results.scores, key=lambda s: s.task)
     ]
     assert Elements((tmp_path / "report.html").read_text()).open == []
-    assert "torn was not evaluated: no rows" in format_report(results, findings)
+    assert "torn was not evaluated: no rows" in format_report(results, decision)
     worked = [name for name in ("R1", "R2") if None not in [*scores["control"], *scores.get(name, [None])]]
-    against_raw = [one.compared.label for one in findings.comparisons if one.baseline.label == "control"]
+    against_raw = [one.compared.label for one in decision.comparisons if one.baseline.label == "control"]
     assert against_raw == worked
-    assert found["decision"]["sentence"] == findings.decision.sentence
+    assert found["decision"]["sentence"] == decision.sentence

@@ -15,8 +15,8 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import CONTROL, EvaluatedMethod
-from lathe.training.evaluation.run import Request, compute_trial_key, evaluate
+from lathe.training.evaluation.methods import CONTROL, Method
+from lathe.training.evaluation.run import Request, evaluate
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.worker import Workers
 from lathe.training.workspace import lock_folder
@@ -222,20 +222,15 @@ def test_a_folder_in_use_by_another_evaluation_is_refused(first):
         pass
 
 
-def test_the_trial_key_depends_on_the_data_and_the_limit_and_not_on_the_folder(suite, tmp_path):
-    entry = next(entry for entry in suite.entries if entry.name == "same")
+def test_the_key_of_a_data_set_depends_on_its_data_and_the_limit_and_not_on_the_folder(suite, tmp_path):
+    entry = replace(next(entry for entry in suite.entries if entry.name == "same"), limit=LIMIT)
     shutil.copytree(entry.place, tmp_path / "same")
     copy = replace(entry, place=str(tmp_path / "same"))
-    assert compute_trial_key(copy, LIMIT) == compute_trial_key(entry, LIMIT)
+    assert copy.key == entry.key
     with (tmp_path / "same" / "test.jsonl").open("ab") as file:
         file.write(b"\n")
-    keys = [
-        compute_trial_key(entry, LIMIT),
-        compute_trial_key(entry, LIMIT + 1),
-        compute_trial_key(entry, None),
-        compute_trial_key(copy, LIMIT),
-    ]
-    assert len(set(keys)) == 4
+    changed = [replace(copy), replace(entry, limit=LIMIT + 1), replace(entry, limit=None)]
+    assert len({one.key for one in (entry, *changed)}) == 4
 
 
 def test_workers_report_a_worker_process_that_dies_and_finish_the_other_jobs():
@@ -280,3 +275,16 @@ def test_two_encoders_of_one_name_are_refused(first):
     request = replace(first.request, encoders=[*first.request.encoders, *first.request.encoders])
     with pytest.raises(EvaluationError, match="two encoders are called tiny; give them names"):
         evaluate(request, ignore_progress)
+
+
+def test_a_failed_score_is_computed_again_and_the_later_line_counts(first, copied):
+    path = copied.out / "scores.jsonl"
+    failed, *others = map(orjson.loads, lines(copied.out))
+    failed |= {"score": None, "error": "RuntimeError: out of memory"}
+    path.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in (failed, *others)))
+    again = evaluate(copied, ignore_progress)
+    assert by_cell(again) == by_cell(first.results)
+    (added,) = map(orjson.loads, lines(copied.out)[len(others) + 1 :])
+    assert (added["task"], added["method"], added["error"]) == (failed["task"], failed["method"], None)
+    assert by_cell(evaluate(copied, ignore_progress)) == by_cell(first.results)
+    assert len(lines(copied.out)) == len(others) + 2

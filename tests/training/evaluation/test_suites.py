@@ -2,7 +2,7 @@ import pytest
 
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.suites import SHIPPED, Entry, ListedEncoder, open_suite
+from lathe.training.evaluation.suites import SHIPPED, Entry, open_suite
 
 STS = {"task": "sts", "language": "de"}
 ROWS = {"test.jsonl": [{"sentence1": "a", "sentence2": "b", "score": 1}]}
@@ -107,7 +107,8 @@ encoders:
         Entry("Fin", "hub", "org/fin", "sts", "zh", "abc", "dev", columns, "cosine_pearson"),
         Entry("Plain", "hub", "org/plain", "clustering", "en", "main"),
     )
-    assert suite.encoders == (ListedEncoder("org/one", "org", 0.5), ListedEncoder("org/two"))
+    listed = [(one.spec.model, one.family, one.published_mean_norm) for one in suite.encoders]
+    assert listed == [("org/one", "org", 0.5), ("org/two", None, None)]
     assert (suite.title, suite.reference) == ("Mine", "https://example.org")
 
 
@@ -138,7 +139,7 @@ def test_finmteb_lists_the_63_data_sets_of_its_repository_at_fixed_revisions():
 
 def test_mean_bias_panel_has_the_papers_38_encoders_with_published_mean_norms():
     suite = open_suite("mean-bias-panel")
-    assert len({encoder.model for encoder in suite.encoders}) == len(suite.encoders) == 38
+    assert len({encoder.spec.model for encoder in suite.encoders}) == len(suite.encoders) == 38
     assert all(0 < encoder.published_mean_norm < 1 and encoder.family for encoder in suite.encoders)
     assert {entry.kind for entry in suite.entries} == {"mteb"}
     assert len({entry.name for entry in suite.entries}) == len(suite.entries) > 100

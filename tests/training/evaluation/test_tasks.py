@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,20 +8,14 @@ from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.mteb_tasks import build_task
 from lathe.training.datasets.records import Search, Tables
 from lathe.training.errors import DataSetError, EvaluationError
-from lathe.training.evaluation.encoders import text_key, write_vectors
+from lathe.training.evaluation.encoders import Member, text_key, write_vectors
+from lathe.training.evaluation.methods import CONTROL_METHOD
 from lathe.training.evaluation.model import Collector, list_texts
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.tasks import limit_rows
-from lathe.training.evaluation.worker import (
-    FittedMethod,
-    RawVectors,
-    TaskTrial,
-    collect_texts,
-    load_trial,
-    measure,
-    score_methods,
-)
+from lathe.training.evaluation.worker import collect_texts, load_task, measure, score_methods
 
+MEMBER = Member("fake", "f" * 32, "f" * 32, 2, {}, None, "fake")
 TASKS = list(LAYOUTS)
 LIMITED = ["retrieval", "reranking", "classification", "clustering", "pair_classification", "sts"]
 """Tasks of different kinds of data; those of the other tasks are limited like those of sts."""
@@ -53,24 +48,24 @@ def rows_of(task):
 
 
 @pytest.fixture
-def trial_of(data_set_of):
-    """Return a function that builds the trial of a tiny data set by its task."""
+def entry_of(data_set_of):
+    """Return a function that returns a tiny data set as a suite's entry by its task."""
 
     def build(task, limit=None):
         (entry,) = open_suite(str(data_set_of(task))).entries
         assert entry.task == task
-        return TaskTrial(entry, f"key of {task} at {limit}", limit)
+        return replace(entry, limit=limit)
 
     return build
 
 
 @pytest.fixture
-def limited(trial_of):
+def limited(entry_of):
     """Return a function that builds a task limited to a number of rows."""
 
     def build(task, limit):
-        load_trial.cache_clear()
-        return load_trial(trial_of(task, limit))[0]
+        load_task.cache_clear()
+        return load_task(entry_of(task, limit))[0]
 
     return build
 
@@ -158,10 +153,10 @@ def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
 @MTEB_COPIES_TENSORS
 @pytest.mark.parametrize("task", TASKS)
 def test_score_methods_needs_only_the_vectors_of_collected_texts_and_gives_perfect_ones_a_score_of_1(
-    trial_of, tmp_path, task
+    entry_of, tmp_path, task
 ):
-    trial = trial_of(task, 6)
-    collected = collect_texts(trial, {"query": "Q: "})
+    entry = entry_of(task, 6)
+    collected = collect_texts(entry, {"query": "Q: "})
     assert (collected.error, collected.warnings) == (None, ())
     assert (collected.type, collected.main_score) == (LAYOUTS[task].mteb_type, LAYOUTS[task].main_score)
     assert {prompt for prompt, _ in collected.asked} <= {None, "query"}
@@ -169,23 +164,34 @@ def test_score_methods_needs_only_the_vectors_of_collected_texts_and_gives_perfe
     keys = [text_key(text, "Q: " if prompt else None) for prompt, text in collected.asked]
     folder = tmp_path / "vectors"
     write_vectors(folder, [(keys, directions([text for _, text in collected.asked]))])
-    raw = RawVectors("fake", "f" * 32, 2, {"query": "Q: "}, None, folder)
-    (score,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
+    member = replace(MEMBER, prompts={"query": "Q: "})
+    (score,) = score_methods(entry, member, folder, [CONTROL_METHOD])
     assert score.error is None
     assert score.score == score.metrics[LAYOUTS[task].main_score] == pytest.approx(1)
 
 
-def test_score_methods_returns_an_error_if_the_vector_of_a_text_is_not_stored(trial_of, tmp_path):
-    trial = trial_of("sts")
-    raw = RawVectors("fake", "f" * 32, 2, {}, None, tmp_path)
-    texts = [text for _, text in collect_texts(trial, {}).asked]
+def test_measuring_a_clustering_twice_gives_the_same_score():
+    random = np.random.default_rng(0)
+    texts = {
+        "text": [f"text {n}" for n in random.permutation(80)],
+        "label": [str(n) for n in random.integers(0, 4, 80)],
+    }
+    task = build_task(LAYOUTS["clustering"], "clusters", "en", Tables({"test": texts}))
+    first = measure(Compass(), task)
+    assert 0 < first.score < 1
+    assert measure(Compass(), task) == first
+
+
+def test_score_methods_returns_an_error_if_the_vector_of_a_text_is_not_stored(entry_of, tmp_path):
+    entry = entry_of("sts")
+    texts = [text for _, text in collect_texts(entry, {}).asked]
     rest = [text_key(text) for text in texts[1:]], directions(texts[1:])
     write_vectors(tmp_path, [rest])
-    (missing,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
+    (missing,) = score_methods(entry, MEMBER, tmp_path, [CONTROL_METHOD])
     assert missing.score is None
     assert missing.error.startswith("KeyError")
     write_vectors(tmp_path, [([text_key(texts[0])], directions(texts[:1])), rest])
-    (whole,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
+    (whole,) = score_methods(entry, MEMBER, tmp_path, [CONTROL_METHOD])
     assert (whole.error, whole.score) == (None, pytest.approx(1))
 
 
@@ -196,4 +202,4 @@ def test_measure_refuses_equal_vectors_which_have_no_correlation(limited):
             return directions(["1"] * len(list_texts(inputs)))
 
     with pytest.raises(EvaluationError, match="the cosine_spearman is not a number"):
-        measure(Stuck({}), limited("sts", None))
+        measure(Stuck(), limited("sts", None))

@@ -13,7 +13,7 @@ from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.model import Collector, RescoringModel, StoredModel, list_texts
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.units import MAX_JACKKNIFE_GROUPS, jackknife
-from lathe.training.evaluation.worker import TaskTrial, load_trial, measure
+from lathe.training.evaluation.worker import load_task, measure
 from lathe.transforms import Chain, parse_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
@@ -25,7 +25,7 @@ class Noisy(Collector):
     """Encoder that maps a text to a direction by its number, plus noise that depends on text and seed only."""
 
     def __init__(self, noise, seed=0):
-        super().__init__({})
+        super().__init__()
         self.noise, self.seed = noise, seed
 
     def encode(self, inputs, **_):
@@ -68,8 +68,8 @@ def scored_pairs():
 def test_the_values_of_units_have_the_score_as_their_mean(data_set_of, task):
     """For every layout but summarization, which has no values."""
     (entry,) = open_suite(str(data_set_of(task))).entries
-    load_trial.cache_clear()
-    found = measure(Noisy(0.5), load_trial(TaskTrial(entry, task, None))[0], with_units=True)
+    load_task.cache_clear()
+    found = measure(Noisy(0.5), load_task(entry)[0], with_units=True)
     assert found.units is not None
     assert found.units.score == pytest.approx(found.score, abs=1e-4)
     # The mean of jackknife pseudo-values is the score less an estimate of its bias, which is of order 1/n.
@@ -145,7 +145,7 @@ def build_stored(chain=None, noise=1.0):
     """Return the model of a chain with the vectors of the search's texts."""
     data = build_search()
     texts = [*data.queries.values(), *(text for _, text in data.corpus.values())]
-    return StoredModel("any", "one", {}, None, TextVectors(map(text_key, texts), Noisy(noise).embed(texts)), chain)
+    return StoredModel(TextVectors(map(text_key, texts), Noisy(noise).embed(texts)), chain=chain)
 
 
 def fit(steps):

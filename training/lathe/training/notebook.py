@@ -18,9 +18,9 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError
 from lathe.training.evaluation import run as evaluation
-from lathe.training.evaluation.decision import Decision, compute_findings
+from lathe.training.evaluation.decision import Decision, decide
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import build_chain_method
+from lathe.training.evaluation.methods import Method
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit, RowSource
@@ -63,7 +63,7 @@ class Results(evaluation.EvaluationResults):
     @property
     def decision(self) -> Decision:
         """The decision: `sentence`, the system to take as `choice`, and the `comparison` that it rests on."""
-        return compute_findings(self).decision
+        return decide(self)
 
 
 def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **settings: Any) -> Encoder:
@@ -242,7 +242,7 @@ def evaluate(
         out=Path(out),
         chains=[
             # A fitted chain need not be on disk.
-            build_chain_method(name, chain, hashlib.sha256(serialize_chain(chain)).hexdigest()[:32])
+            Method(name, "chain", chain, hashlib.sha256(serialize_chain(chain)).hexdigest()[:32])
             for name, chain in (chains or {}).items()
         ],
         limit=limit,

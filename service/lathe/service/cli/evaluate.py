@@ -81,12 +81,12 @@ def evaluate(
         )
         results = run(request, progress)
         progress(1.0, "writing the report")
-        findings, files = write_report(results)
+        decision, files = write_report(results)
 
     if as_json:
-        typer.echo(orjson.dumps(build_json(results, findings), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+        typer.echo(orjson.dumps(build_json(results, decision), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
     else:
-        typer.echo(format_report(results, findings))
+        typer.echo(format_report(results, decision))
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
     if all(score.error for score in results.scores):
         raise EvaluationError("nothing could be scored; see the problems above")
@@ -111,10 +111,7 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
 
     names = _split_commas(option)
     if not names and suite.encoders:
-        return [
-            replace(build_request(listed.model), family=listed.family, published_mean_norm=listed.published_mean_norm)
-            for listed in suite.encoders
-        ]
+        return [replace(listed, spec=build_request(listed.spec.model).spec) for listed in suite.encoders]
     requests = {name: build_request(name) for name in names}
     configured = {name for spec in settings.specs for name in (spec.name, spec.model)}
     for folder, short in name_folders([name for name in requests if name not in configured]).items():
@@ -146,12 +143,12 @@ def _split_path(folder: str) -> list[str]:
 
 def load_chain_methods(names: Sequence[str]) -> "list[EvaluatedMethod]":
     """Load the named chains of transforms from the registry, and return each as a method that `evaluate` can score."""
-    from lathe.training.evaluation.methods import build_chain_method, hash_chain
+    from lathe.training.evaluation.methods import Method, hash_chain
 
     if not names:
         return []
     registry = open_chains(write=False)
     return [
-        build_chain_method(loaded.ref, loaded.chain, hash_chain(loaded.chain), loaded.encoder_fingerprint)
+        Method(loaded.ref, "chain", loaded.chain, hash_chain(loaded.chain), loaded.encoder_fingerprint)
         for loaded in map(registry.load, dict.fromkeys(names))
     ]

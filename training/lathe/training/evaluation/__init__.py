@@ -5,8 +5,7 @@ tasks.py       tasks of mteb, a fixed subset of their rows  │ what is evaluate
 encoders.py    models, and their raw vectors by text        │
 methods.py     raw vectors and chains                       ┘
 run.py         the whole run, resumed where it stopped, and its progress
-worker.py      scoring processes and what they run; model.py is what mteb sees as a model
-scores.py      results log: scores and tasks as JSON lines
+worker.py      scoring processes, what they run and its results; model.py is what mteb sees as a model
 units.py       values of single queries, texts or pairs
 comparison.py  paired differences, by units and data sets   ┐ is it better,
 decision.py    the answer in one sentence                   ┘ how sure are we

@@ -7,28 +7,24 @@ intervals are Student's, of the mean of paired differences.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from lathe.training.comparison import Array, Interval, mean_interval
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import EncoderResult, EvaluationResults
-from lathe.training.evaluation.scores import Score, TaskDescription
+from lathe.training.evaluation.run import EncoderResult, Results
+from lathe.training.evaluation.worker import Score, TaskDescription
+from lathe.training.reporting.text import format_by_sign
 
-Outcome = Literal["better", "worse", "undecided"]
-OUTCOMES: tuple[Outcome, ...] = ("better", "worse", "undecided")
-
+OUTCOMES = ("better", "worse", "undecided")
 UNIT_NAMES = {
     "Retrieval": "query",
     "Reranking": "query",
-    "Classification": "text",
-    "Clustering": "text",
     "BitextMining": "pair",
     "STS": "pair",
     "PairClassification": "pair",
 }
-"""Name of a data set's units by mteb's type of the task."""
+"""Name of a data set's units by mteb's type of the task. Those of other types are texts."""
 METRIC_NAMES = {
     "ndcg_at_10": "nDCG@10",
     "map_at_1000": "MAP",
@@ -38,6 +34,16 @@ METRIC_NAMES = {
     "f1": "F1",
 }
 """Name of a main score for reading. Others are called as mteb calls them."""
+
+
+def name_metric(task: TaskDescription) -> str:
+    """Return the name of a task's main score for reading, such as "nDCG@10"."""
+    return METRIC_NAMES.get(task.main_score, task.main_score)
+
+
+def name_unit(task: TaskDescription) -> str:
+    """Return the name of a task's units: `query`, `text` or `pair`."""
+    return UNIT_NAMES.get(task.type, "text")
 
 
 class Grid:
@@ -52,7 +58,7 @@ class Grid:
         values: scores by (encoder, method, task).
     """
 
-    def __init__(self, results: EvaluationResults) -> None:
+    def __init__(self, results: Results) -> None:
         self.tasks: dict[str, TaskDescription] = {task.task: task for task in results.tasks if task.error is None}
         self.encoders: Mapping[str, EncoderResult] = {result.member.name: result for result in results.encoders}
         self.values: dict[tuple[str, str, str], float] = {
@@ -129,13 +135,12 @@ class Verdict:
     difference: Interval
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> str:
         """Whether the compared system is better or worse.
 
         It is undecided if the interval contains 0, or there is none.
         """
-        outcomes: dict[int, Outcome] = {1: "better", -1: "worse", 0: "undecided"}
-        return outcomes[self.difference.sign]
+        return format_by_sign(self.difference, *OUTCOMES)
 
 
 @dataclass(frozen=True)
@@ -155,9 +160,14 @@ class Comparison:
     between: Verdict | None
 
     @property
+    def verdicts(self) -> list[Verdict]:
+        """Verdict over all data sets if there are several, then those on each."""
+        return [self.between, *self.within] if self.between else [*self.within]
+
+    @property
     def verdict(self) -> Verdict:
         """Verdict over all data sets, or on the only one."""
-        return self.between or self.within[0]
+        return self.verdicts[0]
 
     @property
     def name(self) -> str:
@@ -169,29 +179,22 @@ class Comparison:
         """Name of the baseline."""
         return self.baseline.distinguish_from(self.compared)
 
-    def count_data_sets(self, outcome: Outcome) -> int:
-        """Return the number of data sets on which the compared system has this outcome: better, worse or undecided."""
-        return sum(verdict.outcome == outcome for verdict in self.within)
 
-
-def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
+def compare_systems(results: Results) -> list[Comparison]:
     """Compare pairs of systems (encoder and method), and return one comparison for each pair.
 
     Encoders are compared with the first encoder, methods with the raw vectors, and chains of transforms with the first
     chain. Pairs without a data set in common are left out.
-
-    Args:
-        grid: scores of the evaluation.
-        scores: its `Score`s, with the values of units.
     """
-    by_cell = {(score.encoder, score.method, score.task): score for score in scores}
+    grid = Grid(results)
+    by_cell = {(score.encoder, score.method, score.task): score for score in results.scores}
     comparisons = []
     for baseline, compared in _list_pairs(grid):
-        within = [
-            verdict
-            for task in grid.tasks
-            if (verdict := _compare_within(grid, by_cell, task, baseline, compared)) is not None
-        ]
+        within = []
+        for name, task in grid.tasks.items():
+            keys = [(system.encoder, system.label, name) for system in (baseline, compared)]
+            if all(key in grid.values for key in keys):
+                within.append(_compare_within(task, by_cell[keys[0]], by_cell[keys[1]]))
         if within:
             comparisons.append(Comparison(baseline, compared, within, _average(within) if len(within) > 1 else None))
 
@@ -216,18 +219,6 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
     return Interval(difference, difference - interval.reach, difference + interval.reach)
 
 
-def estimate_score(values: Array, score: float) -> Interval:
-    """Return a score in points with its 95 % interval.
-
-    The interval is estimated from the values `(n,)` of the queries, texts or pairs that the score averages.
-
-    Args:
-        values: values of the units, `(n,)`.
-        score: the score × 100, in the middle of the interval.
-    """
-    return compare_scores(np.zeros(len(values)), values, score)
-
-
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
     """Yield the pairs of systems to compare, each as (baseline, compared), see `compare_systems`."""
     first, *later_encoders = grid.encoders
@@ -242,26 +233,18 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
             yield System(encoder, chains[0]), System(encoder, label)
 
 
-def _compare_within(
-    grid: Grid, by_cell: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
-) -> Verdict | None:
-    """Compare two systems on one data set, or return None if one of them has no score on it."""
-    keys = [(system.encoder, system.label, task) for system in (baseline, compared)]
-    if not all(key in grid.values for key in keys):
-        return None
-
-    before, after = (100 * grid.values[key] for key in keys)
-    units, compared_units = (np.asarray(by_cell[key].values) for key in keys)
+def _compare_within(task: TaskDescription, baseline: Score, compared: Score) -> Verdict:
+    """Compare the scores of two systems on one data set."""
+    assert baseline.score is not None and compared.score is not None  # failed ones are in no grid
+    before, after = 100 * baseline.score, 100 * compared.score
+    difference = Interval(after - before, None, None)
+    units = 0
     # Differences are paired by unit: both systems need values of the same units.
-    paired = len(units) == len(compared_units) > 0
-    difference = after - before
-    interval = compare_scores(units, compared_units, difference) if paired else Interval(difference, None, None)
-    description = grid.tasks[task]
-    metric = METRIC_NAMES.get(description.main_score, description.main_score)
-    unit = UNIT_NAMES.get(description.type, "text")
-    count = by_cell[keys[1]].units if paired else 0
+    if len(baseline.values) == len(compared.values) > 0:
+        difference = compare_scores(np.asarray(baseline.values), np.asarray(compared.values), after - before)
+        units = compared.units
 
-    return Verdict(task, metric, unit, count, (before, after), interval)
+    return Verdict(task.task, name_metric(task), name_unit(task), units, (before, after), difference)
 
 
 def _average(within: Sequence[Verdict]) -> Verdict:

@@ -1,24 +1,25 @@
 """What an evaluation found: the comparisons of encoders and chains, and the answer in one sentence."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lathe.training.comparison import Interval
 from lathe.training.evaluation.comparison import (
-    METRIC_NAMES,
     OUTCOMES,
-    UNIT_NAMES,
     Comparison,
     Grid,
     System,
     Verdict,
+    compare_scores,
     compare_systems,
-    estimate_score,
+    name_metric,
+    name_unit,
 )
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import EvaluationResults
+from lathe.training.evaluation.run import Results
 from lathe.training.reporting.text import format_count, format_half_width
 
 MAX_NAMED = 6
@@ -34,11 +35,13 @@ class Decision:
         choice: the system to take: the best one that is better than the first, or else the first.
         comparison: comparison that the answer rests on: of the choice, or of the next best system if the choice is the
             first; None if nothing was compared.
+        comparisons: all comparisons of encoders and chains.
     """
 
     sentence: str
     choice: System
     comparison: Comparison | None
+    comparisons: Sequence[Comparison] = field(default=(), repr=False)
 
     def to_fields(self) -> dict[str, object]:
         """Return the decision as a JSON-serializable dict.
@@ -54,24 +57,26 @@ class Decision:
         return fields | {
             "baseline": self.comparison.baseline,
             "compared": self.comparison.compared,
-            "outcome": verdict.outcome,
             "difference_points": verdict.difference.value,
             "low": verdict.difference.low,
             "high": verdict.difference.high,
-            "data_set": verdict.data_set,
-            "metric": verdict.metric,
-            "unit": verdict.unit,
-            "units": verdict.units,
+            **{name: getattr(verdict, name) for name in ("outcome", "data_set", "metric", "unit", "units")},
         }
 
+    def to_sentences(self) -> list[str]:
+        """Return the answer, then a sentence for each other comparison."""
+        sentences = map(describe_comparison, self.comparisons)
+        return [self.sentence, *(sentence for sentence in sentences if sentence != self.sentence)]
 
-def decide(results: EvaluationResults, comparisons: Sequence[Comparison]) -> Decision:
-    """Choose the best system (encoder and method) by the comparisons with the first system.
+
+def decide(results: Results) -> Decision:
+    """Compare the systems (encoder and method) of an evaluation, and choose the best one.
 
     The first system, the baseline of the first comparison, is chosen if none is better beyond doubt. Of several better
     systems, the one with the highest lower bound of its difference is chosen. The sentence states the differences of at
     most `MAX_NAMED` comparisons, the best ones. Without comparisons it gives the scores.
     """
+    comparisons = compare_systems(results)
     if not comparisons:
         return _describe_scores(results)
 
@@ -85,7 +90,7 @@ def decide(results: EvaluationResults, comparisons: Sequence[Comparison]) -> Dec
     leading = max(better, key=lambda comparison: comparison.verdict.difference.low or 0.0) if better else candidates[0]
     sentence = describe_comparison(leading) if len(candidates) == 1 else _describe_several(candidates)
 
-    return Decision(sentence, leading.compared if better else first, leading)
+    return Decision(sentence, leading.compared if better else first, leading, comparisons)
 
 
 def describe_comparison(comparison: Comparison) -> str:
@@ -148,8 +153,9 @@ def count_units(count: int, unit: str) -> str:
 
 
 def _count_outcomes(comparison: Comparison) -> str:
-    counts = [(comparison.count_data_sets(outcome), outcome) for outcome in OUTCOMES]
-    return "by each data set's own units, " + ", ".join(f"{outcome} on {count}" for count, outcome in counts if count)
+    counts = Counter(verdict.outcome for verdict in comparison.within)
+    counted = [f"{outcome} on {counts[outcome]}" for outcome in OUTCOMES if counts[outcome]]
+    return "by each data set's own units, " + ", ".join(counted)
 
 
 def _format_points(difference: Interval) -> str:
@@ -161,7 +167,7 @@ def _format_points(difference: Interval) -> str:
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
-def _describe_scores(results: EvaluationResults) -> Decision:
+def _describe_scores(results: Results) -> Decision:
     """Return the decision of an evaluation that compared nothing.
 
     It is the first encoder with its raw vectors, and a sentence with their mean score. On a single data set, the
@@ -184,34 +190,9 @@ def _describe_scores(results: EvaluationResults) -> Decision:
     points, units = f"{mean:.1f}", ""
 
     if len(score.values):
-        points = format_half_width(estimate_score(np.asarray(score.values), mean), ".1f", " ± ")
-        units = f" ({count_units(score.units, UNIT_NAMES.get(task.type, 'text'))})"
+        values = np.asarray(score.values)
+        points = format_half_width(compare_scores(np.zeros(len(values)), values, mean), ".1f", " ± ")
+        units = f" ({count_units(score.units, name_unit(task))})"
 
-    metric = METRIC_NAMES.get(task.main_score, task.main_score)
-    return Decision(f"{encoder} scores {points} points of {metric} on {task.task}{units}. {nothing}", system, None)
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Findings of one evaluation: the comparisons and the decision that they lead to.
-
-    Attributes:
-        decision: the answer.
-        comparisons: all comparisons of encoders and chains.
-    """
-
-    decision: Decision
-    comparisons: Sequence[Comparison]
-
-
-def compute_findings(results: EvaluationResults) -> Findings:
-    """Compare the encoders and chains of transforms of an evaluation, and decide by the comparisons."""
-    comparisons = compare_systems(Grid(results), results.scores)
-    return Findings(decide(results, comparisons), comparisons)
-
-
-def summarize(findings: Findings) -> list[str]:
-    """Return the findings as a list of sentences: the decision, then one for each other comparison."""
-    comparisons = [describe_comparison(comparison) for comparison in findings.comparisons]
-    other_sentences = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
-    return [findings.decision.sentence, *other_sentences]
+    sentence = f"{encoder} scores {points} points of {name_metric(task)} on {task.task}{units}. {nothing}"
+    return Decision(sentence, system, None)

@@ -1,6 +1,7 @@
 """Methods that are compared on one encoder: raw vectors, chains, and chains whose candidates are ranked again."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from lathe.training.digests import digest
 from lathe.transforms import Chain
@@ -14,16 +15,18 @@ RESCORED_CANDIDATES = 40
 
 
 @dataclass(frozen=True)
-class EvaluatedMethod:
+class Method:
     """Method to evaluate: raw vectors, or a fitted chain of transforms.
 
     Attributes:
         name: unique name in results.
         group: `control`, `chain` or `rescored`, which decides in which tables the method is compared. A `rescored`
             method is a chain whose candidates are ranked again by the raw vectors; it is scored on searches only.
-        chain: fitted chain; None for raw vectors.
+        chain: fitted chain; None for raw vectors, and for a chain that is read from `folder`.
         key: hash of the method; equal keys mean equal maps.
         encoder_fingerprint: fingerprint of the only encoder whose vectors the chain takes; None for any.
+        folder: folder to which the chain was saved, for scoring processes; None before that, and for raw vectors.
+        dimensions: dimensions to which the output of a nested chain is cut; None for its own.
     """
 
     name: str
@@ -31,6 +34,8 @@ class EvaluatedMethod:
     chain: Chain | None = None
     key: str = ""
     encoder_fingerprint: str | None = None
+    folder: Path | None = None
+    dimensions: int | None = None
 
     def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
         """Return the reason why the method cannot transform the vectors of an encoder, or None if it can.
@@ -47,7 +52,7 @@ class EvaluatedMethod:
         """Whether the method is a chain of transforms with fewer dimensions or quantized outputs."""
         return self.chain is not None and (self.chain.quantizer is not None or reduced_size(self.chain) is not None)
 
-    def with_rescoring(self) -> "EvaluatedMethod":
+    def with_rescoring(self) -> "Method":
         """Return a copy of the method that ranks the candidates of its searches again by the raw vectors."""
         return replace(self, name=f"{self.name} rescored", group="rescored", key=f"{self.key}-rescored")
 
@@ -59,7 +64,7 @@ class EvaluatedMethod:
         return self.group != "rescored" or task_type == SEARCH
 
 
-CONTROL_METHOD = EvaluatedMethod(CONTROL, CONTROL, key=CONTROL)
+CONTROL_METHOD = Method(CONTROL, CONTROL, key=CONTROL)
 """Method that leaves vectors unchanged, with which all others are compared."""
 
 
@@ -75,15 +80,3 @@ def hash_chain(chain: Chain) -> str:
     The chain must be loaded from disk, because the hash of its tensors is read from the metadata.
     """
     return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
-
-
-def build_chain_method(name: str, chain: Chain, key: str, encoder_fingerprint: str | None = None) -> EvaluatedMethod:
-    """Build the evaluation method of a fitted chain of transforms.
-
-    Args:
-        name: name in the results.
-        chain: the fitted chain.
-        key: hash of the chain.
-        encoder_fingerprint: fingerprint of the only encoder whose vectors it takes; None for any.
-    """
-    return EvaluatedMethod(name, "chain", chain, key, encoder_fingerprint)

@@ -21,33 +21,41 @@ COLLECTING_DIMENSIONS = 8
 """Number of dimensions of the random vectors that `Collector` returns."""
 
 
+META = ModelMeta.create_empty(
+    {
+        "name": "lathe/stored",
+        "revision": "none",
+        "similarity_fn_name": ScoringFunction.COSINE,
+        "use_instructions": False,
+    }
+)
+"""Description of all models here for mteb, whose cache of results is not used."""
+
+
 class StoredModel(AbsEncoder):
     """mteb model that looks up an encoder's stored vectors and transforms them with a chain of transforms.
 
     Args:
-        name: name of encoder and method.
-        revision: hash of encoder output and method; with the name, it makes results distinct in any cache.
+        vectors: raw vectors of all texts of the tasks.
         prompts: the encoder's prompts by name; mteb chooses a task's.
         default_prompt: prompt for tasks that name none.
-        vectors: raw vectors of all texts of the tasks.
         chain: fitted chain; None returns raw vectors.
         dimensions: dimensions to cut a nested chain to; None for its own.
     """
 
+    mteb_model_meta = META
+
     def __init__(
         self,
-        name: str,
-        revision: str,
-        prompts: Mapping[str, str],
-        default_prompt: str | None,
         vectors: TextVectors,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt: str | None = None,
         chain: Chain | None = None,
         dimensions: int | None = None,
     ) -> None:
-        self.mteb_model_meta = _build_model_meta(name, revision)
-        self.model_prompts = dict(prompts) or None
-        self.default_prompt = default_prompt
         self.vectors = vectors
+        self.model_prompts = dict(prompts or {}) or None
+        self.default_prompt = default_prompt
         self.chain = chain
         self.dimensions = dimensions
 
@@ -88,16 +96,16 @@ class RescoringModel:
         model: the model with the chain.
     """
 
+    mteb_model_meta = META
+
     def __init__(self, model: StoredModel) -> None:
         assert model.chain is not None
         original = copy(model)
         # Query maps at the chain's beginning change what is looked for, so the raw vectors are searched by their
         # outputs.
         original.chain, original.dimensions = build_leading_query_maps(model.chain), None
-        self.mteb_model_meta = model.mteb_model_meta
-        # mypy: mteb's protocol wants metadata that its own base class may lack.
-        self.candidates = SearchEncoderWrapper(model)  # type: ignore[arg-type]
-        self.originals = SearchEncoderWrapper(original)  # type: ignore[arg-type]
+        self.candidates = SearchEncoderWrapper(model)
+        self.originals = SearchEncoderWrapper(original)
 
     def index(self, corpus: Any, **options: Any) -> None:
         """Index the documents to search twice: as the chain of transforms maps them, and as raw vectors.
@@ -119,30 +127,6 @@ class RescoringModel:
         return self.originals.search(queries, top_k=top_k, top_ranked=top_ranked, **options)
 
 
-class PromptedModel(StoredModel):
-    """mteb model that looks up raw vectors of texts to which a query or document prompt is prepended.
-
-    Args:
-        vectors: vectors of the prompted texts, under keys without a prompt.
-        prompts: prompts by "query" and "document".
-    """
-
-    def __init__(self, vectors: TextVectors, prompts: dict[str, str]) -> None:
-        super().__init__("lathe/experiment", "none", {}, None, vectors)
-        self.by_type = prompts
-
-    def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """Return the stored vectors `(n, d)` of the texts that mteb passes.
-
-        The prompt for documents or queries is put before each text.
-
-        Raises:
-            KeyError: if a vector is not stored.
-        """
-        prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
-        return self.vectors.get([text_key(prompt + text) for text in list_texts(inputs)])
-
-
 class Collector(AbsEncoder):
     """mteb model that records which texts a task encodes, with prompt names, and returns random vectors for them.
 
@@ -153,9 +137,10 @@ class Collector(AbsEncoder):
         asked: recorded (prompt name, text) pairs, in order of first use, as keys of a dict.
     """
 
-    def __init__(self, prompts: Mapping[str, str]) -> None:
-        self.mteb_model_meta = _build_model_meta("lathe/collector", "none")
-        self.model_prompts = dict(prompts) or None
+    mteb_model_meta = META
+
+    def __init__(self, prompts: Mapping[str, str] | None = None) -> None:
+        self.model_prompts = dict(prompts or {}) or None
         self.asked: dict[tuple[str | None, str], None] = {}
         self.random = np.random.default_rng(0)
 
@@ -173,14 +158,3 @@ class Collector(AbsEncoder):
 def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the texts of all batches that mteb passes, as one list."""
     return [text for batch in inputs for text in batch["text"]]
-
-
-def _build_model_meta(name: str, revision: str) -> ModelMeta:
-    return ModelMeta.create_empty(
-        {
-            "name": name if "/" in name else f"lathe/{name}",
-            "revision": revision,
-            "similarity_fn_name": ScoringFunction.COSINE,
-            "use_instructions": False,
-        }
-    )

@@ -9,12 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lathe.training.evaluation.comparison import Comparison, Grid
-from lathe.training.evaluation.decision import Findings, compute_findings, count_units, describe_comparison, summarize
+from lathe.training.evaluation.decision import Decision, count_units, decide, describe_comparison
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import EvaluationResults
+from lathe.training.evaluation.run import Results
+from lathe.training.evaluation.worker import TaskDescription
 from lathe.training.reporting.figures import create_panels, draw_figures, plot_intervals
 from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
@@ -28,19 +27,19 @@ MAX_COMPARISONS = 40
 """Maximum number of comparisons in the figure. All are in the table."""
 
 
-def write_report(results: EvaluationResults) -> tuple[Findings, list[Path]]:
-    """Compute the findings of an evaluation, and write evaluation.json, scores.csv and report.html.
+def write_report(results: Results) -> tuple[Decision, list[Path]]:
+    """Decide which encoder or chain is better, and write evaluation.json, scores.csv and report.html.
 
     The files are in the output folder; existing ones are replaced atomically. The page's heading is the decision.
-    Returns the findings and the paths of the files.
+    Returns the decision and the paths of the files.
     """
-    findings = compute_findings(results)
-    answer, *sentences = summarize(findings)
+    decision = decide(results)
+    answer, *sentences = decision.to_sentences()
     section = Section(
         title=answer,
         sentences=sentences,
-        figures=draw_figures({DIFFERENCES: plot_differences}, findings),
-        tables=build_tables(results, findings),
+        figures=draw_figures({DIFFERENCES: plot_differences}, decision),
+        tables=build_tables(results, decision),
         problems=list(list_problems(results)),
     )
     page = render_page(
@@ -51,15 +50,15 @@ def write_report(results: EvaluationResults) -> tuple[Findings, list[Path]]:
     )
     scores = Table.from_records(build_score_records(results)).to_csv()
 
-    return findings, write_files(results.request.out, {JSON: build_json(results, findings), CSV: scores, HTML: page})
+    return decision, write_files(results.request.out, {JSON: build_json(results, decision), CSV: scores, HTML: page})
 
 
-def plot_differences(findings: Findings) -> Any:
+def plot_differences(decision: Decision) -> Any:
     """Plot the score difference of each comparison with its interval as a matplotlib figure.
 
     None without comparisons.
     """
-    comparisons = findings.comparisons[:MAX_COMPARISONS]
+    comparisons = decision.comparisons[:MAX_COMPARISONS]
     if not comparisons:
         return None
 
@@ -76,7 +75,7 @@ def plot_differences(findings: Findings) -> Any:
     return figure
 
 
-def describe_evaluation(results: EvaluationResults) -> str:
+def describe_evaluation(results: Results) -> str:
     """Return a sentence with the number of data sets, their row limit, the number of encoders, and mteb's version."""
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
@@ -86,21 +85,29 @@ def describe_evaluation(results: EvaluationResults) -> str:
     return f"{data}; {encoders}; metrics of mteb {version('mteb')}; intervals of 95 %."
 
 
-def build_json(results: EvaluationResults, findings: Findings) -> dict[str, Any]:
-    """Return results and findings as a dict that orjson can serialize.
+def build_json(results: Results, decision: Decision) -> dict[str, Any]:
+    """Return results, decision and comparisons as a dict that orjson can serialize.
 
     It has decision, request, environment, tasks, encoders, scores, sentences and comparisons.
     """
     return {
-        "decision": findings.decision.to_fields(),
+        "decision": decision.to_fields(),
         **describe_results(results),
-        "sentences": summarize(findings),
-        "comparisons": [_comparison_to_fields(comparison) for comparison in findings.comparisons],
+        "sentences": decision.to_sentences(),
+        "comparisons": [
+            {
+                "baseline": comparison.baseline,
+                "compared": comparison.compared,
+                "sentence": describe_comparison(comparison),
+                "verdicts": [asdict(verdict) | {"outcome": verdict.outcome} for verdict in comparison.verdicts],
+            }
+            for comparison in decision.comparisons
+        ],
     }
 
 
-def describe_results(results: EvaluationResults) -> dict[str, Any]:
-    """Return the results without findings as a dict: request, environment, tasks, encoders and all scores.
+def describe_results(results: Results) -> dict[str, Any]:
+    """Return the results without the decision as a dict: request, environment, tasks, encoders and all scores.
 
     The values of single queries, texts or pairs are left out.
     """
@@ -116,22 +123,12 @@ def describe_results(results: EvaluationResults) -> dict[str, Any]:
     }
 
 
-def _comparison_to_fields(comparison: Comparison) -> dict[str, Any]:
-    verdicts = [comparison.between, *comparison.within] if comparison.between else comparison.within
-    return {
-        "baseline": comparison.baseline,
-        "compared": comparison.compared,
-        "sentence": describe_comparison(comparison),
-        "verdicts": [asdict(verdict) | {"outcome": verdict.outcome} for verdict in verdicts],
-    }
-
-
-def format_report(results: EvaluationResults, findings: Findings) -> str:
+def format_report(results: Results, decision: Decision) -> str:
     """Format an evaluation as plain text: sentences, main tables, problems, and the decision last."""
-    answer, *sentences = summarize(findings)
+    answer, *sentences = decision.to_sentences()
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
-        "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
+        "Differences in points, with half the 95 % interval": build_difference_table(decision.comparisons),
     }
     sections = [
         Section("", sentences, tables={title: table for title, table in tables.items() if table}),
@@ -142,11 +139,11 @@ def format_report(results: EvaluationResults, findings: Findings) -> str:
     return "\n\n".join(text for section in sections if (text := format_text(section)))
 
 
-def build_tables(results: EvaluationResults, findings: Findings) -> dict[str, Table]:
+def build_tables(results: Results, decision: Decision) -> dict[str, Table]:
     """Build the report's tables, and return those that have rows by title."""
     tables = {
-        "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
-        "Differences on each data set": build_difference_table(findings.comparisons, by_data_set=True),
+        "Differences in points, with half the 95 % interval": build_difference_table(decision.comparisons),
+        "Differences on each data set": build_difference_table(decision.comparisons, by_data_set=True),
         "Raw vectors: mean score × 100 by type of task": build_raw_score_table(results),
         "Every score × 100": build_score_table(results),
     }
@@ -179,7 +176,7 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
     )
 
 
-def build_raw_score_table(results: EvaluationResults) -> Table:
+def build_raw_score_table(results: Results) -> Table:
     """Build the table of the raw vectors' mean score × 100, over all tasks and by type of task, by encoder.
 
     Only tasks that all encoders completed count.
@@ -190,35 +187,29 @@ def build_raw_score_table(results: EvaluationResults) -> Table:
     if not tasks:
         return Table.from_records(())
 
-    types = {
-        f"{kind} ({len(positions)})": [tasks[position] for position in positions]
-        for kind, positions in grid.group_by_type(tasks).items()
-    }
-    return Table.from_records(
-        (
-            {"encoder": name}
-            | {
-                column: 100 * float(np.mean(grid.control_scores(name, column_tasks)))
-                for column, column_tasks in ({"mean": tasks} | types).items()
-            }
-            for name in grid.encoders
-        ),
-        default=".2f",
-    )
+    columns = {"mean": list(range(len(tasks)))}
+    columns |= {f"{kind} ({len(chosen)})": chosen for kind, chosen in grid.group_by_type(tasks).items()}
+    rows = []
+    for name in grid.encoders:
+        scores = 100 * grid.control_scores(name, tasks)
+        rows.append({"encoder": name} | {column: float(scores[chosen].mean()) for column, chosen in columns.items()})
+
+    return Table.from_records(rows, default=".2f")
 
 
-def build_score_table(results: EvaluationResults) -> Table:
+def build_score_table(results: Results) -> Table:
     """Build the table of all scores × 100, with a row for each data set and encoder and a column for each method."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    columns = dict.fromkeys(row["method"] for row in build_score_records(results))
-    for record in build_score_records(results):
+    records = build_score_records(results)
+    columns = dict.fromkeys(record["method"] for record in records)
+    for record in records:
         key = {name: record[name] for name in ("task", "type", "encoder")}
         row = rows.setdefault(tuple(key.values()), key | columns)
         row[record["method"]] = None if record["score"] is None else 100 * record["score"]
     return Table.from_records((rows[key] for key in sorted(rows)), default=".2f")
 
 
-def build_score_records(results: EvaluationResults, metrics: bool = False) -> list[dict[str, Any]]:
+def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
     """Return a flat dict for each score, sorted by encoder and task.
 
     Keys include task, encoder, method, score, control (the raw vectors' score), difference in points and error.
@@ -230,19 +221,18 @@ def build_score_records(results: EvaluationResults, metrics: bool = False) -> li
     grid = Grid(results)
     rows = []
     for score in results.scores:
-        result, task = grid.encoders[score.encoder], grid.tasks.get(score.task)
-        method = result.methods.get(score.method)
-        control = grid.values.get((result.member.name, CONTROL, score.task))
+        task = grid.tasks.get(score.task, TaskDescription(score.task, ""))
+        control = grid.values.get((score.encoder, CONTROL, score.task))
         difference = None if score.score is None or control is None else 100 * (score.score - control)
         rows.append(
             {
                 "task": score.task,
-                "type": task.type if task else "",
-                "language": task.language if task else "",
-                "metric": task.main_score if task else "",
-                "encoder": result.member.name,
+                "type": task.type,
+                "language": task.language,
+                "metric": task.main_score,
+                "encoder": score.encoder,
                 "method": score.method,
-                "group": method.group if method else "",
+                "group": grid.encoders[score.encoder].methods[score.method].group,
                 "score": score.score,
                 "control": control,
                 "difference_points": difference,
@@ -255,7 +245,7 @@ def build_score_records(results: EvaluationResults, metrics: bool = False) -> li
     return sorted(rows, key=lambda row: (row["encoder"], row["task"]))
 
 
-def list_problems(results: EvaluationResults) -> Iterator[str]:
+def list_problems(results: Results) -> Iterator[str]:
     """Yield a sentence for each problem of an evaluation.
 
     Problems are unusable encoders, tasks and methods, left-out rows, and failed scores. Scores of a task that failed

@@ -1,22 +1,23 @@
 """Run of an evaluation, from suite to scores, which resumes a stopped one.
 
 OUT/
-├── .vectors-…/    vectors of the encoder that is evaluated, deleted after it   encoders.py
+├── .vectors-…/    vectors of the encoder that is evaluated, deleted after it  encoders.py
 ├── methods/       the chains that are compared
-├── tasks.jsonl    descriptions of the tasks                        scores.py
-├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
-└── evaluation.json, scores.csv, report.html                        report.py
+├── tasks.jsonl    descriptions of the tasks                                   worker.py
+├── scores.jsonl   results log: a line for each task, encoder and method       worker.py
+└── evaluation.json, scores.csv, report.html                                   report.py
 """
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lathe.training.digests import digest
 from lathe.training.encoder.spec import VectorStores
 from lathe.training.errors import EncoderError, EvaluationError
 from lathe.training.evaluation.encoders import (
@@ -27,15 +28,24 @@ from lathe.training.evaluation.encoders import (
     text_key,
     write_vectors,
 )
-from lathe.training.evaluation.methods import CONTROL_METHOD, EvaluatedMethod
-from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
+from lathe.training.evaluation.methods import CONTROL_METHOD, Method
 from lathe.training.evaluation.suites import Entry, Suite
-from lathe.training.evaluation.worker import FittedMethod, RawVectors, TaskTrial, Workers, collect_texts, score_methods
-from lathe.training.reporting.text import format_count
+from lathe.training.evaluation.worker import (
+    Score,
+    TaskDescription,
+    Workers,
+    collect_texts,
+    describe_cell,
+    score_methods,
+)
+from lathe.training.journal import Journal
+from lathe.training.reporting.text import format_count, format_duration
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
+SCORES, TASKS = "scores.jsonl", "tasks.jsonl"
+"""File names of the results log, in the output folder. Of several lines on one score or task, the last counts."""
 ENCODE_ROWS = 4096
 """Number of texts whose vectors are in memory at a time."""
 VECTORS_PREFIX = ".vectors-"
@@ -62,13 +72,13 @@ class Request:
     suite: Suite
     encoders: Sequence[RequestedEncoder]
     out: Path
-    chains: Sequence[EvaluatedMethod] = ()
+    chains: Sequence[Method] = ()
     limit: int | None = None
     processes: int = 1
     device: str | None = None
     stores: VectorStores | None = None
 
-    def list_methods(self) -> list[EvaluatedMethod]:
+    def list_methods(self) -> list[Method]:
         """Return the methods to evaluate: raw vectors, chains of transforms, and compressing chains with rescoring."""
         rescored = (chain.with_rescoring() for chain in self.chains if chain.compresses)
         return [CONTROL_METHOD, *self.chains, *rescored]
@@ -76,7 +86,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """Encoder of an evaluation with its methods, whose scores are in `EvaluationResults`.
+    """Encoder of an evaluation with its methods, whose scores are in `Results`.
 
     Attributes:
         member: description of the encoder.
@@ -85,12 +95,12 @@ class EncoderResult:
     """
 
     member: Member
-    methods: Mapping[str, EvaluatedMethod]
+    methods: Mapping[str, Method]
     problems: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class EvaluationResults:
+class Results:
     """Results of an evaluation: tasks, encoders, scores and problems.
 
     Attributes:
@@ -108,7 +118,7 @@ class EvaluationResults:
     problems: Sequence[str] = ()
 
 
-def evaluate(request: Request, on_progress: Progress) -> EvaluationResults:
+def evaluate(request: Request, on_progress: Progress) -> Results:
     """Score every method of every encoder on every task of the suite.
 
     Intermediate results are written to `request.out`, and work that an earlier run finished is not repeated. A task,
@@ -139,21 +149,20 @@ class Evaluation:
 
     def __init__(self, request: Request, on_progress: Progress) -> None:
         self.request = request
-        self.progress = StagedProgress(on_progress)
-        self.log = ResultsLog(request.out)
-        self.trials = [
-            TaskTrial(entry, compute_trial_key(entry, request.limit), request.limit) for entry in request.suite.entries
-        ]
-        self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
+        self.progress = StagedProgress(on_progress, len(request.encoders))
+        self.entries = [replace(entry, limit=request.limit) for entry in request.suite.entries]
+        self.score_log = Journal(request.out / SCORES, Score)
+        self.task_log = Journal(request.out / TASKS, TaskDescription)
+        self.scores = {score.cell: score for score in self.score_log.read()}
+        self.tasks = {task.key: task for task in self.task_log.read()}
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
         # Results of encoders with the same name would be mixed up.
-        names = [encoder.spec.name for encoder in request.encoders]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(encoder.spec.name for encoder in request.encoders).items():
+            if count > 1:
                 raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
 
-    def run(self) -> EvaluationResults:
+    def run(self) -> Results:
         """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
 
         An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
@@ -163,7 +172,6 @@ class Evaluation:
             EvaluationError: if no data set can be evaluated.
         """
         results: list[EncoderResult] = []
-        self.progress.encoders = len(self.request.encoders)
         with Workers(self.request.processes) as workers:
             for number, requested in enumerate(self.request.encoders):
                 self.progress.begin_encoder(number)
@@ -177,21 +185,29 @@ class Evaluation:
             raise EncoderError("; ".join(self.problems))
 
         self.progress.on_progress(1.0, "evaluated")
-        scores = list(self.select_scores(results))
-        return EvaluationResults(self.request, self.list_tasks(), results, scores, self.problems)
+        return Results(self.request, self.list_tasks(), results, self.select_scores(results), self.problems)
 
-    def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield the scores in the results log that belong to this request and the given encoders.
+    def select_scores(self, encoders: Sequence[EncoderResult]) -> list[Score]:
+        """Return the scores in the results log that belong to this request and the given encoders.
 
         Each score gets the names of task, encoder and method that this request uses.
         """
-        for trial in self.trials:
-            for result in encoders:
-                for method in result.methods.values():
-                    score = self.log.by_cell.get((trial.key, result.member.output, method.key))
-                    if score is not None:
-                        name = result.member.name
-                        yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
+        return [
+            replace(score, task=entry.name, encoder=result.member.name, method=method.name)
+            for entry in self.entries
+            for result in encoders
+            for method in result.methods.values()
+            if (score := self.find_score(entry, result.member, method)) is not None
+        ]
+
+    def find_score(self, entry: Entry, member: Member, method: Method) -> Score | None:
+        """Return the latest score of a method on a task with an encoder, also a failed one, or None without one."""
+        return self.scores.get((entry.key, member.output, method.key))
+
+    def has_score(self, entry: Entry, member: Member, method: Method) -> bool:
+        """Return whether a method has a score. Failed ones do not count, so that they are tried again."""
+        score = self.find_score(entry, member, method)
+        return score is not None and score.error is None
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
         """Evaluate one encoder: encode the tasks' texts, and score the methods on the tasks.
@@ -204,18 +220,18 @@ class Evaluation:
             EvaluationError: if no data set can be evaluated.
         """
         member = encoder.member
-        unfinished = [trial for trial in self.trials if not self.is_finished(trial, member)]
-        collected = self.collect(unfinished, dict(member.prompts), workers)
-        self.tasks |= {trial.key: task for trial, task in zip(unfinished, collected, strict=True)}
+        unfinished = [entry for entry in self.entries if not self.is_finished(entry, member)]
+        collected = self.collect(unfinished, member.prompts, workers)
+        self.tasks |= {task.key: task for task in collected}
         usable = [task for task in collected if task.error is None]
-        if unfinished == self.trials and not usable:
+        if unfinished == self.entries and not usable:
             problems = [f"{task.task}: {task.error}" for task in self.list_tasks()]
             raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
 
         with self.open_folder(member) as folder:
             vectors = self.encode(encoder, self.list_texts(usable), folder)
-            result, fitted = self.prepare_methods(member, vectors)
-            self.score(result, folder, fitted, {task.key: task.type for task in usable}, workers)
+            result = self.prepare_methods(member, vectors)
+            self.score(result, folder, {task.key: task.type for task in usable}, workers)
 
         return result
 
@@ -234,20 +250,20 @@ class Evaluation:
         with TemporaryDirectory(prefix=VECTORS_PREFIX, dir=self.request.out) as folder:
             yield Path(folder)
 
-    def list_methods(self, member: Member) -> Sequence[EvaluatedMethod]:
+    def list_methods(self, member: Member) -> Sequence[Method]:
         """Return the methods to evaluate on an encoder, including those that cannot transform its vectors."""
         return self.request.list_methods()
 
-    def is_finished(self, trial: TaskTrial, member: Member) -> bool:
+    def is_finished(self, entry: Entry, member: Member) -> bool:
         """Return whether the results log has a score of every suitable method for this task and encoder.
 
         If so, the task need not be read again.
         """
-        return trial.key in self.tasks and all(
-            self.log.has_score((trial.key, member.output, method.key))
+        return entry.key in self.tasks and all(
+            self.has_score(entry, member, method)
             for method in self.list_methods(member)
             if method.unsuited_reason(member.fingerprint, member.dimensions) is None
-            and method.suits_task(self.tasks[trial.key].type)
+            and method.suits_task(self.tasks[entry.key].type)
         )
 
     def list_tasks(self) -> list[TaskDescription]:
@@ -256,30 +272,29 @@ class Evaluation:
         A description with an error follows for each data set that could not be read.
         """
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
-        return [*(self.tasks[trial.key] for trial in self.trials), *unread]
+        return [*(self.tasks[entry.key] for entry in self.entries), *unread]
 
-    def collect(self, trials: Sequence[TaskTrial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
+    def collect(self, entries: Sequence[Entry], prompts: Mapping[str, str], workers: Workers) -> list[TaskDescription]:
         """Return the description of each task, with the texts that it encodes under these prompts.
 
         Tasks that are not cached are run on random vectors in the workers. Results are cached in memory. New tasks
         without an error are appended to the log of tasks. Failed ones have an error.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
-        new = [trial for trial in trials if trial.key not in known]
+        new = [entry for entry in entries if entry.key not in known]
         if new:
             self.progress.report("collect", 0.0, f"reading {format_count(len(new), 'data set')}")
-        for done, (index, result) in enumerate(workers.run([(collect_texts, (trial, prompts)) for trial in new]), 1):
-            trial = new[index]
+        jobs = [(collect_texts, (entry, prompts)) for entry in new]
+        for done, (index, result) in enumerate(workers.run(jobs), 1):
+            entry = new[index]
             failed = isinstance(result, Exception)
-            known[trial.key] = TaskDescription(trial.entry.name, trial.key, error=str(result)) if failed else result
-            self.progress.report("collect", done / len(new), f"read {trial.entry.name}")
+            known[entry.key] = TaskDescription(entry.name, entry.key, error=str(result)) if failed else result
+            self.progress.report("collect", done / len(new), f"read {entry.name}")
 
-        # A failed task is not logged, so that a later run reads it again.
-        unlogged = [known[trial.key] for trial in new if trial.key not in self.tasks]
-        # Logged, so that finished tasks need not be read again, with the number of their texts in place of the texts.
-        described = [task for task in unlogged if task.error is None]
-        self.log.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in described)
-        return [known[trial.key] for trial in trials]
+        # Logged without the texts, so that finished tasks need not be read again. Failed ones are read by a later run.
+        read = [known[entry.key] for entry in new if entry.key not in self.tasks]
+        self.task_log.append(replace(task, asked=()) for task in read if task.error is None)
+        return [known[entry.key] for entry in entries]
 
     def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:
         """Encode (prompt name, text) pairs, write their vectors to the folder, and return the vectors by key.
@@ -310,80 +325,58 @@ class Evaluation:
                 yield keys, encoder.encode(texts, prompt, report)
                 done += len(texts)
 
-    def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[EncoderResult, list[FittedMethod]]:
+    def prepare_methods(self, member: Member, vectors: TextVectors) -> EncoderResult:
         """Write the chains of transforms to the output folder, from which the workers load them.
 
         Methods that cannot transform the encoder's vectors are left out, with their reason in the result's `problems`.
-        Returns the encoder's result, still without scores, and references to the methods on disk.
         """
-        methods: dict[str, EvaluatedMethod] = {}
+        methods: dict[str, Method] = {}
         problems: dict[str, str] = {}
-
         for method in self.list_methods(member):
             reason = method.unsuited_reason(member.fingerprint, member.dimensions)
             if reason is None:
-                methods[method.name] = method
+                methods[method.name] = self._save_chain(method)
             elif method.group != "rescored":  # its chain is named already
                 problems[method.name] = reason
 
-        return EncoderResult(member, methods, problems), [self._save_method(method) for method in methods.values()]
+        return EncoderResult(member, methods, problems)
 
-    def _save_method(self, method: EvaluatedMethod) -> FittedMethod:
+    def _save_chain(self, method: Method) -> Method:
         if method.chain is None:
-            return FittedMethod(method.name, method.key)
+            return method
         folder = self.request.out / "methods" / method.key
         if not folder.exists():
             method.chain.save(folder)
-        return FittedMethod(method.name, method.key, folder, rescored=method.group == "rescored")
+        return replace(method, folder=folder)
 
-    def score(
-        self,
-        encoder: EncoderResult,
-        folder: Path,
-        fitted: Sequence[FittedMethod],
-        usable: Mapping[str, str],
-        workers: Workers,
-    ) -> None:
-        """Score an encoder's fitted methods on all usable tasks, and append the scores to the results log.
+    def score(self, encoder: EncoderResult, folder: Path, usable: Mapping[str, str], workers: Workers) -> None:
+        """Score an encoder's methods on all usable tasks, and append the scores to the results log.
 
-        The worker processes score. Scores that the log has already are skipped. Failed tasks, encoders and methods get
-        a score with an error.
+        The worker processes score. Scores that the log has already are skipped. What fails gets a score with an error.
 
         Args:
             encoder: the encoder with its methods.
             folder: folder of its vectors.
-            fitted: its fitted methods.
             usable: types of the tasks that can be evaluated, by key.
             workers: process pool.
         """
-        member = encoder.member
-        prompts = dict(member.prompts), member.default_prompt
-        raw = RawVectors(member.name, member.output, member.dimensions, *prompts, folder)
-        jobs = []
-
+        member, jobs = encoder.member, []
         # Methods of one task in one job, so that a process loads the task once.
-        for trial in (trial for trial in self.trials if trial.key in usable):
-            suited = [m for m in fitted if encoder.methods[m.name].suits_task(usable[trial.key])]
-            unscored = [m for m in suited if not self.log.has_score((trial.key, member.output, m.key))]
+        for entry in (entry for entry in self.entries if entry.key in usable):
+            suited = [method for method in encoder.methods.values() if method.suits_task(usable[entry.key])]
+            unscored = [replace(m, chain=None) for m in suited if not self.has_score(entry, member, m)]
             if unscored:
-                jobs.append((score_methods, (trial, raw, unscored)))
+                jobs.append((score_methods, (entry, member, folder, unscored)))
 
         if jobs:
             self.progress.report("score", 0.0, f"scoring {format_count(len(jobs), 'data set')} on {member.name}")
         for done, (index, result) in enumerate(workers.run(jobs), 1):
-            trial, _, unscored = jobs[index][1]
+            entry, *_, unscored = jobs[index][1]
             if isinstance(result, Exception):
-                cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in unscored]
-                result = [Score(*cell, None, error=str(result)) for cell in cells]
-            self.log.add(result)
-            self.progress.report(
-                "score", done / len(jobs), f"{done:,} of {len(jobs):,}: {trial.entry.name} on {raw.name}"
-            )
-
-
-def compute_trial_key(entry: Entry, limit: int | None) -> str:
-    """Return the key of a task in the results log: a hash of its data set and the row limit."""
-    return digest(entry.digest(), limit)[:32]
+                result = [describe_cell(entry, member, method, str(result)) for method in unscored]
+            self.score_log.append(result)
+            self.scores |= {score.cell: score for score in result}
+            self.progress.report("score", done / len(jobs), f"{done:,} of {len(jobs):,}: {entry.name} on {member.name}")
 
 
 class StagedProgress:
@@ -424,15 +417,8 @@ class StagedProgress:
         if stage != self.stage:
             self.stage, self.begun = stage, time.monotonic()
 
-        names = list(SHARES)
-        before = sum(SHARES[name] for name in names[: names.index(stage)])
+        before = sum(SHARES[name] for name in takewhile(lambda name: name != stage, SHARES))
         progress = (self.encoder + before + SHARES[stage] * fraction) / self.encoders
         seconds_left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
-        self.on_progress(
-            min(progress, 1.0), sentence + (f", {format_seconds(seconds_left)} left" if seconds_left > 1 else "")
-        )
-
-
-def format_seconds(seconds: float) -> str:
-    """Format seconds as text, such as "42 s", or from 100 s on in minutes, such as "5 min"."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        left = f", {format_duration(seconds_left)} left" if seconds_left > 1 else ""
+        self.on_progress(min(progress, 1.0), sentence + left)

@@ -26,6 +26,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +37,10 @@ from lathe.training.datasets.data_set import EvaluatedDataSet
 from lathe.training.datasets.folder import META, UNLABELLED, FolderDataSet, read_meta
 from lathe.training.datasets.hub import HubDataSet
 from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.digests import digest
+from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.encoders import RequestedEncoder
 from lathe.transforms.files import expand_home
 
 SHIPPED = Path(__file__).parent / "suites"
@@ -62,6 +66,7 @@ class Entry:
         type: mteb's task type, instead of the layout's; empty for the default.
         subsets: subsets of the mteb task; empty for all.
         splits: splits of the mteb task to evaluate on; empty for its defaults.
+        limit: maximum number of rows that are evaluated; None for all.
     """
 
     name: str
@@ -76,6 +81,8 @@ class Entry:
     type: str = ""
     subsets: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
+    # Scores under several limits have one digest of the data.
+    limit: int | None = field(default=None, repr=False)
 
     def build_data_set(self) -> EvaluatedDataSet:
         """Build the data set of a folder or of the Hugging Face hub, without reading its data.
@@ -83,13 +90,10 @@ class Entry:
         Not for tasks of mteb.
         """
         if self.kind == "folder":
-            return self._folder_data_set()
+            return FolderDataSet(self.name, self.task, Path(self.place), self.language)
         return HubDataSet(
             self.name, self.task, self.place, self.revision or None, self.columns, self.split, self.language
         )
-
-    def _folder_data_set(self) -> FolderDataSet:
-        return FolderDataSet(self.name, self.task, Path(self.place), self.language)
 
     def digest(self) -> str:
         """Return a hash of the data set and the version of mteb, as 32 hexadecimal digits.
@@ -98,17 +102,13 @@ class Entry:
         files are read.
         """
         if self.kind == "folder":
-            return self._folder_data_set().digest()
+            return FolderDataSet(self.name, self.task, Path(self.place), self.language).digest()
         return hashlib.sha256(repr((self, version("mteb"))).encode()).hexdigest()[:32]
 
-
-@dataclass(frozen=True)
-class ListedEncoder:
-    """Encoder that a suite names, with its family and its published ‖μ‖, each None if the suite does not give it."""
-
-    model: str
-    family: str | None = None
-    published_mean_norm: float | None = None
+    @cached_property
+    def key(self) -> str:
+        """Key of the data set in the results log: a hash of `digest` and the row limit, computed once."""
+        return digest(self.digest(), self.limit)[:32]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Suite:
         title: title of the report.
         entries: usable data sets.
         problems: reasons why other data sets cannot be used, by name.
-        encoders: encoders of the suite; empty if the user must name them.
+        encoders: encoders of the suite, called like their models; empty if the user must name them.
         reference: URL of the publication, or empty.
     """
 
@@ -128,7 +128,7 @@ class Suite:
     title: str
     entries: tuple[Entry, ...]
     problems: Mapping[str, str] = field(default_factory=dict)
-    encoders: tuple[ListedEncoder, ...] = ()
+    encoders: tuple[RequestedEncoder, ...] = ()
     reference: str = ""
 
 
@@ -232,7 +232,9 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         parts = [_read_item(item, path.parent) for item in content.get("tasks") or []]
         encoders = tuple(
-            ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))
+            RequestedEncoder(
+                EncoderSpec(item["model"], item["model"]), item.get("family"), item.get("published_mean_norm")
+            )
             for item in content.get("encoders") or []
         )
         title, reference = str(content.get("title") or path.stem), str(content.get("reference") or "")
@@ -276,10 +278,10 @@ def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
         raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(LAYOUTS)}")
 
     entry = Entry(
-        name=str(item["name"]),
-        kind="hub",
-        place=str(item["hub"]),
-        task=task,
+        str(item["name"]),
+        "hub",
+        str(item["hub"]),
+        task,
         language=str(item.get("language", "en")),
         revision=str(item.get("revision", "main")),
         split=str(item.get("split", "test")),

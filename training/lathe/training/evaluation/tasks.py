@@ -57,8 +57,8 @@ def list_tasks(name: str) -> list[AbsTask]:
         return [find_task(name)]
 
 
-def load_data(task: AbsTask) -> AbsTask:
-    """Load the data of an mteb task in place, unless it is loaded already, and return the task.
+def load_data(task: AbsTask) -> None:
+    """Load the data of an mteb task in place, unless it is loaded already.
 
     A search in mteb's old format is converted to the new one.
 
@@ -66,7 +66,7 @@ def load_data(task: AbsTask) -> AbsTask:
         DataSetError: if the data cannot be loaded.
     """
     if task.data_loaded:
-        return task
+        return
 
     try:
         task.load_data()
@@ -77,8 +77,6 @@ def load_data(task: AbsTask) -> AbsTask:
 
     if isinstance(task, AbsTaskRetrieval):
         task.convert_v1_dataset_format_to_v2(num_proc=None)
-
-    return task
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:

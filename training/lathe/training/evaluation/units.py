@@ -53,80 +53,77 @@ class UnitValues:
     values: Array
 
 
-class UnitRecorder:
-    """Recorder of the values of a task's units (queries, texts or pairs) while mteb evaluates a model on it.
+Record = Path | list[dict[str, dict[str, float]]]
+"""What mteb computed for single units: the folder of its predictions, or of a search the metrics of each query."""
+
+
+@contextmanager
+def record_units(task: Any) -> Iterator[Record]:
+    """Record what mteb computes for each query, text or pair of a task while the block runs.
+
+    For a search, a list is yielded that gets the metrics of each query, once for each split. For other tasks a
+    temporary folder is yielded, into which mteb should write its predictions. The folder is deleted after the block.
+    """
+    from mteb.abstasks import AbsTaskRetrieval
+
+    if not isinstance(task, AbsTaskRetrieval):
+        with TemporaryDirectory(prefix="lathe-") as folder:
+            yield Path(folder)
+        return
+
+    by_query: list[dict[str, dict[str, float]]] = []
+    original = task.task_specific_scores
+
+    def record_queries(scores: dict[str, dict[str, float]], *arguments: Any, **options: Any) -> dict[str, float]:
+        by_query.append(scores)
+        return original(scores, *arguments, **options)
+
+    task.task_specific_scores = record_queries  # type: ignore[method-assign]  # mteb calls it with all queries
+    try:
+        yield by_query
+    finally:
+        del task.task_specific_scores
+
+
+def compute_units(task: Any, scores: Mapping[str, Any], record: Record) -> UnitValues | None:
+    """Return the value of each query, text or pair that mteb's main score averages.
+
+    Returns None if the task has no such values: for other types and metrics than those at the top of the module, for
+    several splits or subsets, and if the values do not give mteb's score.
 
     Args:
         task: task of mteb, with its data.
+        scores: mteb's scores, a list of those of each subset, by split.
+        record: what was recorded.
     """
+    (split, (subset_scores, *others)), *other_splits = scores.items()
+    if others or other_splits:
+        return None
 
-    def __init__(self, task: Any) -> None:
-        self.task = task
-        self.metric: str = task.metadata.main_score
-        self.by_query: list[dict[str, dict[str, float]]] = []
+    unit_values: UnitValues | None = None
+    if isinstance(record, list):
+        unit_values = _score_queries(task.metadata.main_score, record)
+    elif compute := _BY_TYPE.get((task.metadata.type, task.metadata.main_score)):
+        (subset,) = task.hf_subsets
+        data = task.dataset[subset] if subset in task.dataset else task.dataset
+        saved = json.loads((record / task.prediction_file_name).read_text())[subset][split]
+        unit_values = compute(task, saved, data[split], subset_scores)
 
-    @contextmanager
-    def record(self) -> Iterator[Path | None]:
-        """Record what mteb computes for each query, text or pair while the block runs.
+    # Values of another metric than mteb's score would give a wrong interval; without values there is none.
+    if unit_values is None or abs(unit_values.score - float(subset_scores["main_score"])) > TOLERANCE:
+        return None
 
-        For a search, the metrics of each query go to `by_query` and None is yielded. For other tasks a temporary folder
-        is yielded, into which mteb should write its predictions. The folder is deleted after the block.
-        """
-        from mteb.abstasks import AbsTaskRetrieval
+    return unit_values
 
-        if not isinstance(self.task, AbsTaskRetrieval):
-            with TemporaryDirectory(prefix="lathe-") as folder:
-                yield Path(folder)
-            return
 
-        original = self.task.task_specific_scores
-
-        def record_queries(scores: dict[str, dict[str, float]], *arguments: Any, **options: Any) -> dict[str, float]:
-            self.by_query.append(scores)
-            return original(scores, *arguments, **options)
-
-        self.task.task_specific_scores = record_queries  # type: ignore[method-assign]  # mteb calls it with all queries
-        try:
-            yield None
-        finally:
-            del self.task.task_specific_scores
-
-    def compute(self, scores: Mapping[str, Any], predictions: Path | None) -> UnitValues | None:
-        """Return the value of each query, text or pair that mteb's main score averages, as it was recorded.
-
-        Returns None if the task has no such values: for other types and metrics than those at the top of the module,
-        and if the values do not give mteb's score.
-
-        Args:
-            scores: mteb's scores of the only subset of the only split.
-            predictions: folder of mteb's predictions, or None for a search.
-        """
-        unit_values: UnitValues | None
-        if predictions is None:
-            unit_values = self._compute_queries()
-        else:
-            compute = _BY_TYPE.get((self.task.metadata.type, self.metric))
-            if compute is None:
-                return None
-            (subset,), (split,) = self.task.hf_subsets, self.task.eval_splits
-            data = self.task.dataset[subset] if subset in self.task.dataset else self.task.dataset
-            saved = json.loads((predictions / self.task.prediction_file_name).read_text())[subset][split]
-            unit_values = compute(self.task, saved, data[split], scores)
-
-        # Values of another metric than mteb's score would give a wrong interval; without values there is none.
-        if unit_values is None or abs(unit_values.score - float(scores["main_score"])) > TOLERANCE:
-            return None
-
-        return unit_values
-
-    def _compute_queries(self) -> UnitValues | None:
-        """Return the main metric of each query, ordered by id; None for several splits or without mteb's record."""
-        name, _, cut = self.metric.partition("_at_")
-        key = f"{TREC_METRICS.get(name, name)}_{cut}"
-        if len(self.by_query) != 1 or not all(key in metrics for metrics in self.by_query[0].values()):
-            return None
-        values = np.array([self.by_query[0][query][key] for query in sorted(self.by_query[0])])
-        return UnitValues(float(values.mean()), len(values), values)
+def _score_queries(metric: str, by_query: list[dict[str, dict[str, float]]]) -> UnitValues | None:
+    """Return a metric of each query, ordered by id, or None if mteb did not record it once."""
+    name, _, cut = metric.partition("_at_")
+    key = f"{TREC_METRICS.get(name, name)}_{cut}"
+    if len(by_query) != 1 or not all(key in metrics for metrics in by_query[0].values()):
+        return None
+    values = np.array([by_query[0][query][key] for query in sorted(by_query[0])])
+    return UnitValues(float(values.mean()), len(values), values)
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:

@@ -1,6 +1,6 @@
-"""Scoring processes, whose pool survives the death of one, and their work.
+"""Scoring processes, whose pool survives the death of one, their work, and what it results in.
 
-They collect the texts that a task uses and score methods on it.
+They collect the texts that a task uses and score methods on it. The results are entries of the results log.
 
 Each process has one thread, since two processes with one thread do more than one with two. Errors are returned as
 messages.
@@ -13,22 +13,21 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from lathe.training.datasets.records import Warnings
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.encoders import VECTORS, TextVectors
-from lathe.training.evaluation.scores import Score, TaskDescription
+from lathe.training.evaluation.encoders import VECTORS, Member, TextVectors
+from lathe.training.evaluation.methods import Method
 from lathe.training.evaluation.suites import Entry
 from lathe.transforms.chain import Chain
 
@@ -37,58 +36,68 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TaskTrial:
-    """One task of a suite, with the row limit that it is evaluated with.
+class Score:
+    """Score of one method on one task with one encoder.
 
     Attributes:
-        entry: data set of the suite.
-        key: hash of its data and the limit.
-        limit: maximum number of rows; None for all.
+        task: name of the task.
+        task_key: hash of its data and the row limit, `Entry.key`.
+        encoder: name of the encoder.
+        fingerprint: hash of the encoder's output; see `Member.output`.
+        method: name of the method.
+        method_key: hash of the fitted map.
+        score: mteb's main score, in [0, 1] for most tasks; None after an error.
+        metrics: all metrics that mteb computed, by name.
+        seconds: duration.
+        error: reason why there is no score; None if there is one.
+        units: number of queries, texts or pairs of the data set, see units.py; 0 without their values.
+        values: values of the units in their order, or of groups of them.
     """
 
-    entry: Entry
-    key: str
-    limit: int | None
-
-
-@dataclass(frozen=True)
-class FittedMethod:
-    """Reference to a fitted method on disk.
-
-    Attributes:
-        name: name of the method.
-        key: hash of the fitted map.
-        folder: folder of its artifact; None for raw vectors.
-        dimensions: dimensions to cut a nested chain to; None for its own.
-        rescored: whether a search ranks the chain's candidates again by the raw vectors.
-    """
-
-    name: str
-    key: str
-    folder: Path | None = None
-    dimensions: int | None = None
-    rescored: bool = False
-
-
-@dataclass(frozen=True)
-class RawVectors:
-    """Reference to an encoder's raw vectors in a folder, with what a worker must know of the encoder.
-
-    Attributes:
-        name: name of the encoder.
-        fingerprint: hash of its output; see `Member.output`.
-        dimensions: number of dimensions.
-        prompts: prompts of the encoder, by name.
-        default_prompt: prompt for tasks that name none.
-        folder: folder of the vectors.
-    """
-
-    name: str
+    task: str
+    task_key: str
+    encoder: str
     fingerprint: str
-    dimensions: int
-    prompts: Mapping[str, str]
-    default_prompt: str | None
-    folder: Path
+    method: str
+    method_key: str
+    score: float | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str | None = None
+    units: int = 0
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def cell(self) -> tuple[str, str, str]:
+        """Key of the score, independent of names: hashes of task, encoder output and method."""
+        return self.task_key, self.fingerprint, self.method_key
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    """Description of a task before its evaluation, or the reason why it cannot be evaluated.
+
+    Attributes:
+        task: name of the task.
+        key: hash of its data and the row limit, `Entry.key`.
+        type: task type of mteb.
+        language: two-letter languages, separated by "-" or ",".
+        main_score: name of the main metric.
+        asked: (prompt name, text) pairs that the task encodes; empty when read from the log.
+        texts: number of these pairs.
+        warnings: sentences on left-out rows.
+        error: reason why the task cannot be evaluated; None if it can.
+    """
+
+    task: str
+    key: str
+    type: str = ""
+    language: str = ""
+    main_score: str = ""
+    asked: tuple[tuple[str | None, str], ...] = ()
+    texts: int = 0
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
 
 
 def prepare_process() -> None:
@@ -121,8 +130,8 @@ def _end_with_parent() -> None:
 
 
 @lru_cache(maxsize=1)
-def load_trial(trial: TaskTrial) -> tuple[Any, tuple[str, ...]]:
-    """Load the mteb task of a trial with its data, reduced to the trial's row limit.
+def load_task(entry: Entry) -> tuple[Any, tuple[str, ...]]:
+    """Load the mteb task of a suite's entry with its data, reduced to the entry's row limit.
 
     Returns the task, and sentences about rows that were left out. The last result is cached. The main score and task
     type that the suite gives replace the task's own.
@@ -132,7 +141,7 @@ def load_trial(trial: TaskTrial) -> tuple[Any, tuple[str, ...]]:
     """
     from lathe.training.evaluation.tasks import find_task, limit_rows, load_data
 
-    entry, left_out = trial.entry, Warnings()
+    left_out = Warnings()
     if entry.kind == "mteb":
         task = find_task(entry.place, entry.subsets, entry.splits)
     else:
@@ -143,13 +152,13 @@ def load_trial(trial: TaskTrial) -> tuple[Any, tuple[str, ...]]:
     changes = {"main_score": entry.main_score, "type": entry.type}
     task.metadata = task.metadata.model_copy(update={name: value for name, value in changes.items() if value})
 
-    if trial.limit is not None:
-        limit_rows(task, trial.limit)
+    if entry.limit is not None:
+        limit_rows(task, entry.limit)
 
     return task, tuple(left_out.to_sentences())
 
 
-def collect_texts(trial: TaskTrial, prompts: Mapping[str, str]) -> TaskDescription:
+def collect_texts(entry: Entry, prompts: Mapping[str, str]) -> TaskDescription:
     """Run a task once on random vectors, and return its description.
 
     The description has the texts that the task encodes and their prompt names. An exception becomes its `error`.
@@ -157,73 +166,64 @@ def collect_texts(trial: TaskTrial, prompts: Mapping[str, str]) -> TaskDescripti
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector
 
-    name = trial.entry.name
     try:
-        task, left_out = load_trial(trial)
+        task, left_out = load_task(entry)
         collector = Collector(prompts)
         measure(collector, task)
-    except EvaluationError as error:
-        return TaskDescription(name, trial.key, error=str(error))
     except Exception as error:  # mteb and what it stands on raise anything
-        return TaskDescription(name, trial.key, error=f"{type(error).__name__}: {error}")
+        reason = str(error) if isinstance(error, EvaluationError) else f"{type(error).__name__}: {error}"
+        return TaskDescription(entry.name, entry.key, error=reason)
 
-    meta = task.metadata
-    language = trial.entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
-    prompted_texts = tuple(collector.asked)
-
-    return TaskDescription(
-        name, trial.key, meta.type, language, meta.main_score, prompted_texts, len(prompted_texts), left_out
-    )
+    meta, asked = task.metadata, tuple(collector.asked)
+    language = entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
+    return TaskDescription(entry.name, entry.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
 
 
-def score_methods(trial: TaskTrial, raw: RawVectors, methods: Sequence[FittedMethod]) -> list[Score]:
-    """Score fitted methods on one task with one encoder's raw vectors.
+def score_methods(entry: Entry, member: Member, folder: Path, methods: Sequence[Method]) -> list[Score]:
+    """Score methods on one task with one encoder's raw vectors.
 
     If a method raises an exception, its score has no value and the message as `error`.
+
+    Args:
+        entry: the task.
+        member: the encoder.
+        folder: folder of its raw vectors.
+        methods: raw vectors and chains; a chain with a folder is read from there.
     """
     from lathe.training.evaluation.model import RescoringModel, StoredModel
 
     scores = []
     for method in methods:
         begun = time.monotonic()
-        measured: Measurement | None = None
-        problem: str | None = None
+        score = describe_cell(entry, member, method)
 
         try:
-            task, _ = load_trial(trial)
-            vectors = open_vectors(raw)
-            chain = Chain.load(method.folder) if method.folder else None
-            model = StoredModel(
-                f"{raw.name}+{method.name}",
-                f"{raw.fingerprint}-{method.key}",
-                raw.prompts,
-                raw.default_prompt,
-                vectors,
-                chain,
-                method.dimensions,
-            )
-            measured = measure(RescoringModel(model) if method.rescored else model, task, with_units=True)
+            task, _ = load_task(entry)
+            vectors = open_vectors(folder, member.dimensions)
+            chain = Chain.load(method.folder) if method.folder else method.chain
+            model = StoredModel(vectors, member.prompts, member.default_prompt, chain, method.dimensions)
+            measured = measure(RescoringModel(model) if method.group == "rescored" else model, task, with_units=True)
         except Exception as error:  # one cell must not stop the others
-            problem = f"{type(error).__name__}: {error}"
+            score = replace(score, error=f"{type(error).__name__}: {error}")
+        else:
+            score = replace(score, score=measured.score, metrics=measured.metrics)
+            if measured.units is not None:
+                values = [round(float(value), 6) for value in measured.units.values]
+                score = replace(score, units=measured.units.units, values=values)
 
-        seconds = round(time.monotonic() - begun, 3)
-        cell = (trial.entry.name, trial.key, raw.name, raw.fingerprint, method.name, method.key)
-        if measured is None:
-            scores.append(Score(*cell, None, seconds=seconds, error=problem))
-            continue
-
-        units = measured.units
-        values = [] if units is None else [round(float(value), 6) for value in units.values]
-        scores.append(
-            Score(*cell, measured.score, measured.metrics, seconds, None, units.units if units else 0, values)
-        )
+        scores.append(replace(score, seconds=round(time.monotonic() - begun, 3)))
 
     return scores
 
 
-def open_vectors(raw: RawVectors) -> TextVectors:
+def describe_cell(entry: Entry, member: Member, method: Method, error: str | None = None) -> Score:
+    """Return the score of a method on a task with an encoder, without a value."""
+    return Score(entry.name, entry.key, member.name, member.output, method.name, method.key, None, error=error)
+
+
+def open_vectors(folder: Path, dimensions: int) -> TextVectors:
     """Memory-map an encoder's vectors, and return them. The last result is cached until its file is replaced."""
-    return _open_vectors(raw.folder, raw.dimensions, (raw.folder / VECTORS).stat().st_mtime_ns)
+    return _open_vectors(folder, dimensions, (folder / VECTORS).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
@@ -252,8 +252,8 @@ class Measurement:
 def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     """Evaluate a model on a task with mteb.
 
-    The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
-    results.
+    The task's random state is reset to its seed first. mteb's caches are off: the results log also keeps failures and
+    the values of units, and damaged lines of it are skipped.
 
     Args:
         model: model of mteb.
@@ -269,13 +269,12 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     import mteb
 
     from lathe.training.evaluation.model import BATCH_ROWS
-    from lathe.training.evaluation.units import UnitRecorder
+    from lathe.training.evaluation.units import compute_units, record_units
 
     # mteb draws from the task's generators: every method must meet the same draws.
     task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
-    recorder = UnitRecorder(task)
 
-    with recorder.record() if with_units else nullcontext() as predictions:
+    with record_units(task) if with_units else nullcontext() as record:
         results = mteb.evaluate(
             model,
             task,
@@ -283,11 +282,10 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
             co2_tracker=False,
             show_progress_bar=False,
             encode_kwargs={"batch_size": BATCH_ROWS, "show_progress_bar": False},
-            prediction_folder=predictions,
+            prediction_folder=record if isinstance(record, Path) else None,
         )
         result = results.task_results[0]
-        subsets = [subset for split_scores in result.scores.values() for subset in split_scores]
-        units = recorder.compute(subsets[0], predictions) if with_units and len(subsets) == 1 else None
+        units = None if record is None else compute_units(task, result.scores, record)
 
     score = float(result.get_score())
     if score != score:
@@ -299,10 +297,13 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     for split, subsets in result.scores.items():
         for subset in subsets:
             prefix = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
-            metrics |= {f"{prefix}{key}": value for key, value in subset.items() if type(value) in (int, float)}
+            # NaN is no JSON, and nauc metrics are about abstention, which is not compared here.
+            metrics |= {
+                f"{prefix}{key}": value
+                for key, value in subset.items()
+                if type(value) in (int, float) and value == value and "nauc" not in key
+            }
 
-    # NaN is no JSON, and nauc metrics are about abstention, which is not compared here.
-    metrics = {key: value for key, value in metrics.items() if value == value and "nauc" not in key}
     return Measurement(score, metrics, units)
 
 
@@ -328,26 +329,10 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Cancel waiting jobs, wait for running ones, and end the processes.
-
-        Jobs that are submitted later start new processes.
-        """
+    def __exit__(self, *_: object) -> None:
+        """Cancel waiting jobs, wait for running ones, and end the processes."""
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
-            self.executor = None
-
-    def _submit(self, job: Job) -> Future[Any]:
-        """Submit a job to the pool, which is started by `spawn`, since a process with threads must not be forked."""
-        if self.executor is None:
-            self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=self.set_up)
-        work, arguments = job
-        return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
         """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or exception.
@@ -357,36 +342,24 @@ class Workers:
         remaining jobs run in parallel again.
         """
         waiting = dict(enumerate(jobs))
+        suspects: list[int] = []
         while waiting:
-            for index, result in self._run_parallel(waiting):
-                del waiting[index]
-                yield index, result
-            # The job that killed a process is most likely among the first that wait.
-            for index in list(waiting)[: 2 * self.processes]:
-                yield index, self._run_alone(waiting.pop(index))
+            alone = bool(suspects)
+            batch = [suspects.pop(0)] if alone else list(waiting)
+            # By `spawn`, since a process with threads must not be forked.
+            self.executor = self.executor or ProcessPoolExecutor(
+                self.processes, get_context("spawn"), initializer=self.set_up
+            )
+            futures = {self.executor.submit(waiting[index][0], *waiting[index][1]): index for index in batch}
 
-    def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel, and yield each job's key with its result or the exception it raised.
-
-        If a process dies, the iteration ends early, the remaining jobs have no result, and the next job starts new
-        processes.
-        """
-        futures = {self._submit(job): index for index, job in jobs.items()}
-        for future in as_completed(futures):
-            error = future.exception()
-            if isinstance(error, BrokenProcessPool):
-                self.executor = None
-                return
-            yield futures[future], error or future.result()
-
-    def _run_alone(self, job: Job) -> Any:
-        """Run one job while no other runs, and return its result or the exception it raised.
-
-        If the process dies, an `EvaluationError` is returned, and the next job starts new processes.
-        """
-        future = self._submit(job)
-        error = future.exception()
-        if isinstance(error, BrokenProcessPool):
-            self.executor = None
-            return EvaluationError("the process that worked on it died; most likely memory ran out")
-        return error or future.result()
+            for future in as_completed(futures):
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    self.executor = None  # the next jobs start new processes
+                    if not alone:
+                        # The job that killed a process is most likely among the first that wait.
+                        suspects = list(waiting)[: 2 * self.processes]
+                        break
+                    error = EvaluationError("the process that worked on it died; most likely memory ran out")
+                del waiting[futures[future]]
+                yield futures[future], error or future.result()

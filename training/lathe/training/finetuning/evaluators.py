@@ -172,6 +172,7 @@ class TaskEvaluator:
 
     def __init__(self, data: FolderDataSet, settings: EvaluatorSettings) -> None:
         from lathe.training.datasets.records import Warnings
+        from lathe.training.evaluation.encoders import text_key
         from lathe.training.evaluation.model import Collector
         from lathe.training.evaluation.tasks import limit_rows
         from lathe.training.evaluation.worker import measure
@@ -184,7 +185,7 @@ class TaskEvaluator:
             limit_rows(self.task, settings.limit)
 
         # A dry run on random vectors tells which texts mteb encodes, and which metrics it returns.
-        collector = Collector({})
+        collector = Collector()
         with preserve_random_state():
             metrics = measure(collector, self.task).metrics
 
@@ -192,7 +193,8 @@ class TaskEvaluator:
             known = ", ".join(sorted(metrics))
             raise JobError(f"evaluate.metric: mteb measures no {settings.metric!r} on {data.name}, but {known}")
 
-        self.texts = [prompt + text for _, text in collector.asked for prompt in dict.fromkeys(self.prompts.values())]
+        asked = [(text, prompt) for _, text in collector.asked for prompt in dict.fromkeys(self.prompts.values())]
+        self.texts, self.keys = [prompt + text for text, prompt in asked], [text_key(*pair) for pair in asked]
 
     @property
     def metric(self) -> str:
@@ -204,12 +206,12 @@ class TaskEvaluator:
 
         The score is the metric of the settings, or the task's main score. Random states stay as they were.
         """
-        from lathe.training.evaluation.encoders import TextVectors, text_key
-        from lathe.training.evaluation.model import PromptedModel
+        from lathe.training.evaluation.encoders import TextVectors
+        from lathe.training.evaluation.model import StoredModel
         from lathe.training.evaluation.worker import measure
 
-        vectors = TextVectors(map(text_key, self.texts), encode(self.texts))
-        model = PromptedModel(vectors, self.prompts)
+        # mteb names no prompt where texts are not searched: they are encoded as queries.
+        model = StoredModel(TextVectors(self.keys, encode(self.texts)), self.prompts, self.prompts["query"])
         with preserve_random_state():
             measured = measure(model, self.task)
 
