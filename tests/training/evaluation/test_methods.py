@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.methods import EvaluatedMethod, hash_chain
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.records import Search
+from lathe.training.digests import digest
+from lathe.training.evaluation.encoders import TextVectors, text_key
+from lathe.training.evaluation.methods import CONTROL_METHOD, Method, hash_chain
+from lathe.training.evaluation.run import Request
+from lathe.training.evaluation.suites import Suite
 from lathe.transforms import Chain, parse_steps
 
 WIDTH = 24
@@ -27,6 +33,13 @@ def test_hash_chain_differs_for_different_maps_of_equal_tensors(rows, tmp_path):
         Chain(parse_steps(steps), normalize).fit(rows).save(tmp_path / str(number))
         keys.append(hash_chain(Chain.load(tmp_path / str(number))))
     assert len(set(keys[:3])) == 3 and keys[3] == keys[0]
+
+
+def test_hash_chain_is_the_same_in_memory_on_disk_and_every_time(nested, tmp_path):
+    nested.chain.save(tmp_path / "saved")
+    loaded = Chain.load(tmp_path / "saved")
+    assert {hash_chain(chain) for chain in [nested.chain] * 20 + [loaded]} == {hash_chain(nested.chain)}
+    assert hash_chain(nested.chain) == digest(loaded.metadata["tensors_sha256"], True, loaded.specs())[:32]
 
 
 def test_a_chain_is_also_rescored_on_searches_only_if_its_vectors_are_smaller(rows, nested):

@@ -1,6 +1,5 @@
 """What a notebook or a script calls: load an encoder, fit a chain, ask for advice, score on labelled data."""
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +19,11 @@ from lathe.training.errors import SourceError
 from lathe.training.evaluation import run as evaluation
 from lathe.training.evaluation.decision import Decision, decide
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import Method
+from lathe.training.evaluation.methods import Method, hash_chain
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit, RowSource
-from lathe.transforms.chain import Chain, parse_steps, serialize_chain
+from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.quality import Certificate
 from lathe.transforms.vectors import as_numpy
@@ -240,11 +239,7 @@ def evaluate(
         suite=open_suite(str(suite)),
         encoders=[RequestedEncoder(spec) for spec in encoders],
         out=Path(out),
-        chains=[
-            # A fitted chain need not be on disk.
-            Method(name, "chain", chain, hashlib.sha256(serialize_chain(chain)).hexdigest()[:32])
-            for name, chain in (chains or {}).items()
-        ],
+        chains=[Method(name, "chain", chain, hash_chain(chain)) for name, chain in (chains or {}).items()],
         limit=limit,
         processes=processes,
         stores=VectorStores(StoreSettings(Path(out) / "upstream"), StoreSettings(Path(out) / "encoded")),

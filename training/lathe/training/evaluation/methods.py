@@ -1,7 +1,10 @@
 """Methods that are compared on one encoder: raw vectors, chains, and chains whose candidates are ranked again."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from safetensors.torch import save
 
 from lathe.training.digests import digest
 from lathe.transforms import Chain
@@ -77,6 +80,8 @@ def reduced_size(chain: Chain) -> int | None:
 def hash_chain(chain: Chain) -> str:
     """Return a hash of a fitted chain of transforms: its tensors, steps and normalization, as 32 hexadecimal digits.
 
-    The chain must be loaded from disk, because the hash of its tensors is read from the metadata.
+    It is the same for a chain in memory, for its copy on disk, and in every process.
     """
-    return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
+    # Without metadata, whose order in safetensors bytes is random.
+    tensors = save({name: tensor.detach().cpu().contiguous() for name, tensor in chain.tensors().items()})
+    return digest(hashlib.sha256(tensors).hexdigest(), chain.normalize, chain.specs())[:32]
