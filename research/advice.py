@@ -28,7 +28,7 @@ from lathe.training.deciding.evidence import MIN_ROWS
 from lathe.training.deciding.sample import build_text_sample, list_texts_to_encode
 from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder, text_key, write_vectors
-from lathe.training.evaluation.methods import Method
+from lathe.training.evaluation.methods import EvaluatedMethod
 from lathe.training.evaluation.suites import Entry, open_suite
 from lathe.training.evaluation.worker import Job, Workers, collect_texts, score_methods
 from lathe.training.reporting.text import format_percent, format_points
@@ -153,7 +153,7 @@ class Measure:
         for method, steps in METHODS.items():
             with suppress(TransformError):  # too few texts for it
                 Chain(parse_steps(steps)).fit(own).save(folder / method)
-                methods.append(Method(method, "chain", key=f"{entry.key}-{method}", folder=folder / method))
+                methods.append(EvaluatedMethod(method, "chain", key=f"{entry.key}-{method}", folder=folder / method))
         shares = [methods[start :: self.workers.processes] for start in range(self.workers.processes)]
         jobs = [(score_methods, (entry, member, folder / "vectors", share)) for share in shares if share]
         results = [result for _, result in self.workers.run(jobs)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError, TrainingError
 from lathe.training.evaluation.encoders import KEYS, EvaluatedEncoder, Member, TextVectors, text_key
-from lathe.training.evaluation.run import EncoderResult, Evaluation, Request, Results
+from lathe.training.evaluation.run import EncoderResult, Evaluation, EvaluationResults, Request
 from lathe.training.evaluation.suites import Entry
 from lathe.training.evaluation.worker import TaskDescription
 from lathe.training.workspace import lock_folder

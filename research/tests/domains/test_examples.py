@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import v_measure_score
 
-from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.encoders import TextVectors, text_key, write_vectors
+from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.methods import CONTROL_METHOD
 from lathe.training.evaluation.worker import load_task, score_methods
 from research.domains.examples import read_examples
@@ -75,19 +74,6 @@ def test_examples_of_clustering_are_the_stored_vectors_with_labels(stored):
     np.testing.assert_array_equal(pool.vectors, store.get([text_key(row["text"]) for row in CLASSES[:20]]))
 
 
-def test_missing_vectors_and_files_raise_evaluation_error(stored, tmp_path):
-    entry, located = stored(*SUITES["sts"])
-    size, scores = bootstrap_scores([entry, entry], located)
-    assert (size, scores.shape) == (28, (500,))
-    other = located[0], tmp_path / "other"
-    write_vectors(other[1], [([text_key("a")], np.ones((1, located[0].dimensions), np.float32))])
-    with pytest.raises(EvaluationError, match="sts: the vector of a text is not stored"):
-        bootstrap_scores([entry], other)
-    gone = replace(entry, place=str(tmp_path / "gone"))
-    with pytest.raises(EvaluationError, match="test.jsonl is missing"):
-        sample_texts_of(gone, None)
-
-
 def test_sample_texts_returns_the_evaluated_texts_and_the_mean_of_their_vectors(stored):
     entry, located = stored(*SUITES["retrieval"])
     found = sample_texts(entry, located)
@@ -99,12 +85,3 @@ def test_sample_texts_returns_the_evaluated_texts_and_the_mean_of_their_vectors(
     np.testing.assert_allclose(found.mean, store.get(keys).mean(axis=0), atol=1e-6)
     assert sample_texts(entry, None).mean is None
     assert sample_texts(entry, None).texts == found.texts
-
-
-def test_sample_texts_samples_at_most_max_texts_the_same_each_time(write_data_set, stored):
-    rows = [{"text": f"text {n}", "label": n % 2} for n in range(MAX_TEXTS + 50)]
-    entry, _ = stored({"task": "clustering"}, {"test.jsonl": rows})
-    first, second = (sample_texts(entry, None).texts for _ in range(2))
-    assert len(set(first)) == MAX_TEXTS
-    assert first == second
-    assert first[:5] != tuple(f"text {n}" for n in range(5))

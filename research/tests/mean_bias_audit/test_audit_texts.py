@@ -1,5 +1,3 @@
-import pytest
-
 from lathe.training.evaluation.worker import TaskDescription
 from research.mean_bias_audit.texts import (
     choose_language_texts,

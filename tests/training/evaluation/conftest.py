@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lathe.training.evaluation.encoders import Member
-from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD, Method
-from lathe.training.evaluation.run import EncoderResult, Request, Results
+from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD, EvaluatedMethod
+from lathe.training.evaluation.run import EncoderResult, EvaluationResults, Request
 from lathe.training.evaluation.suites import Suite
 from lathe.training.evaluation.worker import Score, TaskDescription
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.comparison import mean_interval
 from lathe.training.evaluation.comparison import System, compare_scores, compare_systems
 
 
@@ -74,9 +73,3 @@ def test_equal_values_of_all_units_give_no_interval():
     values = draw_units(0.5, 0)
     found = compare_scores(values, values, 0.0)
     assert (found.value, found.low, found.high) == (0, None, None)
-
-
-def test_the_interval_of_a_score_is_that_of_the_mean_of_its_units():
-    values = draw_units(0.4, 0)
-    found, expected = compare_scores(np.zeros(50), values, 40.0), mean_interval(100 * values)
-    assert (found.value, found.low, found.high) == pytest.approx((40.0, expected.low, expected.high))

@@ -26,11 +26,3 @@ def test_opened_vectors_are_bit_equal_by_text_key(tmp_path):
 def test_no_vectors_can_be_written_and_opened(tmp_path):
     write_vectors(tmp_path, [])
     assert TextVectors.open(tmp_path, DIMENSIONS).get([]).shape == (0, DIMENSIONS)
-
-
-def test_text_key_differs_by_text_and_prompt():
-    prompts = [None, "query: ", "passage: "]
-    keys = {text_key(text, prompt) for text in TEXTS for prompt in prompts}
-    assert len(keys) == len(TEXTS) * len(prompts)
-    assert text_key("query: a") != text_key("a", "query: ")
-    assert text_key("a", "") == text_key("a", None)

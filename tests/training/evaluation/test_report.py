@@ -98,13 +98,6 @@ def test_titles_names_and_errors_are_escaped_on_the_page(elements):
     assert sum(tag == "svg" for tag, _ in elements.found) == 1
 
 
-def test_the_answer_is_the_heading_and_title_of_the_page(results, written, elements):
-    answer = escape(decide(results).sentence, quote=False).replace("'", "&#39;")
-    assert f"<h1>{answer}</h1>" in written["report.html"]
-    assert f"<title>{answer}</title>" in written["report.html"]
-    assert sum(tag == "h1" for tag, _ in elements.found) == 1
-
-
 def test_failures_are_listed_as_problems_on_the_page_and_the_terminal(results, written):
     problems = [
         "torn was not evaluated: test.jsonl: row 3 has no 'text'",

@@ -15,7 +15,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import CONTROL, Method
+from lathe.training.evaluation.methods import CONTROL, EvaluatedMethod
 from lathe.training.evaluation.run import Request, evaluate
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.worker import Workers

@@ -170,18 +170,6 @@ def test_score_methods_needs_only_the_vectors_of_collected_texts_and_gives_perfe
     assert score.score == score.metrics[LAYOUTS[task].main_score] == pytest.approx(1)
 
 
-def test_measuring_a_clustering_twice_gives_the_same_score():
-    random = np.random.default_rng(0)
-    texts = {
-        "text": [f"text {n}" for n in random.permutation(80)],
-        "label": [str(n) for n in random.integers(0, 4, 80)],
-    }
-    task = build_task(LAYOUTS["clustering"], "clusters", "en", Tables({"test": texts}))
-    first = measure(Compass(), task)
-    assert 0 < first.score < 1
-    assert measure(Compass(), task) == first
-
-
 def test_score_methods_returns_an_error_if_the_vector_of_a_text_is_not_stored(entry_of, tmp_path):
     entry = entry_of("sts")
     texts = [text for _, text in collect_texts(entry, {}).asked]

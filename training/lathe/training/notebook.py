@@ -19,7 +19,7 @@ from lathe.training.errors import SourceError
 from lathe.training.evaluation import run as evaluation
 from lathe.training.evaluation.decision import Decision, decide
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import Method, hash_chain
+from lathe.training.evaluation.methods import EvaluatedMethod, hash_chain
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit, RowSource
@@ -239,7 +239,7 @@ def evaluate(
         suite=open_suite(str(suite)),
         encoders=[RequestedEncoder(spec) for spec in encoders],
         out=Path(out),
-        chains=[Method(name, "chain", chain, hash_chain(chain)) for name, chain in (chains or {}).items()],
+        chains=[EvaluatedMethod(name, "chain", chain, hash_chain(chain)) for name, chain in (chains or {}).items()],
         limit=limit,
         processes=processes,
         stores=VectorStores(StoreSettings(Path(out) / "upstream"), StoreSettings(Path(out) / "encoded")),

@@ -143,12 +143,12 @@ def _split_path(folder: str) -> list[str]:
 
 def load_chain_methods(names: Sequence[str]) -> "list[EvaluatedMethod]":
     """Load the named chains of transforms from the registry, and return each as a method that `evaluate` can score."""
-    from lathe.training.evaluation.methods import Method, hash_chain
+    from lathe.training.evaluation.methods import EvaluatedMethod, hash_chain
 
     if not names:
         return []
     registry = open_chains(write=False)
     return [
-        Method(loaded.ref, "chain", loaded.chain, hash_chain(loaded.chain), loaded.encoder_fingerprint)
+        EvaluatedMethod(loaded.ref, "chain", loaded.chain, hash_chain(loaded.chain), loaded.encoder_fingerprint)
         for loaded in map(registry.load, dict.fromkeys(names))
     ]

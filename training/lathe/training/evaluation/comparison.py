@@ -12,7 +12,7 @@ import numpy as np
 
 from lathe.training.comparison import Array, Interval, mean_interval
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import EncoderResult, Results
+from lathe.training.evaluation.run import EncoderResult, EvaluationResults
 from lathe.training.evaluation.worker import Score, TaskDescription
 from lathe.training.reporting.text import format_by_sign
 
@@ -58,7 +58,7 @@ class Grid:
         values: scores by (encoder, method, task).
     """
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: EvaluationResults) -> None:
         self.tasks: dict[str, TaskDescription] = {task.task: task for task in results.tasks if task.error is None}
         self.encoders: Mapping[str, EncoderResult] = {result.member.name: result for result in results.encoders}
         self.values: dict[tuple[str, str, str], float] = {
@@ -180,7 +180,7 @@ class Comparison:
         return self.baseline.distinguish_from(self.compared)
 
 
-def compare_systems(results: Results) -> list[Comparison]:
+def compare_systems(results: EvaluationResults) -> list[Comparison]:
     """Compare pairs of systems (encoder and method), and return one comparison for each pair.
 
     Encoders are compared with the first encoder, methods with the raw vectors, and chains of transforms with the first

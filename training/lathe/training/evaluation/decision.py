@@ -19,7 +19,7 @@ from lathe.training.evaluation.comparison import (
     name_unit,
 )
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import Results
+from lathe.training.evaluation.run import EvaluationResults
 from lathe.training.reporting.text import format_count, format_half_width
 
 MAX_NAMED = 6
@@ -69,7 +69,7 @@ class Decision:
         return [self.sentence, *(sentence for sentence in sentences if sentence != self.sentence)]
 
 
-def decide(results: Results) -> Decision:
+def decide(results: EvaluationResults) -> Decision:
     """Compare the systems (encoder and method) of an evaluation, and choose the best one.
 
     The first system, the baseline of the first comparison, is chosen if none is better beyond doubt. Of several better
@@ -167,7 +167,7 @@ def _format_points(difference: Interval) -> str:
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
-def _describe_scores(results: Results) -> Decision:
+def _describe_scores(results: EvaluationResults) -> Decision:
     """Return the decision of an evaluation that compared nothing.
 
     It is the first encoder with its raw vectors, and a sentence with their mean score. On a single data set, the

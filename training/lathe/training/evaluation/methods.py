@@ -18,8 +18,8 @@ RESCORED_CANDIDATES = 40
 
 
 @dataclass(frozen=True)
-class Method:
-    """Method to evaluate: raw vectors, or a fitted chain of transforms.
+class EvaluatedMethod:
+    """EvaluatedMethod to evaluate: raw vectors, or a fitted chain of transforms.
 
     Attributes:
         name: unique name in results.
@@ -55,7 +55,7 @@ class Method:
         """Whether the method is a chain of transforms with fewer dimensions or quantized outputs."""
         return self.chain is not None and (self.chain.quantizer is not None or reduced_size(self.chain) is not None)
 
-    def with_rescoring(self) -> "Method":
+    def with_rescoring(self) -> "EvaluatedMethod":
         """Return a copy of the method that ranks the candidates of its searches again by the raw vectors."""
         return replace(self, name=f"{self.name} rescored", group="rescored", key=f"{self.key}-rescored")
 
@@ -67,8 +67,8 @@ class Method:
         return self.group != "rescored" or task_type == SEARCH
 
 
-CONTROL_METHOD = Method(CONTROL, CONTROL, key=CONTROL)
-"""Method that leaves vectors unchanged, with which all others are compared."""
+CONTROL_METHOD = EvaluatedMethod(CONTROL, CONTROL, key=CONTROL)
+"""EvaluatedMethod that leaves vectors unchanged, with which all others are compared."""
 
 
 def reduced_size(chain: Chain) -> int | None:

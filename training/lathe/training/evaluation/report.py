@@ -12,7 +12,7 @@ from typing import Any
 from lathe.training.evaluation.comparison import Comparison, Grid
 from lathe.training.evaluation.decision import Decision, count_units, decide, describe_comparison
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.run import Results
+from lathe.training.evaluation.run import EvaluationResults
 from lathe.training.evaluation.worker import TaskDescription
 from lathe.training.reporting.figures import create_panels, draw_figures, plot_intervals
 from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
@@ -27,7 +27,7 @@ MAX_COMPARISONS = 40
 """Maximum number of comparisons in the figure. All are in the table."""
 
 
-def write_report(results: Results) -> tuple[Decision, list[Path]]:
+def write_report(results: EvaluationResults) -> tuple[Decision, list[Path]]:
     """Decide which encoder or chain is better, and write evaluation.json, scores.csv and report.html.
 
     The files are in the output folder; existing ones are replaced atomically. The page's heading is the decision.
@@ -75,7 +75,7 @@ def plot_differences(decision: Decision) -> Any:
     return figure
 
 
-def describe_evaluation(results: Results) -> str:
+def describe_evaluation(results: EvaluationResults) -> str:
     """Return a sentence with the number of data sets, their row limit, the number of encoders, and mteb's version."""
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
@@ -85,7 +85,7 @@ def describe_evaluation(results: Results) -> str:
     return f"{data}; {encoders}; metrics of mteb {version('mteb')}; intervals of 95 %."
 
 
-def build_json(results: Results, decision: Decision) -> dict[str, Any]:
+def build_json(results: EvaluationResults, decision: Decision) -> dict[str, Any]:
     """Return results, decision and comparisons as a dict that orjson can serialize.
 
     It has decision, request, environment, tasks, encoders, scores, sentences and comparisons.
@@ -106,7 +106,7 @@ def build_json(results: Results, decision: Decision) -> dict[str, Any]:
     }
 
 
-def describe_results(results: Results) -> dict[str, Any]:
+def describe_results(results: EvaluationResults) -> dict[str, Any]:
     """Return the results without the decision as a dict: request, environment, tasks, encoders and all scores.
 
     The values of single queries, texts or pairs are left out.
@@ -123,7 +123,7 @@ def describe_results(results: Results) -> dict[str, Any]:
     }
 
 
-def format_report(results: Results, decision: Decision) -> str:
+def format_report(results: EvaluationResults, decision: Decision) -> str:
     """Format an evaluation as plain text: sentences, main tables, problems, and the decision last."""
     answer, *sentences = decision.to_sentences()
     tables = {
@@ -139,7 +139,7 @@ def format_report(results: Results, decision: Decision) -> str:
     return "\n\n".join(text for section in sections if (text := format_text(section)))
 
 
-def build_tables(results: Results, decision: Decision) -> dict[str, Table]:
+def build_tables(results: EvaluationResults, decision: Decision) -> dict[str, Table]:
     """Build the report's tables, and return those that have rows by title."""
     tables = {
         "Differences in points, with half the 95 % interval": build_difference_table(decision.comparisons),
@@ -176,7 +176,7 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
     )
 
 
-def build_raw_score_table(results: Results) -> Table:
+def build_raw_score_table(results: EvaluationResults) -> Table:
     """Build the table of the raw vectors' mean score × 100, over all tasks and by type of task, by encoder.
 
     Only tasks that all encoders completed count.
@@ -197,7 +197,7 @@ def build_raw_score_table(results: Results) -> Table:
     return Table.from_records(rows, default=".2f")
 
 
-def build_score_table(results: Results) -> Table:
+def build_score_table(results: EvaluationResults) -> Table:
     """Build the table of all scores × 100, with a row for each data set and encoder and a column for each method."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     records = build_score_records(results)
@@ -209,7 +209,7 @@ def build_score_table(results: Results) -> Table:
     return Table.from_records((rows[key] for key in sorted(rows)), default=".2f")
 
 
-def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
+def build_score_records(results: EvaluationResults, metrics: bool = False) -> list[dict[str, Any]]:
     """Return a flat dict for each score, sorted by encoder and task.
 
     Keys include task, encoder, method, score, control (the raw vectors' score), difference in points and error.
@@ -245,7 +245,7 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
     return sorted(rows, key=lambda row: (row["encoder"], row["task"]))
 
 
-def list_problems(results: Results) -> Iterator[str]:
+def list_problems(results: EvaluationResults) -> Iterator[str]:
     """Yield a sentence for each problem of an evaluation.
 
     Problems are unusable encoders, tasks and methods, left-out rows, and failed scores. Scores of a task that failed

@@ -28,7 +28,7 @@ from lathe.training.evaluation.encoders import (
     text_key,
     write_vectors,
 )
-from lathe.training.evaluation.methods import CONTROL_METHOD, Method
+from lathe.training.evaluation.methods import CONTROL_METHOD, EvaluatedMethod
 from lathe.training.evaluation.suites import Entry, Suite
 from lathe.training.evaluation.worker import (
     Score,
@@ -72,13 +72,13 @@ class Request:
     suite: Suite
     encoders: Sequence[RequestedEncoder]
     out: Path
-    chains: Sequence[Method] = ()
+    chains: Sequence[EvaluatedMethod] = ()
     limit: int | None = None
     processes: int = 1
     device: str | None = None
     stores: VectorStores | None = None
 
-    def list_methods(self) -> list[Method]:
+    def list_methods(self) -> list[EvaluatedMethod]:
         """Return the methods to evaluate: raw vectors, chains of transforms, and compressing chains with rescoring."""
         rescored = (chain.with_rescoring() for chain in self.chains if chain.compresses)
         return [CONTROL_METHOD, *self.chains, *rescored]
@@ -86,7 +86,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """Encoder of an evaluation with its methods, whose scores are in `Results`.
+    """Encoder of an evaluation with its methods, whose scores are in `EvaluationResults`.
 
     Attributes:
         member: description of the encoder.
@@ -95,13 +95,13 @@ class EncoderResult:
     """
 
     member: Member
-    methods: Mapping[str, Method]
+    methods: Mapping[str, EvaluatedMethod]
     problems: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Results:
-    """Results of an evaluation: tasks, encoders, scores and problems.
+class EvaluationResults:
+    """EvaluationResults of an evaluation: tasks, encoders, scores and problems.
 
     Attributes:
         request: the request.
@@ -118,7 +118,7 @@ class Results:
     problems: Sequence[str] = ()
 
 
-def evaluate(request: Request, on_progress: Progress) -> Results:
+def evaluate(request: Request, on_progress: Progress) -> EvaluationResults:
     """Score every method of every encoder on every task of the suite.
 
     Intermediate results are written to `request.out`, and work that an earlier run finished is not repeated. A task,
@@ -157,12 +157,12 @@ class Evaluation:
         self.tasks = {task.key: task for task in self.task_log.read()}
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
-        # Results of encoders with the same name would be mixed up.
+        # EvaluationResults of encoders with the same name would be mixed up.
         for name, count in Counter(encoder.spec.name for encoder in request.encoders).items():
             if count > 1:
                 raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
 
-    def run(self) -> Results:
+    def run(self) -> EvaluationResults:
         """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
 
         An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
@@ -185,7 +185,7 @@ class Evaluation:
             raise EncoderError("; ".join(self.problems))
 
         self.progress.on_progress(1.0, "evaluated")
-        return Results(self.request, self.list_tasks(), results, self.select_scores(results), self.problems)
+        return EvaluationResults(self.request, self.list_tasks(), results, self.select_scores(results), self.problems)
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> list[Score]:
         """Return the scores in the results log that belong to this request and the given encoders.
@@ -200,11 +200,11 @@ class Evaluation:
             if (score := self.find_score(entry, result.member, method)) is not None
         ]
 
-    def find_score(self, entry: Entry, member: Member, method: Method) -> Score | None:
+    def find_score(self, entry: Entry, member: Member, method: EvaluatedMethod) -> Score | None:
         """Return the latest score of a method on a task with an encoder, also a failed one, or None without one."""
         return self.scores.get((entry.key, member.output, method.key))
 
-    def has_score(self, entry: Entry, member: Member, method: Method) -> bool:
+    def has_score(self, entry: Entry, member: Member, method: EvaluatedMethod) -> bool:
         """Return whether a method has a score. Failed ones do not count, so that they are tried again."""
         score = self.find_score(entry, member, method)
         return score is not None and score.error is None
@@ -250,7 +250,7 @@ class Evaluation:
         with TemporaryDirectory(prefix=VECTORS_PREFIX, dir=self.request.out) as folder:
             yield Path(folder)
 
-    def list_methods(self, member: Member) -> Sequence[Method]:
+    def list_methods(self, member: Member) -> Sequence[EvaluatedMethod]:
         """Return the methods to evaluate on an encoder, including those that cannot transform its vectors."""
         return self.request.list_methods()
 
@@ -330,7 +330,7 @@ class Evaluation:
 
         Methods that cannot transform the encoder's vectors are left out, with their reason in the result's `problems`.
         """
-        methods: dict[str, Method] = {}
+        methods: dict[str, EvaluatedMethod] = {}
         problems: dict[str, str] = {}
         for method in self.list_methods(member):
             reason = method.unsuited_reason(member.fingerprint, member.dimensions)
@@ -341,7 +341,7 @@ class Evaluation:
 
         return EncoderResult(member, methods, problems)
 
-    def _save_chain(self, method: Method) -> Method:
+    def _save_chain(self, method: EvaluatedMethod) -> EvaluatedMethod:
         if method.chain is None:
             return method
         folder = self.request.out / "methods" / method.key

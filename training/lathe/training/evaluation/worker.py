@@ -27,7 +27,7 @@ import numpy as np
 from lathe.training.datasets.records import Warnings
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import VECTORS, Member, TextVectors
-from lathe.training.evaluation.methods import Method
+from lathe.training.evaluation.methods import EvaluatedMethod
 from lathe.training.evaluation.suites import Entry
 from lathe.transforms.chain import Chain
 
@@ -179,7 +179,7 @@ def collect_texts(entry: Entry, prompts: Mapping[str, str]) -> TaskDescription:
     return TaskDescription(entry.name, entry.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
 
 
-def score_methods(entry: Entry, member: Member, folder: Path, methods: Sequence[Method]) -> list[Score]:
+def score_methods(entry: Entry, member: Member, folder: Path, methods: Sequence[EvaluatedMethod]) -> list[Score]:
     """Score methods on one task with one encoder's raw vectors.
 
     If a method raises an exception, its score has no value and the message as `error`.
@@ -216,7 +216,7 @@ def score_methods(entry: Entry, member: Member, folder: Path, methods: Sequence[
     return scores
 
 
-def describe_cell(entry: Entry, member: Member, method: Method, error: str | None = None) -> Score:
+def describe_cell(entry: Entry, member: Member, method: EvaluatedMethod, error: str | None = None) -> Score:
     """Return the score of a method on a task with an encoder, without a value."""
     return Score(entry.name, entry.key, member.name, member.output, method.name, method.key, None, error=error)
 
