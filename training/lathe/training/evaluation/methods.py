@@ -19,7 +19,7 @@ RESCORED_CANDIDATES = 40
 
 @dataclass(frozen=True)
 class EvaluatedMethod:
-    """EvaluatedMethod to evaluate: raw vectors, or a fitted chain of transforms.
+    """Method to evaluate: raw vectors, or a fitted chain of transforms.
 
     Attributes:
         name: unique name in results.
@@ -68,7 +68,7 @@ class EvaluatedMethod:
 
 
 CONTROL_METHOD = EvaluatedMethod(CONTROL, CONTROL, key=CONTROL)
-"""EvaluatedMethod that leaves vectors unchanged, with which all others are compared."""
+"""Method that leaves vectors unchanged, with which all others are compared."""
 
 
 def reduced_size(chain: Chain) -> int | None:

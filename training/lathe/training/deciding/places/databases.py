@@ -219,7 +219,4 @@ def write_commands(
         "vectors": source if source.endswith(".npy") and not texts else "vectors.npy",
     }
     templates = [f"{place}.j2"] if place in ("pgvector", "vectorchord") else ["prepare.j2", f"{place}.j2"]
-    lines = [line for name in templates for line in TEMPLATES.get_template(name).render(values).splitlines()]
-    comment = "--" if place in ("pgvector", "vectorchord") else "#"
-    chain = f", and lathe chains delete {values['name']}@VERSION" if form.chain_steps else ""
-    return (f"{comment} to roll back: {PLACES[place].undo}{chain}; the full vectors stay as they are", *lines)
+    return tuple(line for name in templates for line in TEMPLATES.get_template(name).render(values).splitlines())

@@ -114,7 +114,7 @@ class PlaceDecision:
         options: all options, by the bytes that are compared.
         sampled_rows: number of rows that were searched to measure.
         queries: number of rows that searched them.
-        notes: what was not measured, and why, as sentences.
+        notes: how to roll back, and what was not measured and why, as sentences.
         checks: what the chosen option, and the simpler one, found in the engine itself; empty unless it was asked for.
     """
 
@@ -169,6 +169,9 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
         )
         chosen, simpler = simpler, None
 
+    if chosen is not None:
+        chain = ", delete the chain (lathe chains delete)" if chosen.takes_chain else ""
+        notes.append(f"To roll back: {PLACES[request.place].undo}{chain}; the full vectors stay as they are.")
     checks = [_check_option(request.place, search, option) for option in (chosen, simpler) if option and request.verify]
     notes += [
         f"Verified in {check.engine}: {check.words} found {check.recall:.3f} of the {K} nearest among the "
