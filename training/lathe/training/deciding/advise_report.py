@@ -63,7 +63,7 @@ def _build_sections(advice: Advice, figures: Mapping[str, str]) -> Iterator[Sect
 def list_notes(advice: Advice) -> list[str]:
     """Return the notes on the decision and on the sample, as sentences."""
     decision = advice.decision
-    notes = [*decision.notes, *advice.notes]
+    notes = [*filter(None, [decision.undo]), *decision.notes, *advice.notes]
     if decision.options:
         notes.append(
             f"Measured with {decision.queries:,} queries among {decision.sampled_rows:,} rows, by exact searches: a "

@@ -114,7 +114,8 @@ class PlaceDecision:
         options: all options, by the bytes that are compared.
         sampled_rows: number of rows that were searched to measure.
         queries: number of rows that searched them.
-        notes: how to roll back, and what was not measured and why, as sentences.
+        undo: how to roll back, as a sentence; empty to leave the vectors as they are.
+        notes: what was not measured, and why, as sentences.
         checks: what the chosen option, and the simpler one, found in the engine itself; empty unless it was asked for.
     """
 
@@ -124,6 +125,7 @@ class PlaceDecision:
     goal: float
     sentence: str
     commands: tuple[str, ...] = ()
+    undo: str = ""
     chosen: Option | None = None
     simpler: Option | None = field(default=None, repr=False)
     before: Option | None = field(default=None, repr=False)
@@ -169,9 +171,10 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
         )
         chosen, simpler = simpler, None
 
+    undo = ""
     if chosen is not None:
         chain = ", delete the chain (lathe chains delete)" if chosen.takes_chain else ""
-        notes.append(f"To roll back: {PLACES[request.place].undo}{chain}; the full vectors stay as they are.")
+        undo = f"To roll back: {PLACES[request.place].undo}{chain}; the full vectors stay as they are."
     checks = [_check_option(request.place, search, option) for option in (chosen, simpler) if option and request.verify]
     notes += [
         f"Verified in {check.engine}: {check.words} found {check.recall:.3f} of the {K} nearest among the "
@@ -188,6 +191,7 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
         sampled_rows=len(base),
         queries=len(queries),
         notes=notes,
+        undo=undo,
         checks=checks,
     )
     return replace(decision, sentence=_write_sentence(decision, before))
