@@ -26,9 +26,10 @@ def test_migrate_begins_with_the_decision_and_its_cost(run, texts, tiny_model):
     status, out, err = run(*command, "--from", tiny_model, "--to", MINILM)
     assert status == 0, err
     first, *_ = out.splitlines()
-    assert first.startswith(f"Encode again: {MINILM} changes nDCG@10 by +") and "on 40 judged queries" in first
+    assert first.startswith(f"Encode again: {MINILM}, in 64 bytes a vector as now, changes nDCG@10 by +")
+    assert "on 40 judged queries" in first
     assert "140 rows take" in first and "at 2 a million" in first
-    assert "* encode again" in out and "  bridge" in out
+    assert "* encode again, as small" in out and "  bridge" in out
 
     status, out, err = run(*command, "--from", MINILM, "--to", tiny_model, "--json")
     assert status == 0, err

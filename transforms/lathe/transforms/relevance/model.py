@@ -98,6 +98,13 @@ class Searches:
 
     Raises:
         InputError: for fewer than ten hits, or shapes that differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms.relevance import Searches
+        >>> cosines = np.linspace(0.9, 0.1, 10, dtype=np.float32)[None]
+        >>> Searches(np.eye(1, 16, dtype=np.float32), cosines, hubs=0.5 * cosines).scores.shape
+        (1, 10)
     """
 
     queries: FloatArray

@@ -128,7 +128,7 @@ class EmbeddedIndex:
 
         if snapshot:
             with suppress(OSError):
-                self.snapshots.write(self.generation)
+                self.write_snapshot()
         self.record.close()
         if release:
             self.lock.release()
@@ -290,6 +290,18 @@ class EmbeddedIndex:
         """Block until rows are added or the index is being closed, at most this number of seconds."""
         self.rows_added.wait(seconds)
         self.rows_added.clear()
+
+    def extend_graph(self, max_rows: int) -> int:
+        """Add up to `max_rows` rows to the graph, and return how many rows are not in it then, or 0 without a graph."""
+        return self.generation.extend_graph(max_rows, self.graph_threads)
+
+    def write_snapshot(self) -> None:
+        """Write rows and graph to disk as a snapshot, unless neither has grown since the last one.
+
+        Raises:
+            OSError: if it cannot be written; the previous snapshot stays.
+        """
+        self.snapshots.write(self.generation)
 
     def begin_move(self, folder: Path, text_field: str) -> None:
         """Note that the index is moving to another encoder, and that a job builds the new generation in `folder`.

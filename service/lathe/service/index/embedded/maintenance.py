@@ -92,11 +92,11 @@ class Maintainer:
             log.exception("the next generation of the index %s cannot be checked", self.index.name)
 
         # A few rows at a time, because searches wait meanwhile.
-        lacking = self.index.generation.extend_graph(CHUNK_ROWS, self.index.graph_threads)
+        lacking = self.index.extend_graph(CHUNK_ROWS)
         if not lacking and time.monotonic() >= self.next_snapshot:
             begun = time.monotonic()
             try:
-                self.index.snapshots.write(self.index.generation)
+                self.index.write_snapshot()
             finally:  # on a full disk, too, the next try comes later
                 took = time.monotonic() - begun
                 self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
