@@ -12,7 +12,7 @@ import typer
 from lathe.service.cli.index_import import import_rows
 from lathe.service.cli.options import ProgressBar, flag, load_state, load_writable_state
 from lathe.service.cli.pgvector import ColumnType, PostgresUrl, record_column, require_driver
-from lathe.service.cli.reindex import reindex
+from lathe.service.cli.reindex import calibrate, reindex
 from lathe.service.errors import BadValueError, NotSupportedError
 from lathe.service.index.spec import Originals
 from lathe.training.reporting.text import align_columns
@@ -136,6 +136,7 @@ app = typer.Typer(
 app.command("import")(import_rows)
 app.command()(export)
 app.command()(reindex)
+app.command()(calibrate)
 
 Name = Annotated[str, typer.Argument(help="NAME")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]

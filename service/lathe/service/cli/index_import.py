@@ -97,6 +97,8 @@ def import_rows(
     from lathe.service.chains.names import RAW
     from lathe.service.chains.resolve import ChainResolver
     from lathe.service.index.backend import open_indexes
+    from lathe.service.index.embedded.calibration import calibrate_again
+    from lathe.service.index.embedded.index import EmbeddedIndex
     from lathe.service.index.embedded.indexes import EmbeddedIndexes
     from lathe.service.index.import_cost import measure_cost
     from lathe.service.index.importing import Ids, add_rows
@@ -153,6 +155,8 @@ def import_rows(
             with ProgressBar() as progress:
                 result |= add_rows(index, opened, reader, row_ids, key, progress, skip_zeros)
                 index.wait_until_linked(progress)
+            if isinstance(index, EmbeddedIndex):
+                calibrate_again(index.generation)
             result["count"] = index.describe()["count"]
         except BaseException:
             # An index without items would bind the next import to the settings of this one.

@@ -1,5 +1,6 @@
-"""`lathe index reindex`: the move of a running server's index to another encoder or chain."""
+"""`lathe index reindex` and `calibrate`: jobs of a running server on one of its indexes."""
 
+import json
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from lathe.service.cli.options import ProgressBar, build_request, flag, load_state, take_fields
 from lathe.service.errors import ConflictError, ServiceError, UnavailableError
-from lathe.service.index.spec import ReindexRequest
+from lathe.service.index.spec import CalibrateRequest, ReindexRequest
 
 if TYPE_CHECKING:
     from lathe.training.encoder.text_encoder import TextEncoder
@@ -126,6 +127,31 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
         elsewhere = "" if server == DEFAULT_SERVER else f" --server {server}"
         back = f"--encoder {before['encoder']} --chain {before['chain']}{elsewhere}"
         typer.echo(f"To roll back: lathe index reindex {name} {back}")
+
+
+@take_fields(CalibrateRequest, queries=flag("--queries", "FILE of unjudged queries: texts or vectors."))
+def calibrate(
+    name: Annotated[str, typer.Argument(help="NAME of an index of the running server")],
+    fields: dict[str, Any],
+    server: Server = DEFAULT_SERVER,
+    as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
+) -> None:
+    """Let each hit of a running server's index have a probability that it is right.
+
+    Files of queries and pairs lie in the server's data folder. Judged queries let the command say how well the
+    probabilities separate right from wrong hits, and from which minimum on.
+    """
+    client = ServerClient(server)
+    with ProgressBar() as progress:
+        body = build_request(CalibrateRequest, fields).model_dump(exclude_none=True)
+        _, job = client.request("POST", f"/indexes/{name}/calibrate", body)
+        result = client.wait_for_job(job["job_id"], progress)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+        return
+    references = f"{result['queries']:,} queries" if result["queries"] else "its own rows"
+    typer.echo(f"{name}: {result['rows']:,} items calibrated with {references} in {result['seconds']:.1f} s")
+    typer.echo(result["sentence"])
 
 
 def require_movable(name: str, present: "TextEncoder", new: "TextEncoder", server: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What routes hand to jobs: pairs of a query and a relevant document as files, and the reindexing of an index.
+"""What routes hand to jobs: queries and judged pairs as files, and the reindexing and calibration of an index.
 
 An index is reindexed for requests of indexes and for promotions of encoders.
 """
@@ -8,13 +8,21 @@ from pathlib import Path
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
-from lathe.service.index.spec import ReindexRequest
+from lathe.service.index.spec import CalibrateRequest, ReindexRequest
 from lathe.service.index.spec_resolver import SpecResolver
-from lathe.service.jobs.job import FILE_OF_NEW_TEXTS, FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, Job
+from lathe.service.jobs.job import (
+    FILE_OF_NEW_TEXTS,
+    FILE_OF_PAIRS,
+    FILE_OF_QUERIES,
+    FILE_OF_QUERY_TEXTS,
+    FILE_OF_TEST_PAIRS,
+    Job,
+)
+from lathe.service.jobs.kinds.calibrate import CalibrateJob
 from lathe.service.jobs.kinds.reindex import ReindexJob
-from lathe.service.jobs.sources import resolve_allowed_path
+from lathe.service.jobs.sources import receive_source, resolve_allowed_path
 from lathe.service.services import Services
-from lathe.training.fitting.requests import Pairs, SourcedRequest
+from lathe.training.fitting.requests import Pairs, RowSource, SourcedRequest
 from lathe.training.journal import serialize_lines
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
@@ -42,6 +50,54 @@ def store_pairs(request: SourcedRequest, files: dict[str, bytes], data_root: Pat
             paths[field] = name
             files[name] = serialize_lines(pair.model_dump() for pair in pairs)
     return paths
+
+
+def store_queries(
+    queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], data_root: Path | None
+) -> dict[str, str]:
+    """Return the path from which the job reads queries, as `{"queries": path}`, or {} without queries.
+
+    Queries in the request are added to `files`.
+
+    Raises:
+        BadValueError: if they do not have the dimensions of the rows to fit on.
+    """
+    if queries is None:
+        return {}
+    received = receive_source(queries, data_root)
+    if None not in (dimensions, received.dimensions) and dimensions != received.dimensions:
+        raise BadValueError(
+            f"the queries have {received.dimensions} dimensions, the fitted vectors {dimensions}", param="queries"
+        )
+    if not received.files:
+        return {"queries": received.path}
+    name = FILE_OF_QUERY_TEXTS if received.texts else FILE_OF_QUERIES
+    files[name] = received.files[received.path]
+    return {"queries": name}
+
+
+def queue_calibration(name: str, services: Services, request: CalibrateRequest) -> Job:
+    """Check a request to calibrate an index, queue its job with the data sent, and return the job.
+
+    Raises:
+        NotSupportedError: if the backend cannot calibrate indexes.
+        ConflictError: if the index's metric is not cosine.
+        ServiceError, SourceError: if the queries or pairs cannot be used.
+    """
+    index, backend = services.indexes.get(name), services.indexes.capabilities
+    if not backend.reindexing:
+        raise NotSupportedError(f"an index in {backend.name} cannot be calibrated: only one in the state folder can")
+    spec = index.spec
+    if spec.metric != "cosine":
+        raise ConflictError(f"only an index with the metric cosine can be calibrated, not {spec.metric}")
+    files: dict[str, bytes] = {}
+    paths = store_queries(request.queries, spec.width, files, services.settings.data_root)
+    paths |= store_pairs(request, files, services.settings.data_root)
+    # A job without texts need not wait for an encoder.
+    needed = bool(request.pairs) or (request.queries is not None and request.queries.vectors is None)
+    encoder = services.embedder.find_engine(spec.encoder).spec if needed and spec.encoder is not None else None
+    job = CalibrateJob(encoder=encoder, index=name, request=request.with_paths(paths), files=tuple(files))
+    return services.jobs.submit("calibrate", job.to_json(), files)
 
 
 def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job:

@@ -386,6 +386,8 @@ class SearchBody(TextsOrVectors):
         filter: condition on the items' metadata, with `and`, `or`, `not`, and the operators `eq`, `ne`, `in`, `nin`,
             `exists`, `gt`, `gte`, `lt` and `lte` on fields.
         encoder: name of the encoder of the queries, while the index moves to another one; null for the index's.
+        min_probability: hits with a lower probability, or none, are left out, all of them if nothing answers the query;
+            needs a calibrated index.
     """
 
     model_config = ConfigDict(
@@ -400,6 +402,7 @@ class SearchBody(TextsOrVectors):
                     "prompt_name": "query",
                     "long_text": "mean",
                     "encoder": "all-MiniLM-L6-v2",
+                    "min_probability": 0.5,
                 },
                 {"vectors": [[0.1, 0.2, 0.3]], "space_id": "13fd0dcb6dbf"},
             ]
@@ -411,6 +414,7 @@ class SearchBody(TextsOrVectors):
     rescore: Annotated[float, Field(ge=1, le=1000)] | None = None
     filter: Any = None
     encoder: str | None = None
+    min_probability: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class DeleteBody(JsonObject):

@@ -13,7 +13,7 @@ from lathe.service.index.spec import IndexSpec
 from lathe.transforms.progress import Progress
 
 Hit = dict[str, Any]
-"""Search result of one item, `{id, score, metadata}`."""
+"""Search result of one item, `{id, score, metadata}`, in a calibrated index also `probability`."""
 
 Payload = tuple[str, bytes | None]
 """Id of an item, and its metadata as JSON bytes; None if it has no metadata."""
@@ -71,8 +71,15 @@ class Serving(Protocol):
     def spec(self) -> IndexSpec:
         """Settings of the index at that moment."""
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether hits have a probability."""
+
     def search(self, query: Query) -> list[list[Hit]]:
-        """Return for each vector of the query a list of its k nearest items as `{id, score, metadata}`, best first."""
+        """Return for each vector of the query a list of its k nearest items as `{id, score, metadata}`, best first.
+
+        If the index is calibrated, items also have a `probability`.
+        """
 
 
 class SearchIndex(Protocol):

@@ -200,6 +200,7 @@ class Query:
             ones.
         item_filter: filter that the items must satisfy; None for all items.
         reduced: whether the vectors are reduced already; they must not be rescored then.
+        min_probability: items that are less probably right are left out; None for all.
     """
 
     vectors: Vectors
@@ -208,6 +209,7 @@ class Query:
     rescoring: float | None = None
     item_filter: Filter | None = None
     reduced: bool = False
+    min_probability: float | None = None
 
     def slice_batches(self, candidates: int, width: int) -> Iterator[slice]:
         """Yield consecutive slices of the query vectors, so small that the candidates of a slice take limited memory.

@@ -8,6 +8,7 @@ import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from lathe.service.errors import ConflictError
+from lathe.training.fitting.requests import Pairs, RowSource, SourcedRequest
 from lathe.training.json_object import JsonObject
 
 Metric = Literal["cosine", "ip", "l2"]
@@ -121,6 +122,26 @@ class ReindexRequest(JsonObject):
     ef_construction: Candidates | None = None
     text_field: TextField | None = None
     texts: dict[str, str] | None = None
+
+
+class CalibrateRequest(SourcedRequest):
+    """What an index is calibrated with; without queries, its rows search for its rows.
+
+    Attributes:
+        queries: source of at least 130 unjudged queries, texts or original vectors.
+        pairs: at least 60 judged queries with the id or the text of a relevant item each; half of them fit the weights,
+            and the others are reported on.
+        base_rate: assumed share of queries that have an answer; pairs measure it.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={"examples": [{"queries": "queries.jsonl", "pairs": "judged.jsonl", "base_rate": 0.5}, {}]},
+    )
+
+    queries: RowSource | None = None
+    pairs: Pairs | None = None
+    base_rate: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
 @dataclass(frozen=True)

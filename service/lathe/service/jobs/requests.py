@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 KINDS = {
     "fit": "lathe.service.jobs.kinds.fit:FitJob",
     "advise": "lathe.service.jobs.kinds.advise:AdviseJob",
+    "calibrate": "lathe.service.jobs.kinds.calibrate:CalibrateJob",
     "reindex": "lathe.service.jobs.kinds.reindex:ReindexJob",
     "train": "lathe.service.jobs.kinds.train:TrainJob",
     "adapt": "lathe.service.jobs.kinds.adapt:AdaptJob",

@@ -103,7 +103,7 @@ def test_search_returns_the_k_best_rows_with_their_scores_best_first(make, metri
     made, queries = make(metric, None if exact else GRAPH_BEYOND), normal(300, 1)
     made.put(names(1500), normal(1500, scale=2.0))
     assert made.link() == 0 and made.generation.covered == 1500
-    labels, scores = made.generation.search(Query(queries, 10, ef=200))
+    labels, scores, _ = made.generation.search(Query(queries, 10, ef=200))
     expected, right = made.truth(queries, 10)
     assert recall(labels, expected) >= (1.0 if exact else 0.99)
     np.testing.assert_allclose(scores, right, atol=0.02 if metric == "l2" else 1e-2)
@@ -126,7 +126,7 @@ def test_search_never_finds_deleted_or_replaced_versions(make, linked):
     made.delete(names(100))
     made.put(names(100, 100), normal(100, 5))
     for k, ef, rescoring in ((10, 20, None), (10, 300, 3.0), (600, None, None)):
-        labels, _ = made.generation.search(Query(vectors[:200], k, ef=ef, rescoring=rescoring))
+        labels, _, _ = made.generation.search(Query(vectors[:200], k, ef=ef, rescoring=rescoring))
         assert not set(range(1, 201)) & set(labels.ravel().tolist())
         assert (labels[:, : min(k, 500)] > 0).all() and (labels[:, 500:] == -1).all()
     assert made.generation.search(Query(vectors[200:], 1, ef=300))[0][:, 0].tolist() == list(range(201, 601))
@@ -142,7 +142,7 @@ def test_search_with_large_k_returns_all_matching_rows_and_then_padding(make, li
     for wanted, there in ((None, 62), ({"odd": True}, 31), ({"odd": 1}, 0), ({"odd": {"ne": 1}}, 62)):
         for rescoring in (None, 2.0):
             parsed = parse_filter(wanted) if wanted else None
-            labels, scores = made.generation.search(Query(queries, 100, rescoring=rescoring, item_filter=parsed))
+            labels, scores, _ = made.generation.search(Query(queries, 100, rescoring=rescoring, item_filter=parsed))
             assert labels.shape == scores.shape == (3, 100)
             assert [len(set(found)) for found in labels[:, :there].tolist()] == [there] * 3
             assert (labels[:, there:] == -1).all() and (labels[:, :there] > 0).all()
@@ -163,7 +163,7 @@ def test_filtered_search_follows_writes_made_after_the_filters_first_use(make):
         made.put(chosen, normal(120, 10 + step), metadata)
         made.delete([f"id {number}" for number in draw.choice(500, 40, replace=False)])
         made.link(70)
-        labels, scores = made.generation.search(Query(queries, 10, ef=400, item_filter=wanted))
+        labels, scores, _ = made.generation.search(Query(queries, 10, ef=400, item_filter=wanted))
         expected, right = made.truth(queries, 10, passes)
         assert set(labels.ravel().tolist()) <= {label for label, _, m in made.items.values() if passes(m)}
         assert recall(labels, expected) >= 0.99
@@ -186,7 +186,7 @@ def test_filtered_search_has_recall_of_098_if_the_filter_correlates_with_cluster
             def passes(metadata, asked=asked, some="tenth" in wanted):
                 return metadata["cluster"] in asked and not (some and metadata["tenth"])
 
-            labels, _ = made.generation.search(Query(queries, 10, item_filter=parse_filter(wanted)))
+            labels, _, _ = made.generation.search(Query(queries, 10, item_filter=parse_filter(wanted)))
             assert recall(labels, made.truth(queries, 10, passes)[0]) >= 0.98
 
 
@@ -205,7 +205,7 @@ def test_search_answers_many_queries_as_it_answers_each_alone(make):
     made, queries = make(exact_rows=GRAPH_BEYOND), normal(600, 1)
     made.put(names(300), normal(300))
     made.link()
-    labels, scores = made.generation.search(Query(queries, 7))
+    labels, scores, _ = made.generation.search(Query(queries, 7))
     for number in (0, 255, 256, 599):
         alone = made.generation.search(Query(queries[number][None], 7))
         np.testing.assert_array_equal(alone[0][0], labels[number])
@@ -231,9 +231,9 @@ def test_the_conditions_of_one_filter_share_a_work_limit(make):
     with pytest.raises(TooLargeError, match="use fewer conditions"):
         made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"and": conditions})))
     for condition in conditions:
-        labels, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter(condition)))
+        labels, _, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter(condition)))
         assert labels[0, 0] == 1
-    labels, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"and": conditions})))
+    labels, _, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"and": conditions})))
     assert labels[0, 0] == 1  # their masks are known by now
 
 

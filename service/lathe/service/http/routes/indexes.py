@@ -22,7 +22,7 @@ from lathe.service.http.answers import answer_job, answer_json, stream_file
 from lathe.service.http.encoding import encode_body_texts, parse_body_vectors, read_space_id, require_space
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, IndexName, describe_body
-from lathe.service.http.queueing import build_spec_resolver, queue_reindex
+from lathe.service.http.queueing import build_spec_resolver, queue_calibration, queue_reindex
 from lathe.service.http.request_body import stream_body
 from lathe.service.http.schemas import DeleteBody, GetBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
@@ -30,7 +30,7 @@ from lathe.service.index.embedded.backup import Restoration, open_copy
 from lathe.service.index.items import parse_metadata, require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.query import parse_filter
-from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_same_settings
+from lathe.service.index.spec import CalibrateRequest, IndexRequest, IndexSpec, ReindexRequest, require_same_settings
 from lathe.service.jobs.job import ResultFile
 from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
@@ -166,6 +166,18 @@ async def reindex(name: IndexName, request: Request, services: ServicesDep) -> R
     services.require_writable()
     json_body = await read_json(request, services.settings)
     job = await run_in_threadpool(lambda: queue_reindex(name, services, validate_json(json_body, ReindexRequest)))
+    return await answer_job(job.id)
+
+
+@router.post("/{name}/calibrate", dependencies=ADMIN, openapi_extra=describe_body(CalibrateRequest), status_code=202)
+async def calibrate(name: IndexName, request: Request, services: ServicesDep) -> Response:
+    """Queue the calibration of an index, after which each hit of a search has a probability that it is right.
+
+    Answers 202 with the job's id and URL. The index is served meanwhile.
+    """
+    services.require_writable()
+    json_body = await read_json(request, services.settings)
+    job = await run_in_threadpool(lambda: queue_calibration(name, services, validate_json(json_body, CalibrateRequest)))
     return await answer_job(job.id)
 
 

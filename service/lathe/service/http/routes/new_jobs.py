@@ -14,11 +14,9 @@ from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.queueing import store_pairs
+from lathe.service.http.queueing import store_pairs, store_queries
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.job import (
-    FILE_OF_QUERIES,
-    FILE_OF_QUERY_TEXTS,
     FILE_OF_TARGETS,
     Job,
 )
@@ -76,7 +74,7 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     if request.target_encoder is not None:
         target = services.embedder.find_engine(request.target_encoder, param="target_encoder").spec
     paths = {"source": source.path}
-    paths |= _store_queries(request.queries, dimensions, source.files, data_root)
+    paths |= store_queries(request.queries, dimensions, source.files, data_root)
     paths |= _store_targets(request.targets, source.files, data_root)
     paths |= store_pairs(request, source.files, data_root)
     _require_usable_pairs(request)
@@ -117,30 +115,6 @@ def _require_usable_pairs(request: NewFit) -> None:
     fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (request.pairs, request.test_pairs))
     if fit is not None or test is not None:
         divide_pairs(fit, test, request.seed)
-
-
-def _store_queries(
-    queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], data_root: Path | None
-) -> dict[str, str]:
-    """Return the path from which the job reads queries, as `{"queries": path}`, or {} without queries.
-
-    Queries in the request are added to `files`.
-
-    Raises:
-        BadValueError: if they do not have the dimensions of the rows to fit on.
-    """
-    if queries is None:
-        return {}
-    received = receive_source(queries, data_root)
-    if None not in (dimensions, received.dimensions) and dimensions != received.dimensions:
-        raise BadValueError(
-            f"the queries have {received.dimensions} dimensions, the fitted vectors {dimensions}", param="queries"
-        )
-    if not received.files:
-        return {"queries": received.path}
-    name = FILE_OF_QUERY_TEXTS if received.texts else FILE_OF_QUERIES
-    files[name] = received.files[received.path]
-    return {"queries": name}
 
 
 def _store_targets(targets: RowSource | None, files: dict[str, bytes], data_root: Path | None) -> dict[str, str]:
@@ -269,7 +243,7 @@ def _create_migrate_job(services: Services, json_body: bytes) -> Job:
     data_root = services.settings.data_root
     source = receive_source(request.source, data_root)
     source.check_distinct("a migration")
-    paths = {"source": source.path} | _store_queries(request.queries, None, source.files, data_root)
+    paths = {"source": source.path} | store_queries(request.queries, None, source.files, data_root)
     paths |= store_pairs(request, source.files, data_root)
     job = MigrateJob(encoder=present, new=new, request=request.with_paths(paths), files=tuple(source.files))
     return services.jobs.submit("migrate", job.to_json(), source.files)

@@ -70,14 +70,17 @@ class _SearchRequest:
     responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
 )
 async def search(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Return the nearest items of the index to each query, best first."""
+    """Return the nearest items of the index to each query, best first.
+
+    In a calibrated index each has the `probability` that it is right; null if fewer than ten items are found.
+    """
     json_body = await read_json(request, services.settings, any_content_type=True)
     is_small = len(json_body) <= MAX_INLINE_BYTES and services.indexes.is_open(name)
     checked, queries = await call_inline_if(is_small, _check_search, name, request, services, json_body)
     if queries is None:
         queries = await encode_body_texts(request, checked.body, checked.query_spec, services, "query")
     body = checked.body
-    query = Query(queries, body.k, body.ef, body.rescore, checked.filter, checked.reduced)
+    query = Query(queries, body.k, body.ef, body.rescore, checked.filter, checked.reduced, body.min_probability)
     return await call_inline_if(checked.serving.is_quick(query), _search_and_respond, checked, query)
 
 
@@ -98,6 +101,12 @@ def _check_search(
     index = services.indexes.get(name)
     # Taken once: the search uses this state even if the index is cut over to another meanwhile.
     serving = index.get_serving()
+    if body.min_probability is not None and not serving.is_calibrated:
+        backend = services.indexes.capabilities
+        advice = f"calibrate it with POST /indexes/{name}/calibrate"
+        if not backend.reindexing:
+            advice = f"an index in {backend.name} cannot be calibrated"
+        raise BadValueError(f"hits of the index {name} have no probability: {advice}", param="min_probability")
     bridge = _find_bridge(body.encoder, index, serving.spec)
     if bridge is None and body.encoder is not None:
         _require_own_encoder(body.encoder, name, serving.spec, services)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from lathe.service.errors import UnavailableError
@@ -23,6 +24,7 @@ from lathe.service.index.embedded.filter_masks import FilterMasks
 from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.graphs.graph import HnswGraph
 from lathe.service.index.embedded.graphs.nodes import GraphNodes
+from lathe.service.index.embedded.probabilities import Calibration
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.rows import GenerationRows, Labels, RowsView
 from lathe.service.index.embedded.vector_formats import choose_format
@@ -30,6 +32,7 @@ from lathe.service.index.query import DEFAULT_EF, Filter, Mask, Query
 from lathe.service.index.reducer import Reducer, Vectors, normalize_rows
 from lathe.service.index.spec import IndexSpec, require_originals
 from lathe.transforms.files import make_folder
+from lathe.transforms.relevance import MIN_HITS
 
 MAX_CANDIDATES = 4096
 """Maximum number of candidates taken from the graph; for more, an exact scan of all rows is faster."""
@@ -57,6 +60,7 @@ class Generation:
         vector_format: format of the compact vectors in the rows.
         exact_rows: number of candidate rows up to which search is exact; above, the graph is used.
         notes: messages about what had to be rebuilt when the generation was opened.
+        calibration: gives hits their probabilities; None if the generation is not calibrated.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Generation:
         self.nodes = GraphNodes()
         self.filters = FilterMasks(record)
         self.notes: list[str] = []
+        self.calibration: Calibration | None = None
 
     @property
     def covered(self) -> int:
@@ -95,8 +100,6 @@ class Generation:
     @property
     def is_idle(self) -> bool:
         """Whether a search can start at once: the graph has all rows, its lock is free, and few rows are read exactly.
-
-        It is False for a graph of codes, whose searches set the threads of FAISS.
 
         It is False for a graph of codes, whose searches set the threads of FAISS.
         """
@@ -180,15 +183,17 @@ class Generation:
         self.nodes.assign(self.rows.take_view().compact, covered)
         self.graph.load(file, self.nodes.current.count)
 
-    def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
-        """Return the labels and scores of the k nearest items to each query vector, best first.
+    def search(self, query: Query) -> tuple[Labels, NDArray[np.float32], NDArray[np.float64] | None]:
+        """Return labels, scores and probabilities of the k nearest items to each query vector, best first.
 
         Items are ranked by their compact vectors (reduced floats or codes). If the query asks for rescoring, the best
         of these are ranked again by the original vectors.
 
         Returns:
             Labels `(q, k)` (the record's integer ids), −1 where there are fewer items, and scores `(q, k)`:
-                similarities, the highest first; for l2 Euclidean distances, the smallest first.
+                similarities, the highest first; for l2 Euclidean distances, the smallest first. Probabilities `(q, k)`
+                that items are right, NaN for queries with fewer than ten hits; None if the generation is not
+                calibrated.
 
         Raises:
             TooLargeError: if the filter takes too much work.
@@ -198,11 +203,13 @@ class Generation:
             require_originals(self.spec, "rescoring", "rescore")
         view = self.rows.take_view()
         allowed = self._compute_allowed(view, query.item_filter)
-        vectors, k = query.vectors, query.k
+        calibration = self.calibration
+        vectors, k = query.vectors, query.k if calibration is None else max(query.k, MIN_HITS)
 
         labels = np.full((len(vectors), k), -1, np.int64)
         scores = np.full((len(vectors), k), -np.inf, np.float32)
-        candidates = math.ceil(k * (query.rescoring or 1))
+        probabilities = None if calibration is None else np.full(labels.shape, np.nan)
+        candidates = max(k, math.ceil(query.k * (query.rescoring or 1)))
         for batch in query.slice_batches(candidates, self.spec.width):
             directions = normalize_rows(vectors[batch]) if self.spec.metric == "cosine" else vectors[batch]
             mapped = query.reduced or self.reducer.only_normalizes
@@ -216,12 +223,25 @@ class Generation:
                 result = rescore(originals, self.rows.originals, result[0], k, self.spec.metric)
 
             rows, scores[batch, : result[1].shape[1]] = result  # fewer columns than k if there are fewer rows
+            if calibration is not None and probabilities is not None:
+                compared = result[1] if query.rescoring is None else self._score_rows(reduced, view, rows)
+                probabilities[batch, : rows.shape[1]] = calibration.estimate(reduced, rows, compared)
             if view.count:
                 labels[batch, : rows.shape[1]] = np.where(rows < 0, -1, view.labels[rows])
         if self.spec.metric == "cosine":
             np.minimum(scores, 1, out=scores)  # rounding may give a little more
             np.maximum(scores, -1, out=scores, where=labels >= 0)
-        return labels, -scores if self.spec.metric == "l2" else scores
+        if probabilities is not None:
+            labels, scores, probabilities = labels[:, : query.k], scores[:, : query.k], probabilities[:, : query.k]
+        return labels, -scores if self.spec.metric == "l2" else scores, probabilities
+
+    def _score_rows(self, queries: Vectors, view: RowsView, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the scores `(q, k)` of reduced queries with the compact vectors of their rows `(q, k)`."""
+        scores = [
+            self.vector_format.score(torch.from_numpy(query[None]), view.compact[np.maximum(own, 0)])[0].numpy()
+            for query, own in zip(queries, rows, strict=True)
+        ]
+        return np.stack(scores)
 
     def find_candidates(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int

@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from lathe.service.errors import BadValueError, ServiceError, UnavailableError, UnknownNameError
 from lathe.service.index.bridge import Bridge, Move
+from lathe.service.index.embedded.calibration import load_calibration
 from lathe.service.index.embedded.generation import (
     Generation,
     describe_state,
@@ -149,6 +150,7 @@ class EmbeddedIndex:
         generation, restored = open_generation(self.name, folder, create)
         if restored is not None:
             self.snapshots.remember(restored)
+        generation.calibration = load_calibration(generation)
         return generation
 
     def create_generation(self, folder: Path, spec: IndexSpec, reducer: Reducer) -> Generation:
@@ -445,5 +447,6 @@ class EmbeddedIndex:
             "memory": measure_memory(generation, self.payloads.bytes),
             "snapshot_age_seconds": self.snapshots.compute_age(),
             "notes": [*generation.notes, *list_hints(generation)],
+            "calibration": None if (calibration := generation.calibration) is None else calibration.describe(),
             "moving_to": None if (bridge := self.bridge) is None else bridge.describe(),
         }

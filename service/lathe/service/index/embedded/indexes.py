@@ -78,11 +78,17 @@ class EmbeddedIndexes:
         self.checks.start()  # it reads every record as a whole, so nothing waits for it
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each index that cannot be opened, is damaged, or whose maintenance fails."""
+        """Return a sentence for each index that cannot be opened, is damaged or not maintained, or has many new rows."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
-        maintenance = [index.maintenance_warning for index in self.opened.copy().values()]
+        opened = self.opened.copy()
+        maintenance = [index.maintenance_warning for index in opened.values()]
+        stale = [
+            f"many rows of the index {name} are newer than its calibration: lathe index calibrate {name}"
+            for name, index in opened.items()
+            if (calibration := index.generation.calibration) is not None and calibration.is_stale
+        ]
         unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
-        return unopened + damaged + [message for message in maintenance if message]
+        return unopened + damaged + stale + [message for message in maintenance if message]
 
     def count_states(self) -> dict[str, int]:
         """Return `{state: number of indexes}` for the states open, damaged and unavailable."""

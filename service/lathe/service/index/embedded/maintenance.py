@@ -30,6 +30,7 @@ from filelock import Timeout
 from lathe.service.chains.names import RAW
 from lathe.service.errors import ConflictError, OverloadedError, UnavailableError
 from lathe.service.index.bridge import ALIGNMENT_FOLDER, load_bridge
+from lathe.service.index.embedded.calibration import calibrate_next
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.snapshot import restore_snapshot
@@ -83,8 +84,8 @@ class Maintainer:
     def run_step(self) -> int:
         """Cut over to a finished generation, add up to 128 rows to the graph, and return how many rows it still lacks.
 
-        If it lacks none, a snapshot is written when one is due. An error in the cutover is logged, and the step goes
-        on.
+        If it lacks none, a snapshot is written when one is due, the index is calibrated if a job asks for it, and the
+        number of rows whose hub may be missing is returned. An error in the cutover is logged, and the step goes on.
         """
         try:
             self.cutover.check_generations()
@@ -100,6 +101,10 @@ class Maintainer:
             finally:  # on a full disk, too, the next try comes later
                 took = time.monotonic() - begun
                 self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
+        if not lacking:
+            calibrate_next(generation)
+            if generation.calibration is not None:
+                return generation.calibration.measure_next(CHUNK_ROWS)
         return lacking
 
 
@@ -173,6 +178,7 @@ class Cutover:
         if ready["text_field"] is not None:
             self._copy_originals(generation)
         self._catch_up(generation, ready["text_field"])
+        calibrate_next(generation)  # before the cutover, so that no search comes between that asks for a probability
         self.index.run_in_writer(self._switch_generation, generation, artifact, ready, restored).result()
 
     def _switch_generation(

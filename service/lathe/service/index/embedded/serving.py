@@ -1,5 +1,6 @@
 """What one search of an embedded index uses from beginning to end: a generation, and the cache of items' payloads."""
 
+import math
 import threading
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
@@ -113,6 +114,11 @@ class GenerationServing:
         """Settings of the generation."""
         return self.generation.spec
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether hits have a probability."""
+        return self.generation.calibration is not None
+
     def is_quick(self, query: Query) -> bool:
         """Return whether a search takes less time than a change of threads, and waits for nobody.
 
@@ -131,6 +137,9 @@ class GenerationServing:
     def search(self, query: Query) -> list[list[Hit]]:
         """Return for each query vector a list of its k nearest items as `{id, score, metadata}`, best first.
 
+        If the generation is calibrated, items also have a `probability`, which is None for fewer than ten hits, and
+        items below the query's minimum are left out.
+
         If items of the result were replaced meanwhile, the search is repeated, at most twice. Items that are missing
         even then are left out.
 
@@ -139,7 +148,7 @@ class GenerationServing:
         """
         for _ in range(TRIES):
             with self.translate_closing_errors():
-                labels, scores = self.generation.search(query)
+                labels, scores, probabilities = self.generation.search(query)
                 found = labels.tolist()
                 distinct = {label for query_labels in found for label in query_labels if label >= 0}
                 payloads = self.payloads.get(distinct)
@@ -148,11 +157,18 @@ class GenerationServing:
             with self.changing:  # waits for the write that replaced or deleted these items just now
                 pass
 
-        return [
-            [
-                {"id": payload[0], "score": score, "metadata": payload[1]}
-                for label, score in zip(query_labels, query_scores, strict=True)
-                if (payload := payloads.get(label)) is not None
-            ]
-            for query_labels, query_scores in zip(found, scores.tolist(), strict=True)
-        ]
+        least, calibrated = query.min_probability, probabilities is not None
+        estimates = scores if probabilities is None else probabilities
+        results: list[list[Hit]] = []
+        for query_labels, query_scores, chances in zip(found, scores.tolist(), estimates.tolist(), strict=True):
+            hits: list[Hit] = []
+            for label, score, probability in zip(query_labels, query_scores, chances, strict=True):
+                payload = payloads.get(label)
+                if payload is None or (least is not None and not probability >= least):  # NaN is not enough either
+                    continue
+                hit: Hit = {"id": payload[0], "score": score, "metadata": payload[1]}
+                if calibrated:
+                    hit["probability"] = None if math.isnan(probability) else probability
+                hits.append(hit)
+            results.append(hits)
+        return results

@@ -73,6 +73,11 @@ class MilvusIndex:
         """Return the index itself, because its settings never change."""
         return self
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether hits have a probability: False, as the rows are in Milvus."""
+        return False
+
     def is_quick(self, query: Query) -> bool:
         """Return False: every search asks the server of Milvus."""
         return False

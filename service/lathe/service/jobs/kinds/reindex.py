@@ -17,6 +17,7 @@ from lathe.service.chains.names import RAW, is_name
 from lathe.service.errors import ConflictError, UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.bridge import fit_bridge
+from lathe.service.index.embedded.calibration import FOLDER, INPUTS, Inputs
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
 from lathe.service.index.embedded.maintenance import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, build_lock_path
 from lathe.service.index.embedded.record import IndexRecord
@@ -26,6 +27,7 @@ from lathe.service.index.items import get_text
 from lathe.service.index.reducer import Reducer, Vectors
 from lathe.service.index.spec import IndexSpec
 from lathe.service.jobs.job import FILE_OF_NEW_TEXTS
+from lathe.service.jobs.kinds.calibrate import encode_inputs
 from lathe.service.jobs.requests import JobRequest
 from lathe.service.settings import Settings
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
@@ -170,7 +172,7 @@ def _build_generation(
     artifact = _copy_chain(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
 
-    text_field, originals = None, None
+    text_field, originals, encoder = None, None, None
     total = max(record.count_items()["count"], 1)
     # Share of the progress that the rows take: encoding is most of the time, reading stored vectors is not.
     share = 0.3 if request.encoder is None else 0.9
@@ -209,10 +211,26 @@ def _build_generation(
     if originals is not None:
         originals.sync()
 
+    _request_calibration(folder, served_spec, encoder)
     # Written last: the owner cuts over as soon as this file is there.
     ready = {"spec": spec.to_json(), "sequence": sequence, "text_field": text_field}
     replace_synced(folder / READY, json.dumps(ready).encode())
     return generation.rows.count
+
+
+def _request_calibration(folder: Path, served: IndexSpec, encoder: TextEncoder | None) -> None:
+    """Let the owner calibrate the new generation with the queries of the old one, by another encoder if there is one.
+
+    Without queries, or with vectors of queries that another encoder gave, rows search for rows.
+    """
+    inputs = Inputs(folder.name)
+    present = folder.with_name(f"graph-{served.generation}") / FOLDER
+    if (present / INPUTS).exists():
+        inputs = Inputs.load(present)
+        if encoder is not None:
+            inputs.log = None
+            encode_inputs(inputs, encoder)
+    inputs.save(folder)
 
 
 def _read_batches(generation: Generation, read_after: Any) -> Iterator[tuple[Labels, Vectors]]:

@@ -63,9 +63,9 @@ def assert_answers_are_exact(generation, queries, ks=(1, 10, 700), item_filter=N
     for k in ks:
         query = Query(queries, k, ef=600, item_filter=parsed)
         generation.exact_rows = 0
-        labels, scores = generation.search(query)
+        labels, scores, _ = generation.search(query)
         generation.exact_rows = EXACT
-        expected, right = generation.search(query)
+        expected, right, _ = generation.search(query)
         generation.exact_rows = 0
         np.testing.assert_allclose(scores, right, atol=2e-6)
         scores, right = np.maximum(scores, -9), np.maximum(right, -9)
@@ -86,7 +86,7 @@ def test_rows_that_follow_many_copies_are_found_by_their_own_vectors(made, biase
     while made.generation.extend_graph(128, 1):
         pass
 
-    found, scores = made.generation.search(Query(after, 10, ef=100))
+    found, scores, _ = made.generation.search(Query(after, 10, ef=100))
     compact = made.generation.rows.take_view().compact
     own = (compact[np.maximum(found, 1) - 1] == compact[labels - 1][:, None]).all(axis=2).any(axis=1)
     assert made.generation.covered == 3000 and made.generation.graph.covered <= 1501

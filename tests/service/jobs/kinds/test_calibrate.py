@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+
+from tests.helpers import eventually
+
+WIDTH, TOPICS, ROWS = 32, 150, 600
+"""Rows lie around topics; the last topics have queries and no rows."""
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def topics():
+    return unit(np.random.default_rng(0).normal(size=(2 * TOPICS, WIDTH)))
+
+
+def around(topics, noise, seed):
+    rng = np.random.default_rng(seed)
+    return unit(topics + noise * rng.normal(size=topics.shape) / np.sqrt(WIDTH))
+
+
+@pytest.fixture(scope="module")
+def rows(topics):
+    return around(topics[np.arange(ROWS) % TOPICS], 0.8, 1)
+
+
+@pytest.fixture(scope="module")
+def log(topics):
+    return around(topics, 0.8, 2)
+
+
+@pytest.fixture(scope="module")
+def app(start_app, tmp_path_factory):
+    with start_app(home=tmp_path_factory.mktemp("home")) as app:
+        yield app
+
+
+class Index:
+    def __init__(self, app, name, rows, **settings):
+        self.app = app
+        self.path = f"/indexes/{name}"
+        settings = {"chain": "none", "width": WIDTH} | settings
+        assert app.client.put(self.path, json=settings, headers=app.admin).status_code == 200
+        self.upsert(rows)
+
+    def post(self, operation, **body):
+        return self.app.client.post(f"{self.path}/{operation}", json=body, headers=self.app.admin)
+
+    def upsert(self, rows, first=0):
+        ids = [str(first + number) for number in range(len(rows))]
+        assert self.post("upsert", ids=ids, vectors=rows.tolist()).status_code == 200
+
+    def run(self, operation, **body):
+        answer = self.post(operation, **body)
+        assert answer.status_code == 202, answer.text
+        job = {}
+
+        def has_ended():
+            job.update(self.app.client.get(f"/jobs/{answer.json()['job_id']}").json())
+            return job["state"] in ("succeeded", "failed")
+
+        eventually(has_ended, seconds=60)
+        return job
+
+    def calibrate(self, **body):
+        job = self.run("calibrate", **body)
+        assert job["state"] == "succeeded", job["error"]
+        return job["result"]
+
+    def search(self, vectors, **body):
+        answer = self.post("search", vectors=vectors.tolist(), **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["results"]
+
+    @property
+    def calibration(self):
+        return self.app.client.get(self.path).json()["calibration"]
+
+
+@pytest.fixture(scope="module")
+def calibrated(app, rows, log):
+    index = Index(app, "calibrated", rows)
+    index.calibrate(queries={"vectors": log.tolist()})
+    return index
+
+
+def test_queries_with_an_answer_get_higher_probabilities_than_those_without(calibrated, topics):
+    queries = around(topics, 0.8, 3)
+    first = np.array([hits[0]["probability"] for hits in calibrated.search(queries)])
+    answered, unanswered = first[:TOPICS], first[TOPICS:]
+    assert np.mean(answered[:, None] > unanswered) > 0.9
+    assert ((first > 0) & (first < 1)).all()
+
+
+def test_a_minimum_leaves_hits_out_and_everything_if_nothing_answers(calibrated, topics):
+    queries = around(topics, 0.8, 4)
+    hits = calibrated.search(queries)
+    kept = calibrated.search(queries, min_probability=0.5)
+    assert kept == [[hit for hit in found if hit["probability"] >= 0.5] for found in hits]
+    assert [] in kept and any(kept)
+
+
+def test_the_probability_does_not_depend_on_the_number_of_hits_or_of_queries(calibrated, topics):
+    queries = around(topics[:5], 0.8, 5)
+    many = calibrated.search(queries, k=50)
+    for query, expected in zip(queries, many, strict=True):
+        (alone,) = calibrated.search(query[None], k=2)
+        assert [hit["id"] for hit in alone] == [hit["id"] for hit in expected[:2]]
+        assert [hit["probability"] for hit in alone] == pytest.approx(
+            [hit["probability"] for hit in expected[:2]], rel=1e-4
+        )
+
+
+def test_rescored_hits_have_a_probability(calibrated, topics):
+    query = around(topics[:1], 0.8, 6)
+    (plain,), (rescored,) = calibrated.search(query), calibrated.search(query, rescore=2)
+    assert rescored[0]["probability"] == pytest.approx(plain[0]["probability"], abs=1e-3)
+
+
+def test_an_index_calibrates_itself_from_its_rows(app, rows):
+    index = Index(app, "alone", rows)
+    assert index.calibration is None
+    result = index.calibrate()
+    assert result["kind"] == "rows" and result["rows"] == ROWS and "Not judged" in result["sentence"]
+    assert index.calibration == result | {"stale": False}
+
+
+def test_too_few_hits_have_no_probability(app, rows):
+    index = Index(app, "few", rows[:100])
+    index.calibrate()
+    index.post("delete", ids=[str(number) for number in range(95)])
+    (hits,) = index.search(rows[:1])
+    assert [hit["probability"] for hit in hits] == [None] * 5
+    assert index.search(rows[:1], min_probability=0.0) == [[]]
+
+
+def test_many_new_rows_make_a_calibration_stale(app, rows, topics):
+    index = Index(app, "growing", rows)
+    index.calibrate()
+    index.upsert(around(topics[:100], 0.8, 7), first=ROWS)
+    assert not index.calibration["stale"]
+    index.upsert(around(topics[:100], 0.8, 8), first=ROWS + 100)
+    assert index.calibration["stale"]
+    assert any("growing" in warning for warning in app.client.get("/health").json()["warnings"])
+    index.calibrate()
+    assert not index.calibration["stale"]
+
+
+def test_an_index_without_calibration_refuses_a_minimum(app, rows):
+    index = Index(app, "uncalibrated", rows[:100])
+    answer = index.post("search", vectors=rows[:1].tolist(), min_probability=0.5)
+    assert answer.status_code == 400
+    assert "/indexes/uncalibrated/calibrate" in answer.json()["error"]["message"]
+    assert "probability" not in index.search(rows[:1])[0][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"queries": {"vectors": [[1.0] * WIDTH] * 20}}, "at least 130"),
+        ({"pairs": [{"query": "a", "document": "b"}]}, "no encoder"),
+    ],
+)
+def test_too_little_is_refused_with_the_reason(app, rows, body, message):
+    index = Index(app, "refusing", rows[:100])
+    job = index.run("calibrate", **body)
+    assert job["state"] == "failed" and message in job["error"]
+    assert index.calibration is None
+
+
+def test_few_rows_and_other_metrics_are_refused(app, rows):
+    job = Index(app, "tiny", rows[:59]).run("calibrate")
+    assert job["state"] == "failed" and "at least 60 items" in job["error"]
+    answer = Index(app, "euclidean", rows[:100], metric="l2").post("calibrate")
+    assert answer.status_code == 409 and "cosine" in answer.json()["error"]["message"]
