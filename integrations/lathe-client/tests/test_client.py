@@ -368,6 +368,16 @@ def test_vectors_of_an_answer_name_their_space_in_searches_and_upserts(connect):
     assert sent[1]["vectors"] == ["AACAPwAAAEA="] and sent[1]["k"] == 3
 
 
+def test_hits_have_their_probabilities(connect):
+    items = [
+        {"id": "a", "score": 0.9, "metadata": None, "probability": 0.75},
+        {"id": "b", "score": 0.1, "metadata": {}},
+    ]
+    server = Server(httpx2.Response(200, json={"results": [items], "space_id": "space-a", "chain": "c@1"}))
+    assert connect(server).search("docs", texts="x", min_probability=0.5).probabilities == [[0.75, None]]
+    assert server.bodies[0]["min_probability"] == 0.5
+
+
 @synchronous
 def test_vectors_of_an_answer_that_are_codes_are_not_taken_for_floats(connect):
     server = Server(npy([[200, 3]], **{"x-output-dtype": "uint8"}))

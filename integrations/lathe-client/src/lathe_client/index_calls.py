@@ -170,5 +170,8 @@ def _index_path(name: str) -> str:
 
 def _read_results(response: httpx2.Response) -> SearchResults:
     content = response.json()
-    hits = [[Hit(item["id"], item["score"], item["metadata"]) for item in items] for items in content["results"]]
+    hits = [
+        [Hit(item["id"], item["score"], item["metadata"], item.get("probability")) for item in items]
+        for items in content["results"]
+    ]
     return SearchResults(hits, content["space_id"], content["chain"])

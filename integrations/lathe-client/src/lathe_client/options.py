@@ -96,6 +96,7 @@ class SearchOptions(TextsOptions, total=False):
         rescore: rank this many times k candidates by the original vectors.
         filter: condition on the metadata, such as `{"year": {"gte": 2000}}`.
         encoder: encoder of the queries while the index moves to another one.
+        min_probability: leave out hits that are less probably right; the index must be calibrated.
     """
 
     k: int | None
@@ -103,3 +104,4 @@ class SearchOptions(TextsOptions, total=False):
     rescore: float | None
     filter: dict[str, Any] | None
     encoder: str | None
+    min_probability: float | None

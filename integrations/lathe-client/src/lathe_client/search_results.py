@@ -15,11 +15,13 @@ class Hit:
         id: id of the item.
         score: cosine or inner product, higher is nearer; for the metric `l2` the distance, lower is nearer.
         metadata: metadata of the item; None if it has none.
+        probability: probability that the item is right; None if the index is not calibrated, or with under ten hits.
     """
 
     id: str
     score: float
     metadata: dict[str, Any] | None = None
+    probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class SearchResults:
     hits: list[list[Hit]]
     space_id: str
     chain: str
+
+    @property
+    def probabilities(self) -> list[list[float | None]]:
+        """Probability of each hit, for each query in order."""
+        return [[hit.probability for hit in hits] for hits in self.hits]
 
 
 def join_results(parts: Sequence[SearchResults]) -> SearchResults:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from lathe.training.sources.readers import read_docstring_paragraphs
 from tests.helpers import eventually
 
 WIDTH, TOPICS, ROWS = 32, 150, 600
@@ -38,19 +39,20 @@ def app(start_app, tmp_path_factory):
 
 
 class Index:
-    def __init__(self, app, name, rows, **settings):
+    """An index of an app."""
+
+    def __init__(self, app, name, **settings):
         self.app = app
         self.path = f"/indexes/{name}"
-        settings = {"chain": "none", "width": WIDTH} | settings
-        assert app.client.put(self.path, json=settings, headers=app.admin).status_code == 200
-        self.upsert(rows)
+        assert app.client.put(self.path, json={"chain": "none"} | settings, headers=app.admin).status_code == 200
 
     def post(self, operation, **body):
         return self.app.client.post(f"{self.path}/{operation}", json=body, headers=self.app.admin)
 
     def upsert(self, rows, first=0):
         ids = [str(first + number) for number in range(len(rows))]
-        assert self.post("upsert", ids=ids, vectors=rows.tolist()).status_code == 200
+        given = {"texts": rows} if isinstance(rows, list) else {"vectors": rows.tolist()}
+        assert self.post("upsert", ids=ids, **given).status_code == 200
 
     def run(self, operation, **body):
         answer = self.post(operation, **body)
@@ -69,8 +71,9 @@ class Index:
         assert job["state"] == "succeeded", job["error"]
         return job["result"]
 
-    def search(self, vectors, **body):
-        answer = self.post("search", vectors=vectors.tolist(), **body)
+    def search(self, queries, **body):
+        given = {"texts": queries} if isinstance(queries, list) else {"vectors": queries.tolist()}
+        answer = self.post("search", **given, **body)
         assert answer.status_code == 200, answer.text
         return answer.json()["results"]
 
@@ -79,9 +82,15 @@ class Index:
         return self.app.client.get(self.path).json()["calibration"]
 
 
+def create(app, name, rows, **settings):
+    index = Index(app, name, width=WIDTH, **settings)
+    index.upsert(rows)
+    return index
+
+
 @pytest.fixture(scope="module")
 def calibrated(app, rows, log):
-    index = Index(app, "calibrated", rows)
+    index = create(app, "calibrated", rows)
     index.calibrate(queries={"vectors": log.tolist()})
     return index
 
@@ -120,7 +129,7 @@ def test_rescored_hits_have_a_probability(calibrated, topics):
 
 
 def test_an_index_calibrates_itself_from_its_rows(app, rows):
-    index = Index(app, "alone", rows)
+    index = create(app, "alone", rows)
     assert index.calibration is None
     result = index.calibrate()
     assert result["kind"] == "rows" and result["rows"] == ROWS and "Not judged" in result["sentence"]
@@ -128,7 +137,7 @@ def test_an_index_calibrates_itself_from_its_rows(app, rows):
 
 
 def test_too_few_hits_have_no_probability(app, rows):
-    index = Index(app, "few", rows[:100])
+    index = create(app, "few", rows[:100])
     index.calibrate()
     index.post("delete", ids=[str(number) for number in range(95)])
     (hits,) = index.search(rows[:1])
@@ -137,7 +146,7 @@ def test_too_few_hits_have_no_probability(app, rows):
 
 
 def test_many_new_rows_make_a_calibration_stale(app, rows, topics):
-    index = Index(app, "growing", rows)
+    index = create(app, "growing", rows)
     index.calibrate()
     index.upsert(around(topics[:100], 0.8, 7), first=ROWS)
     assert not index.calibration["stale"]
@@ -149,7 +158,7 @@ def test_many_new_rows_make_a_calibration_stale(app, rows, topics):
 
 
 def test_an_index_without_calibration_refuses_a_minimum(app, rows):
-    index = Index(app, "uncalibrated", rows[:100])
+    index = create(app, "uncalibrated", rows[:100])
     answer = index.post("search", vectors=rows[:1].tolist(), min_probability=0.5)
     assert answer.status_code == 400
     assert "/indexes/uncalibrated/calibrate" in answer.json()["error"]["message"]
@@ -164,14 +173,81 @@ def test_an_index_without_calibration_refuses_a_minimum(app, rows):
     ],
 )
 def test_too_little_is_refused_with_the_reason(app, rows, body, message):
-    index = Index(app, "refusing", rows[:100])
+    index = create(app, "refusing", rows[:100])
     job = index.run("calibrate", **body)
     assert job["state"] == "failed" and message in job["error"]
     assert index.calibration is None
 
 
 def test_few_rows_and_other_metrics_are_refused(app, rows):
-    job = Index(app, "tiny", rows[:59]).run("calibrate")
+    job = create(app, "tiny", rows[:59]).run("calibrate")
     assert job["state"] == "failed" and "at least 60 items" in job["error"]
-    answer = Index(app, "euclidean", rows[:100], metric="l2").post("calibrate")
+    answer = create(app, "euclidean", rows[:100], metric="l2").post("calibrate")
     assert answer.status_code == 409 and "cosine" in answer.json()["error"]["message"]
+
+
+ENCODERS = [{"name": "all-MiniLM-L6-v2", "model": "sentence-transformers/all-MiniLM-L6-v2"}]
+ENCODERS += [{"name": "shallow", "model": "sentence-transformers/all-MiniLM-L6-v2", "layer": 3}]
+
+
+@pytest.fixture(scope="module")
+def halves():
+    """First and second halves of 400 paragraphs."""
+    words = [text.split() for text in read_docstring_paragraphs() if len(text.split()) >= 24][:400]
+    return [(" ".join(part[: len(part) // 2]), " ".join(part[len(part) // 2 :])) for part in words]
+
+
+def measure_level(index, halves):
+    """Return how far the mean probability of first hits is from the share of right ones, and their mean cosine."""
+    hits = [found[0] for found in index.search([first for first, _ in halves])]
+    right = np.mean([hit["metadata"]["text"] == second for hit, (_, second) in zip(hits, halves, strict=True)])
+    return np.mean([hit["probability"] for hit in hits]) - right, np.mean([hit["score"] for hit in hits])
+
+
+def test_judged_queries_and_the_log_are_used_again_when_the_encoder_changes(start_app, tmp_path_factory, halves):
+    with start_app(home=tmp_path_factory.mktemp("home"), encoders=ENCODERS) as app:
+        index = Index(app, "halves", text_field="text")
+        # Every second query has no answer: its other half is not in the index.
+        index.upsert([second for _, second in halves[::2]])
+
+        log = list(dict.fromkeys(first for first, _ in halves[100:]))
+        pairs = [{"query": first, "document": second} for first, second in halves[:80]]
+        pairs += [
+            {"query": first, "document": str(50 + number // 2)} for number, (first, _) in enumerate(halves[100:140])
+        ]
+        result = index.calibrate(queries={"texts": log}, pairs=pairs)
+        assert (result["kind"], result["queries"], result["base_rate"]) == ("queries", len(log), None)
+        assert result["figures"]["queries"] == 60 and result["figures"]["auroc"][0] > 0.6
+        assert "AUROC" in result["sentence"]
+
+        before = measure_level(index, halves[140:])
+        job = index.run("reindex", encoder="shallow")
+        assert job["state"] == "succeeded", job["error"]
+        moved = index.calibration
+        assert (moved["kind"], moved["queries"], moved["stale"]) == ("queries", len(log), False)
+        assert moved["space_id"] != result["space_id"] and moved["figures"]["queries"] == 60
+        after = measure_level(index, halves[140:])
+
+    # Probabilities keep their level, which cosines do not: a minimum survives the change.
+    (error, cosine), (error_after, cosine_after) = before, after
+    assert abs(error) < 0.12 and abs(error_after) < 0.12
+    assert abs(cosine_after - cosine) > 0.2
+
+
+def test_a_calibration_is_there_after_a_restart_unless_it_is_damaged(start_app, tmp_path, rows, log):
+    with start_app(home=tmp_path, indexes_only=True) as app:
+        index = create(app, "kept", rows)
+        index.calibrate(queries={"vectors": log.tolist()}, base_rate=0.3)
+        before = index.search(rows[:5])
+    with start_app(home=tmp_path, indexes_only=True) as app:
+        index.app = app
+        assert index.calibration["base_rate"] == 0.3
+        for found, expected in zip(index.search(rows[:5]), before, strict=True):
+            assert [hit["probability"] for hit in found] == pytest.approx([hit["probability"] for hit in expected])
+
+    (path,) = (tmp_path / "indexes" / "kept").glob("graph-*/calibration/relevance.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+    with start_app(home=tmp_path, indexes_only=True) as app:
+        index.app = app
+        description = app.client.get(index.path).json()
+        assert description["calibration"] is None and "calibrate the index again" in " ".join(description["notes"])

@@ -6,6 +6,7 @@ import { firstItems, loadItems, lookupForm } from "./documents.js";
 import { facts, h, scroller, section, warningList } from "./dom.js";
 import { bytes, count, duration } from "./format.js";
 import { bytesOnDisk, stateOf } from "./indexes.js";
+import { calibrationCharts } from "./plots.js";
 import { searchForm } from "./search.js";
 
 /** The page of one index. */
@@ -24,10 +25,22 @@ export const indexView = {
     return [
       section("Search", searchForm(index, found), found),
       section("Documents", lookupForm(index, listed, shown), shown),
+      index.calibration ? calibration(index.calibration) : null,
       settings(index),
     ];
   },
 };
+
+function calibration({ sentence, stale, kind, queries, rows, figures }) {
+  const references = kind === "queries" ? `${count(queries)} queries` : "the documents themselves";
+  return section(
+    "Probability of hits",
+    h("p", {}, sentence),
+    stale ? warningList(["Many documents are newer than the calibration: calibrate the index again."]) : null,
+    h("p", { class: "hint" }, `Calibrated on ${count(rows)} documents with ${references}.`),
+    figures ? h("div", { class: "charts" }, calibrationCharts(figures)) : null,
+  );
+}
 
 function settings(one) {
   const age = one.snapshot_age_seconds;

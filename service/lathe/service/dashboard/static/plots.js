@@ -124,6 +124,42 @@ function sizesInBytes(certificate) {
   return sizes.filter((one) => Number.isFinite(one.bytes) && Number.isFinite(one.recall_at_10));
 }
 
+/** Chart how true the probabilities of an index are, and the share of queries that it answers at a precision. */
+export function calibrationCharts({ bins, answered }) {
+  const at = (part) => Object.entries(answered).map(([precision, own]) => [Number(precision), own[part]]);
+  return [
+    chart({
+      id: "reliability",
+      title: "Reliability",
+      says: "Share of right first hits by their probability. On the diagonal, probabilities are true.",
+      series: [
+        { name: "judged queries", kind: "marked", points: bins.map(([mean, right]) => [mean, right]) },
+        {
+          name: "diagonal",
+          points: [
+            [0, 0],
+            [1, 1],
+          ],
+        },
+      ],
+      x: { ...SHARE, title: "probability" },
+      y: SHARE,
+    }),
+    chart({
+      id: "answered",
+      title: "Share of queries answered",
+      says: "Share of queries that a minimum probability answers at a precision, with its 95 % interval.",
+      series: [
+        { name: "answered", kind: "marked", points: at(0) },
+        { name: "at least", points: at(1) },
+        { name: "at most", points: at(2) },
+      ],
+      x: { title: "precision", show: SHARE.show },
+      y: SHARE,
+    }),
+  ];
+}
+
 /** The numbers behind the charts, folded in. */
 export function numbersOf(chain) {
   const sizes = qualityBySize(chain);

@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { documentCells, documentHead } from "./documents.js";
 import { fill, h, labelled, table } from "./dom.js";
-import { count, duration, number } from "./format.js";
+import { count, duration, number, percent } from "./format.js";
 import { parsedJson, row } from "./forms.js";
 import { InputError, sentenceOf } from "./notices.js";
 
@@ -116,13 +116,28 @@ function results(index, items, { rescore, filter }, seconds) {
     return h("p", {}, `No document was found ${how}.`);
   }
   const score = index.metric === "l2" ? "distance" : "score";
+  const isCalibrated = items[0].probability !== undefined;
   return [
     h("p", {}, `${count(items.length)} found ${how}, in ${duration(seconds)}.`),
     table(
       "Results",
-      ["document", score, ...documentHead(index, items)],
-      items.map((item) => [item.id, { number: number(item.score) }, ...documentCells(index, items, item)]),
+      ["document", score, ...(isCalibrated ? ["probability"] : []), ...documentHead(index, items)],
+      items.map((item) => [
+        item.id,
+        { number: number(item.score) },
+        ...(isCalibrated ? [probabilityBar(item.probability)] : []),
+        ...documentCells(index, items, item),
+      ]),
       { hideCaption: true, stack: true },
     ),
   ];
+}
+
+/** A bar as long as the probability that a hit is right; nothing if it is not known. */
+function probabilityBar(probability) {
+  if (probability === null) {
+    return "";
+  }
+  const shown = percent(probability, 0);
+  return h("span", {}, h("meter", { min: "0", max: "1", value: String(probability), title: shown }), ` ${shown}`);
 }

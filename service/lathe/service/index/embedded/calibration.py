@@ -257,7 +257,7 @@ def _search(
 
 
 def _fit_judgements(generation: Generation, calibration: Calibration, inputs: Inputs) -> dict[str, Any]:
-    """Fit the weights on every second judged query, and return the report on the others."""
+    """Fit the weights on half of the judged queries, and return the report on the others."""
     model = calibration.model
     assert inputs.judged_vectors is not None
     searches, labels = _search(generation, calibration, generation.reducer.reduce_queries(inputs.judged_vectors))
@@ -276,9 +276,11 @@ def _fit_judgements(generation: Generation, calibration: Calibration, inputs: In
         ]
     )
 
-    fitted, held_out = slice(0, None, 2), slice(1, None, 2)
-    parts = [
+    # At random, as files of judgements often follow a pattern.
+    order = np.random.default_rng(0).permutation(len(labels))
+    fitted, held_out = order[::2], order[1::2]
+    of_fit, of_report = (
         Searches(searches.queries[part], searches.scores[part], searches.hubs[part]) for part in (fitted, held_out)
-    ]
-    model.fit_weights(parts[0], relevant[fitted])
-    return evaluate_probabilities(model.predict_proba(parts[1])[:, 0], relevant[held_out, 0]).describe()
+    )
+    model.fit_weights(of_fit, relevant[fitted])
+    return evaluate_probabilities(model.predict_proba(of_report)[:, 0], relevant[held_out, 0]).describe()

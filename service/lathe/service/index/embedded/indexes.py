@@ -78,7 +78,7 @@ class EmbeddedIndexes:
         self.checks.start()  # it reads every record as a whole, so nothing waits for it
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each index that cannot be opened, is damaged or not maintained, or has many new rows."""
+        """Return a sentence for each index that cannot be opened, is damaged or not maintained, or stale."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
         opened = self.opened.copy()
         maintenance = [index.maintenance_warning for index in opened.values()]
