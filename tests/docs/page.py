@@ -19,7 +19,7 @@ from tests.docs.workshop import Workshop
 from tests.helpers import find_free_port
 
 SECONDS = {"quick": 180, "services": 300, "long": 3000}
-ASKS_SERVER = re.compile(r"lathe index reindex|--apply")
+ASKS_SERVER = re.compile(r"lathe index (?:reindex|calibrate)|--apply")
 LOCAL = re.compile(r"\b(?:localhost|127\.0\.0\.1):8080\b")
 FORKED = re.compile(r"\blathe\b|\bpython -m\b")
 USES_POSTGRES = re.compile(r"\bpgvector\b|\bpsql\b|\bpsycopg\b")

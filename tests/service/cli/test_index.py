@@ -46,6 +46,9 @@ def test_index_import_reports_the_chains_quality_and_writes_every_row(run, home,
     label = record.find_items(["77"])["77"][0]
     np.testing.assert_array_equal(record.read_originals([label], record.spec)[label], vectors[77])
     record.close()
+    with serving(home / "indexes") as indexes:
+        calibration = indexes.get("plain").describe()["calibration"]
+        assert (calibration["kind"], calibration["rows"], calibration["stale"]) == ("rows", ROWS, False)
     assert "plain" in run("index", "list")[1]
     listed = json.loads(run("index", "list", "--json")[1])
     assert [(index["name"], index["count"], index["chain"]) for index in listed] == [("plain", ROWS, "debias@1")]

@@ -1,6 +1,5 @@
 """`lathe index reindex` and `calibrate`: jobs of a running server on one of its indexes."""
 
-import json
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,26 +128,34 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
         typer.echo(f"To roll back: lathe index reindex {name} {back}")
 
 
-@take_fields(CalibrateRequest, queries=flag("--queries", "FILE of unjudged queries: texts or vectors."))
+@take_fields(CalibrateRequest, queries=flag("--queries", "SOURCE of at least 130 unjudged queries."))
 def calibrate(
     name: Annotated[str, typer.Argument(help="NAME of an index of the running server")],
     fields: dict[str, Any],
     server: Server = DEFAULT_SERVER,
-    as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
 ) -> None:
-    """Let each hit of a running server's index have a probability that it is right.
+    """Let each hit of a search of a running server's index have a probability that it is right.
 
-    Files of queries and pairs lie in the server's data folder. Judged queries let the command say how well the
-    probabilities separate right from wrong hits, and from which minimum on.
+    Judged queries let the command say how well the probabilities separate right from wrong hits, and from which minimum
+    on. Queries and pairs are sent to the server.
     """
+    from lathe.training.fitting.pairs import read_pairs
+    from lathe.training.sources.source import open_source
+
+    request = build_request(CalibrateRequest, fields).model_dump(exclude_none=True)
+    if "queries" in fields:
+        source = open_source(fields["queries"])
+        rows = [row for batch in source.batches() for row in batch.values]
+        texts = source.kind() == "texts"
+        request["queries"] = {"texts": rows} if texts else {"vectors": [row.tolist() for row in rows]}
+    if "pairs" in fields:
+        pairs = read_pairs(fields["pairs"]).pairs
+        request["pairs"] = [{"query": query, "document": document} for query, document in pairs]
+
     client = ServerClient(server)
     with ProgressBar() as progress:
-        body = build_request(CalibrateRequest, fields).model_dump(exclude_none=True)
-        _, job = client.request("POST", f"/indexes/{name}/calibrate", body)
+        _, job = client.request("POST", f"/indexes/{name}/calibrate", request)
         result = client.wait_for_job(job["job_id"], progress)
-    if as_json:
-        typer.echo(json.dumps(result, indent=1))
-        return
     references = f"{result['queries']:,} queries" if result["queries"] else "its own rows"
     typer.echo(f"{name}: {result['rows']:,} items calibrated with {references} in {result['seconds']:.1f} s")
     typer.echo(result["sentence"])

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 KINDS = {
     "fit": "lathe.service.jobs.kinds.fit:FitJob",
     "advise": "lathe.service.jobs.kinds.advise:AdviseJob",
-    "calibrate": "lathe.service.jobs.kinds.calibrate:CalibrateJob",
     "reindex": "lathe.service.jobs.kinds.reindex:ReindexJob",
     "train": "lathe.service.jobs.kinds.train:TrainJob",
     "adapt": "lathe.service.jobs.kinds.adapt:AdaptJob",
     "migrate": "lathe.service.jobs.kinds.migrate:MigrateJob",
+    "calibrate": "lathe.service.jobs.kinds.calibrate:CalibrateJob",
 }
 """Class of each kind of job, which is imported when a request of the kind is read: a worker imports none."""
 

@@ -66,19 +66,15 @@ class Calibration:
             rows: row numbers of the hits `(q, k)`, −1 where there are fewer.
             scores: cosines of queries and compact vectors `(q, k)`.
         """
+        if rows.shape[1] >= MIN_HITS and rows.min(initial=0) >= 0:  # the usual case
+            return self.model.predict_proba(Searches(queries, scores, self.find_hubs(rows)))
+
         probabilities = np.full(rows.shape, np.nan)
-        if rows.shape[1] < MIN_HITS:
-            return probabilities
-        complete = rows[:, MIN_HITS - 1] >= 0
-        if complete.all():  # the usual case needs no copies
-            hubs = self.find_hubs(rows)
-            valid = rows >= 0
-            if valid.all():
-                return self.model.predict_proba(Searches(queries, scores, hubs))
-            found = self.model.predict_proba(Searches(queries, np.where(valid, scores, 0), hubs))
-            return np.where(valid, found, np.nan)
-        if complete.any():
-            probabilities[complete] = self.estimate(queries[complete], rows[complete], scores[complete])
+        if rows.shape[1] >= MIN_HITS and (complete := rows[:, MIN_HITS - 1] >= 0).any():
+            found = rows[complete]
+            known = np.where(found < 0, 0, scores[complete])
+            searches = Searches(queries[complete], known, self.find_hubs(found))
+            probabilities[complete] = np.where(found < 0, np.nan, self.model.predict_proba(searches))
         return probabilities
 
     def find_hubs(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
