@@ -145,7 +145,7 @@ def calibrate(
     request = build_request(CalibrateRequest, fields).model_dump(exclude_none=True)
     if "queries" in fields:
         source = open_source(fields["queries"])
-        rows = [row for batch in source.batches() for row in batch.values]
+        rows: list[Any] = [row for batch in source.batches() for row in batch.values]
         texts = source.kind() == "texts"
         request["queries"] = {"texts": rows} if texts else {"vectors": [row.tolist() for row in rows]}
     if "pairs" in fields:

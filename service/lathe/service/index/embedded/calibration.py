@@ -13,6 +13,7 @@ import json
 import logging
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -52,6 +53,9 @@ MIN_LOG = 130
 MIN_JUDGED = 60
 """Minimum number of judged queries: half of them fit the weights, and 30 are needed to report on."""
 
+POLL_SECONDS = 0.05
+"""Seconds between two looks whether the index's owner has calibrated it."""
+
 log = logging.getLogger(__name__)
 
 
@@ -79,8 +83,10 @@ class Inputs:
         """Write the inputs for the owner of a generation to `calibration.next` in the generation's folder.
 
         Raises:
-            ConflictError: if the owner has not yet read others.
+            ConflictError: if the owner has not yet read others, or there is no such generation.
         """
+        if not folder.is_dir():
+            raise ConflictError("the index was deleted or reindexed meanwhile")
         staging = folder / f".{FOLDER}.{self.id}"
         make_folder(staging)
         vectors = [given for given in (self.log, self.judged_vectors) if given is not None]
@@ -154,15 +160,15 @@ def calibrate_next(generation: Generation) -> None:
 
 
 def calibrate_again(generation: Generation) -> None:
-    """Calibrate a generation with the inputs that it was calibrated with before or, without any, with its rows.
+    """Let a generation be calibrated with the inputs of its calibration or, without one, with its rows, and wait.
 
-    Too few rows, or another metric than cosine, leave it as it is.
+    The index's maintenance thread does it. Too few rows, or another metric than cosine, change nothing.
     """
-    folder = generation.folder
-    if not (folder / NEXT).exists():
-        inputs = Inputs.load(folder / FOLDER) if (folder / FOLDER / INPUTS).exists() else Inputs("import")
-        inputs.save(folder)
-    calibrate_next(generation)
+    present = generation.folder / FOLDER
+    with suppress(ConflictError):  # a job has asked for it just now
+        (Inputs.load(present) if (present / INPUTS).exists() else Inputs("import")).save(generation.folder)
+    while (generation.folder / NEXT).exists():
+        time.sleep(POLL_SECONDS)
 
 
 def calibrate(generation: Generation, inputs: Inputs) -> Calibration:

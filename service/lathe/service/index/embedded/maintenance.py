@@ -30,7 +30,7 @@ from filelock import Timeout
 from lathe.service.chains.names import RAW
 from lathe.service.errors import ConflictError, OverloadedError, UnavailableError
 from lathe.service.index.bridge import ALIGNMENT_FOLDER, load_bridge
-from lathe.service.index.embedded.calibration import calibrate_next
+from lathe.service.index.embedded.calibration import calibrate_next, load_calibration
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.snapshot import restore_snapshot
@@ -179,6 +179,7 @@ class Cutover:
             self._copy_originals(generation)
         self._catch_up(generation, ready["text_field"])
         calibrate_next(generation)  # before the cutover, so that no search comes between that asks for a probability
+        generation.calibration = generation.calibration or load_calibration(generation)  # of a cutover that failed
         self.index.run_in_writer(self._switch_generation, generation, artifact, ready, restored).result()
 
     def _switch_generation(

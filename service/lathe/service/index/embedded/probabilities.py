@@ -1,5 +1,6 @@
 """Probabilities that the hits of a generation's searches are right, by the model of a calibration."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,14 +79,13 @@ class Calibration:
         return probabilities
 
     def find_hubs(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the hubs of rows `(q, k)`, after measuring those that are missing; 0 for row −1."""
-        if rows.max(initial=-1) >= len(self.hubs):
+        """Return the hubs of rows `(q, k)`, after measuring those that are missing; any number for row −1."""
+        if self.rows.count > len(self.hubs):
             self._grow()
         hubs = self.hubs  # searches of other threads may replace the array, and measure the same rows again
         found = hubs[rows]
-        if np.isnan(found).any():
-            lacking = np.unique(rows[np.isnan(found) & (rows >= 0)])
-            self._measure(hubs, lacking)
+        if math.isnan(found.sum()):  # the quickest test of so few numbers
+            self._measure(hubs, np.unique(rows[np.isnan(found) & (rows >= 0)]))
             found = np.where(rows >= 0, hubs[rows], 0)
         return found
 

@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 
 from lathe.service.errors import BadValueError, ConflictError, UnavailableError
 from lathe.service.home import Home
-from lathe.service.index.embedded.calibration import FACTS, FOLDER, INPUTS, NEXT, REFUSED, Inputs
+from lathe.service.index.embedded.calibration import FACTS, FOLDER, INPUTS, NEXT, POLL_SECONDS, REFUSED, Inputs
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import CalibrateRequest, IndexSpec
@@ -100,7 +100,7 @@ def _wait_for_owner(generation: Path, job: str, on_progress: Progress) -> dict[s
         if time.monotonic() > deadline:
             raise UnavailableError("no server that owns the index calibrates it: start it and try again")
         on_progress(0.5, "the index is being calibrated")
-        time.sleep(0.05)
+        time.sleep(POLL_SECONDS)
     if (generation / FOLDER / INPUTS).exists() and read_json_file(generation / FOLDER / INPUTS)["id"] == job:
         facts: dict[str, Any] = read_json_file(generation / FOLDER / FACTS)
         return facts
