@@ -102,6 +102,7 @@ class Maintainer:
                 took = time.monotonic() - begun
                 self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
         if not lacking:
+            generation = self.index.generation
             calibrate_next(generation)
             if generation.calibration is not None:
                 return generation.calibration.measure_next(CHUNK_ROWS)
