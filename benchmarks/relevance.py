@@ -19,7 +19,7 @@ WIDTH, TOPICS, QUERIES = 384, 500, 2000
 
 
 def measure(rows: int) -> dict[str, float]:
-    """Return the µs of CPU of a search without and with probabilities, in blocks that alternate, and those of calibrating."""
+    """Return µs of CPU of a search without and with probabilities, alternating, and ms of a calibration."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(TOPICS, WIDTH))
     vectors = (centres[rng.integers(TOPICS, size=rows + QUERIES)] + rng.normal(size=(rows + QUERIES, WIDTH))).astype(
