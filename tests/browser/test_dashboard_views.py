@@ -8,6 +8,8 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import expect
 
+from tests.helpers import eventually
+
 pytestmark = pytest.mark.services
 
 PAGES = [
@@ -169,6 +171,26 @@ def test_try_page_compares_texts_before_and_after_a_chain_and_escapes_markup(ope
         page.fill("#try-texts", "one alone")
         page.click("text=Embed and compare")
         expect(page.locator("#try-result")).to_contain_text("Give 2 to 16 texts, one per line. There is 1.")
+
+
+def test_a_calibrated_index_shows_probabilities_and_how_true_they_are(open_page, server, texts):
+    judged, stored = texts[:80], texts[20:]  # nothing answers the first twenty queries
+    server.call("PUT", "/indexes/calibrated", chain="none", encoder="all-MiniLM-L6-v2", text_field="text")
+    server.call("POST", "/indexes/calibrated/upsert", ids=stored, texts=stored)
+    pairs = [{"query": text[: len(text) // 2], "document": text} for text in judged]
+    job = server.call("POST", "/indexes/calibrated/calibrate", pairs=pairs)["job_id"]
+    eventually(lambda: server.call("GET", f"/jobs/{job}")["finished_at"])
+    assert server.call("GET", f"/jobs/{job}")["error"] is None
+    calibration = server.call("GET", "/indexes/calibrated")["calibration"]
+    with open_page("#/indexes/calibrated") as page:
+        expect(page.locator("main")).to_contain_text(calibration["sentence"])
+        for picture in ("Reliability", "Share of queries answered"):
+            expect(page.get_by_role("img", name=re.compile(picture))).to_be_visible()
+        page.fill("#search-query", judged[0])
+        page.click("#search-submit")
+        first = page.get_by_role("table", name="Results").locator("tbody tr").first
+        expect(first.locator("meter")).to_be_visible()
+        expect(first).to_contain_text("%")
 
 
 def test_an_api_error_is_shown_with_its_message(open_page):
