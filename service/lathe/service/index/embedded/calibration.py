@@ -106,12 +106,11 @@ class Inputs:
         """Read inputs from a calibration's folder."""
         content = read_json_file(folder / INPUTS)
         logged = content.pop("log")
-        inputs = cls(**content)
-        if (folder / VECTORS).exists():
-            vectors = np.load(folder / VECTORS, allow_pickle=False)
-            inputs.log = None if logged is None else vectors[:logged]
-            inputs.judged_vectors = vectors[logged or 0 :]
-        return inputs
+        if not (folder / VECTORS).exists():
+            return cls(**content)
+        vectors = np.load(folder / VECTORS, allow_pickle=False)
+        log = None if logged is None else vectors[:logged]
+        return cls(**content, log=log, judged_vectors=vectors[logged or 0 :])
 
 
 def load_calibration(generation: Generation) -> Calibration | None:
@@ -149,7 +148,7 @@ def calibrate_next(generation: Generation) -> None:
         replace_synced(following / FACTS, json.dumps(asdict(calibration.facts)).encode())
         shutil.rmtree(present, ignore_errors=True)
         following.rename(present)
-        generation.calibration = calibration
+        generation.use_calibration(calibration)
     except Exception as error:
         known = isinstance(error, ConflictError | TransformError)
         if not known:

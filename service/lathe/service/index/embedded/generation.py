@@ -87,6 +87,10 @@ class Generation:
         self.notes: list[str] = []
         self.calibration: Calibration | None = None
 
+    def use_calibration(self, calibration: "Calibration | None") -> None:
+        """Give hits their probabilities by a calibration from now on; None gives them none."""
+        self.calibration = calibration
+
     @property
     def covered(self) -> int:
         """Number of rows in the graph."""

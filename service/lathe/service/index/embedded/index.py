@@ -150,8 +150,14 @@ class EmbeddedIndex:
         generation, restored = open_generation(self.name, folder, create)
         if restored is not None:
             self.snapshots.remember(restored)
-        generation.calibration = load_calibration(generation)
+        generation.use_calibration(load_calibration(generation))
         return generation
+
+    @property
+    def is_calibration_stale(self) -> bool:
+        """Whether the index is calibrated, and many of its rows are newer."""
+        calibration = self.generation.calibration
+        return calibration is not None and calibration.is_stale
 
     def create_generation(self, folder: Path, spec: IndexSpec, reducer: Reducer) -> Generation:
         """Return a generation (rows, graph and chain of transforms) without rows, whose files are in `folder`."""

@@ -85,7 +85,7 @@ class EmbeddedIndexes:
         stale = [
             f"many rows of the index {name} are newer than its calibration: lathe index calibrate {name}"
             for name, index in opened.items()
-            if (calibration := index.generation.calibration) is not None and calibration.is_stale
+            if index.is_calibration_stale
         ]
         unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
         return unopened + damaged + stale + [message for message in maintenance if message]

@@ -180,7 +180,8 @@ class Cutover:
             self._copy_originals(generation)
         self._catch_up(generation, ready["text_field"])
         calibrate_next(generation)  # before the cutover, so that no search comes between that asks for a probability
-        generation.calibration = generation.calibration or load_calibration(generation)  # of a cutover that failed
+        if generation.calibration is None:
+            generation.use_calibration(load_calibration(generation))  # of a cutover that failed
         self.index.run_in_writer(self._switch_generation, generation, artifact, ready, restored).result()
 
     def _switch_generation(
