@@ -217,7 +217,7 @@ def calibrate(generation: Generation, inputs: Inputs) -> Calibration:
     if inputs.judged:
         figures = _fit_judgements(generation, calibration, inputs)
         sentence = figures.pop("sentence")
-    calibration.facts = Facts(
+    facts = Facts(
         id=inputs.id,
         space_id=generation.spec.space_id,
         kind=model.kind,
@@ -229,6 +229,7 @@ def calibrate(generation: Generation, inputs: Inputs) -> Calibration:
         figures=figures,
         sentence=sentence,
     )
+    calibration.state_facts(facts)
     return calibration
 
 
