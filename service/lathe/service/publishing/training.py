@@ -97,7 +97,7 @@ def train_encoder(
 
 @contextmanager
 def _explain_exhaustion(folder: Path) -> Iterator[None]:
-    """Raise `JobError` for an error that says that memory or the disk is full; then delete the folder's checkpoints."""
+    """Raise `JobError` for an error that says that memory or the disk is full. Delete the checkpoints then, too."""
     try:
         yield
     except Exception as error:  # each library has its own kinds of error for a full disk

@@ -290,7 +290,10 @@ def _try_trainings(
 
 
 def _skip(candidate: Candidate, encoder: TextEncoder, size: int | None, problem: str) -> Trial:
-    """Return the trial of a candidate that is not tried, with the reason; `size` is that of its codes, if any."""
+    """Return the trial of a candidate that is not tried, with the reason.
+
+    `size` is the number of bytes of its codes, or None for floats.
+    """
     return Trial(candidate, size or FLOAT_BYTES * encoder.dimensions, size, problem=problem)
 
 

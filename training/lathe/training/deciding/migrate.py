@@ -23,6 +23,7 @@ from lathe.training.deciding.judged import (
     EncodedSearches,
     JudgedSearches,
     encode_documents,
+    encode_searches,
     encode_unit_queries,
     gather_searches,
 )
@@ -329,12 +330,14 @@ def decide_migration(
     others = searches.fit_rows[searches.fit_rows >= relevant]
     searches = replace(searches, fit_rows=others if len(others) >= MIN_SAMPLE else searches.fit_rows)
 
-    documents = searches.documents
-    old = encode_documents(present, documents, part_of(on_progress, 0.0, 0.5)).vectors
-    encoding = encode_documents(new, documents, part_of(on_progress, 0.5, 0.9))
-    pairs, new_queries = _encode_queries(request, searches, (present, old), (new, encoding.vectors))
+    first, second = part_of(on_progress, 0.0, 0.45), part_of(on_progress, 0.45, 0.9)
+    if judged.documents:
+        moved = encode_searches(searches, new, first)
+        pairs = encode_searches(searches, present, second).measured
+    else:  # agreement with the new encoder is measured
+        moved = _encode_unjudged(request, searches, new, first)
+        pairs = _encode_unjudged(request, searches, present, second, moved.measured.relevant).measured
     on_progress(0.9, f"fitting a bridge on {len(searches.fit_rows):,} rows")
-    moved = EncodedSearches(None, replace(pairs, queries=new_queries, documents=encoding.vectors), encoding.tokens)
     choices = _Choices(request, searches.fit_rows, pairs, moved, stored)
     trials = list(choices.measure())
     return Migration(
@@ -344,7 +347,7 @@ def decide_migration(
         open_source(request.source.location).name,
         searches,
         trials,
-        _estimate_cost(request, new, searches, float(encoding.tokens.mean())),
+        _estimate_cost(request, new, searches, float(moved.tokens.mean())),
         (*choices.notes, *judged.notes, *searches.notes),
     )
 
@@ -431,48 +434,34 @@ class _Choices:
         return Chain([make_alignment(self.new.shape[1], self.old.shape[1])]).fit(self.new, targets=self.old)
 
 
-def _encode_queries(
+def _encode_unjudged(
     request: MigrateRequest,
     searches: JudgedSearches,
-    present: tuple[TextEncoder, FloatArray],
-    new: tuple[TextEncoder, FloatArray],
-) -> tuple[QueryPairs, FloatArray]:
-    """Return queries and documents by the present encoder with the right answers, and the queries by the new encoder.
+    encoder: TextEncoder,
+    on_progress: Progress,
+    answers: NDArray[np.int64] | None = None,
+) -> EncodedSearches:
+    """Encode documents and the request's queries, or else the rows that are held out of every fit as queries.
 
-    The queries are the judged queries, else the request's, whose answers are the nearest rows by the new encoder, else
-    the rows that are held out of every fit.
-
-    Args:
-        request: the request.
-        searches: documents, and judged queries if there are any.
-        present: encoder of the stored vectors, and its vectors of the documents.
-        new: the other encoder, and its vectors of the documents.
+    `answers` are the rows of query and relevant document, `(10 n, 2)`; None takes the nearest ones by the encoder.
 
     Raises:
         FitError: if the request's queries are vectors.
     """
-    own = searches.excluded[1]
-    if request.pairs is not None:
-        queries = list(searches.measured.documents)
-    elif request.queries is not None:
+    encoding = encode_documents(encoder, searches.documents, on_progress)
+    if request.queries is not None:
         sampled = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
         if sampled.vectors is not None:
             raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
-        queries = sampled.texts
-        own = find_own_texts(queries, searches.documents)
+        queries = encode_unit_queries(encoder, sampled.texts)
+        own = find_own_texts(sampled.texts, searches.documents)
     else:
         held_out = searches.heldout_rows
+        queries = encoding.vectors[held_out]
         own = np.stack([np.arange(len(held_out)), held_out], axis=1)
-        answers = _list_nearest(new[1][held_out], new[1], own)
-        return QueryPairs(present[1][held_out], present[1], answers, own), new[1][held_out]
-
-    new_queries = encode_unit_queries(new[0], queries)
-    if request.pairs is None:
-        answers = _list_nearest(new_queries, new[1], own)
-    else:
-        positions = {text: position for position, text in enumerate(searches.documents)}
-        answers = searches.measured.list_relevant(positions.__getitem__)
-    return QueryPairs(encode_unit_queries(present[0], queries), present[1], answers, own), new_queries
+    if answers is None:
+        answers = _list_nearest(queries, encoding.vectors, own)
+    return EncodedSearches(None, QueryPairs(queries, encoding.vectors, answers, own), encoding.tokens)
 
 
 def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:

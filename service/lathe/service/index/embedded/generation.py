@@ -88,7 +88,7 @@ class Generation:
         self.calibration: Calibration | None = None
 
     def use_calibration(self, calibration: "Calibration | None") -> None:
-        """Give hits their probabilities by a calibration from now on; None gives them none."""
+        """Give hits their probabilities by a calibration from now on, or none if it is None."""
         self.calibration = calibration
 
     @property

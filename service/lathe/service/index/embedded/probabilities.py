@@ -64,7 +64,9 @@ class Calibration:
         self.facts = facts
 
     def estimate(self, queries: Vectors, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability that each hit is right, `(q, k)`; NaN for queries with fewer than ten hits.
+        """Return the probability that each hit is right, `(q, k)`.
+
+        It is NaN for queries with fewer than ten hits.
 
         Args:
             queries: reduced queries `(q, d)`.
@@ -83,7 +85,10 @@ class Calibration:
         return probabilities
 
     def find_hubs(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the hubs of rows `(q, k)`, after measuring those that are missing; any number for row −1."""
+        """Return the hubs of rows `(q, k)`, after measuring those that are missing.
+
+        For row −1 it is any number.
+        """
         if self.rows.count > len(self.hubs):
             self._grow()
         hubs = self.hubs  # searches of other threads may replace the array, and measure the same rows again

@@ -96,7 +96,10 @@ class Place:
     in_index: bool = False
 
     def list_candidates(self, dimensions: int) -> Iterator[Candidate]:
-        """Yield the candidates for a number of dimensions; the first stores the vectors as they are."""
+        """Yield the candidates for a number of dimensions.
+
+        The first stores the vectors as they are.
+        """
         for entry in self.forms:
             least, most = entry.get("dimensions", (1, math.inf))
             for form in _list_forms(dimensions, **entry["form"]):
