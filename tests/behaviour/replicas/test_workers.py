@@ -223,9 +223,11 @@ def test_a_fit_on_a_worker_goes_from_queued_to_succeeded_and_its_chain_serves(ap
 
 def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next(api, worker, lasting_redis):
     """Failed gates and bad sources are reported as in a server without workers. No command line shows the password."""
+    vectors = {"vectors": np.eye(60, 8).tolist()}
+    assert api.wait(api.submit("gated", QUICK, source=vectors), *ENDED)["result"]["promoted"]
     endless_job = api.submit("endless", endless())
     api.busy(endless_job)
-    unmet = api.submit("mine", QUICK, source={"vectors": np.eye(60, 8).tolist()}, gates={"recall_at_10": 2.0})
+    unmet = api.submit("gated", QUICK, source=vectors, gates={"recall_at_10": 2.0})
     bad = api.submit("bad", QUICK, source={"path": "bad.npy"})
     waiting = api.submit("waiting", QUICK)
     horse = worker.horse()
@@ -241,8 +243,8 @@ def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next
 
     job = api.wait(unmet, *ENDED)
     assert job["state"] == "succeeded" and not job["result"]["promoted"]
-    assert job["result"]["failed_gates"] and job["result"]["chain"] == "mine@2"
-    assert api.client.get("/chains/mine").json()["live"] == 1
+    assert job["result"]["failed_gates"] and job["result"]["chain"] == "gated@2"
+    assert api.client.get("/chains/gated").json()["live"] == 1
     failed = api.wait(bad, *ENDED)
     assert failed["state"] == "failed" and "bad.npy" in failed["error"]
     assert api.versions("bad") == api.versions("endless") == api.versions("waiting") == []
