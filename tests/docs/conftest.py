@@ -13,7 +13,8 @@ from tests.docs.page import SECONDS, Page, folder_of
 from tests.docs.workshop import Workshop
 
 FIRST_PAGES = ("README.md", "docs/quickstart.md")
-"""Pages whose blocks `make test` runs, without those that take services; `make test-services` runs all others."""
+"""Pages whose blocks every change runs: `make test` the first, without its blocks that take services, and `make
+test-services` the rest. `make docs` runs all pages."""
 
 
 def pytest_addoption(parser):
@@ -24,22 +25,20 @@ def pytest_addoption(parser):
 def pytest_generate_tests(metafunc):
     if "blocks" not in metafunc.fixturenames:
         return
-    wanted, every = metafunc.config.getoption("page", None), metafunc.config.getoption("all_blocks", False)
+    every = metafunc.config.getoption("all_blocks", False)
+    wanted = metafunc.config.getoption("page", None) or (None if every else FIRST_PAGES)
     groups: dict[str, list] = {}
     for block in all_blocks():
-        when = block.directive.when
-        if when == "quick" and block.page not in FIRST_PAGES:
-            when = "services"
-        if (every or when != "long") and (not wanted or block.page in wanted):
-            with_services = when == "services" and block.page in FIRST_PAGES and not every
-            groups.setdefault(block.page + " with services" * with_services, []).append(block)
+        if (wanted is None or block.page in wanted) and (every or block.directive.when != "long"):
+            apart = block.directive.when == "services" and block.page == FIRST_PAGES[0] and not every
+            groups.setdefault(block.page + " with services" * apart, []).append(block)
     metafunc.parametrize(
         "blocks",
         [
             pytest.param(
                 blocks,
                 id=name,
-                marks=[pytest.mark.timeout(SECONDS["long"])] + [pytest.mark.services] * (name not in FIRST_PAGES),
+                marks=[pytest.mark.timeout(SECONDS["long"])] + [pytest.mark.services] * (name != FIRST_PAGES[0]),
             )
             for name, blocks in groups.items()
         ],

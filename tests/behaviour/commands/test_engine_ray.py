@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import LATHE, find_free_port
 
-pytestmark = [pytest.mark.services, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.services, pytest.mark.release, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 RAY = ["--engine", "ray", "--workers", 2]
 
 
@@ -29,7 +29,6 @@ def test_fit_prints_one_line_if_no_ray_cluster_answers_at_the_address(run, texts
     assert status == 1 and err.startswith("lathe: no Ray cluster answers at") and len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.release
 def test_ctrl_c_stops_the_started_ray_its_workers_and_its_folder(home, texts):
     before = set(Path("/tmp").glob("lathe-ray-*"))
     words = ["embed", "--source", str(texts), "--out", str(texts.with_name("x.npy")), *map(str, RAY)]

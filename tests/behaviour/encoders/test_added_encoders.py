@@ -106,6 +106,7 @@ def small(lathe, tiny_model):
         lathe.services.embedder.remove(SMALL.name).stop(0)
 
 
+@pytest.mark.release
 def test_an_admin_can_load_and_unload_an_added_encoder_while_the_server_runs(lathe, small):
     client, body = lathe.client, {"inputs": ["a red bicycle", "x"], "model": small, "prompt_name": "q"}
     assert client.put("/encoders/small").status_code == 401 and small not in lathe.services.embedder.engines

@@ -71,6 +71,7 @@ def versions(app):
     return first, second["result"]
 
 
+@pytest.mark.release
 def test_a_training_whose_process_is_killed_goes_on_and_publishes_one_version_and_a_fit_does_not_wait(app, versions):
     (described, _) = app.client.get("/encoders/mine/versions").json()["versions"]
     assert described["provenance"]["training"]["resumed_from"] > 0
@@ -122,6 +123,7 @@ def test_promoting_serves_another_version_an_index_keeps_its_own_and_rollback_re
     eventually(lambda: "mine@2" not in app.services.embedder.engines, 30)
 
 
+@pytest.mark.release
 def test_a_promotion_moves_the_indexes_of_the_encoder_if_it_is_asked_to(app, versions):
     created = app.client.put("/indexes/moved", json={"encoder": "mine@1", "chain": "none"}, headers=app.admin)
     assert created.status_code == 200, created.text

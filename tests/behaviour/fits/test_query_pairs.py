@@ -50,6 +50,7 @@ def test_a_fit_on_pairs_runs_goes_live_and_has_relevance_in_its_certificate(app,
         assert answer.headers["x-chain"] == "to-the-end@1" and len(answer.json()[0]) == 384
 
 
+@pytest.mark.release
 def test_a_fit_leaves_no_text_of_its_pairs_and_queries_in_the_state_folder(app, source, finish):
     pairs = [*PAIRS, {"query": "Who is Quillfeather Ozymandias?", "document": "Nobody by the name of Vexworthy."}]
     queries = {"texts": [*(pair["query"] for pair in PAIRS), "Where does Quillfeather live?"]}
@@ -92,6 +93,7 @@ def test_paths_of_a_fit_outside_of_the_data_folder_are_refused_by_the_name_of_th
     assert answer.status_code == 403 and answer.json()["error"]["param"] == param
 
 
+@pytest.mark.release
 def test_a_fit_reads_pairs_and_out_of_domain_text_below_the_data_folder(start_app, new_home, tmp_path, source, finish):
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
     (tmp_path / "news.jsonl").write_text("\n".join(json.dumps({"text": f"News of day {day}."}) for day in range(60)))

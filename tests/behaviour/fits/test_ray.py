@@ -24,7 +24,7 @@ from lathe.transforms.chain import parse_steps
 from lathe.transforms.progress import no_progress
 from lathe.transforms.statistics import moments_of
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.services, pytest.mark.release, pytest.mark.timeout(200)]
 ROOT = Path(__file__).parents[3]
 FILES = 40
 WIDTH = 10
@@ -193,7 +193,6 @@ def test_pool_raises_engine_error_if_a_worker_lacks_a_package(engine):
             list(pool.run_tasks([]))
 
 
-@pytest.mark.release
 def test_a_ray_fit_on_texts_equals_the_local_fit_although_a_worker_is_killed(engine, texts, tiny, tmp_path):
     encoder, killed = Encoder(tiny), []
 

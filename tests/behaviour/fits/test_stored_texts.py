@@ -54,6 +54,7 @@ def test_a_second_fit_an_import_and_lathe_embed_encode_only_new_texts(run, sourc
     assert len(encoded) == 70
 
 
+@pytest.mark.release
 def test_zero_bytes_store_nothing_of_a_fits_texts_and_queries(run, home, source, encoded, tmp_path):
     queries = write_texts(tmp_path / "queries.jsonl", ["Quillfeather", *map(str, range(50))])
     fit = ["fit", "--name", "private", "--source", source, "--bytes", 24, "--queries", queries]

@@ -59,6 +59,7 @@ def test_whatever_needs_originals_is_answered_409_where_none_are_stored(app, fil
     assert app.client.put(path, json=CODES | {"originals": "float32"}, headers=app.admin).status_code == 409
 
 
+@pytest.mark.release
 def test_an_index_without_originals_is_compacted_and_gets_another_graph_and_metric(app, fill, sentences, finish):
     path = fill(**CODES, originals="none")
     before = scores_by_id(ok(app, f"{path}/search", texts=sentences, k=6))

@@ -16,6 +16,7 @@ def kill_writers(trials, *options):
     return figures
 
 
+@pytest.mark.release
 def test_acknowledged_index_writes_survive_six_kills_and_three_power_losses():
     assert kill_writers(6)["writes_acknowledged"] > 0
 

@@ -465,6 +465,7 @@ def test_an_index_of_the_server_is_moved_and_goes_back_by_the_printed_command(ru
         assert (status, out) == (1, "") and message in err, err
 
 
+@pytest.mark.release
 def test_migrate_applies_its_decision_to_an_index(run, server, texts, judged, tiny_model):
     server.client.put(
         "/indexes/decided", json={"encoder": "tiny", "chain": "none", "text_field": "text"}, headers=server.admin

@@ -52,6 +52,7 @@ def listed(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.release
 def test_export_without_a_format_writes_a_sentence_transformers_model_of_the_chosen_dimensions(
     run, compact, sentences, raw, tmp_path
 ):

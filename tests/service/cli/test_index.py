@@ -419,6 +419,7 @@ def test_export_that_cannot_work_is_refused_with_the_reason(run, database, fill,
     assert not Path(tmp_path / "x.jsonl").exists()
 
 
+@pytest.mark.release
 def test_export_reads_an_index_in_milvus(run, database, milvus, home, chain, vectors_of_index_export, tmp_path):
     np.save(tmp_path / "rows.npy", vectors_of_index_export[:40])
     command = ("index", "import", "--name", "far", "--source", tmp_path / "rows.npy", "--chain", "small")

@@ -109,6 +109,7 @@ def test_an_encoder_is_trained_measured_and_there_within_the_block(
     assert not list((tmp_path / "work").glob("adapt-*"))  # what a named run publishes is elsewhere
 
 
+@pytest.mark.release
 def test_a_run_that_was_stopped_in_training_goes_on_and_repeats_nothing(
     tmp_path, tiny_encoder, worded, little_out_of_domain
 ):

@@ -108,6 +108,7 @@ def test_an_error_is_raised_and_the_number_of_threads_is_restored(torch_threads,
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.release
 def test_vectors_are_those_of_one_thread(torch_threads):
     encoder = Encoder(DEFAULT_ENCODER, "cpu")
     torch_threads(1)

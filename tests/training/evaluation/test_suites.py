@@ -77,6 +77,7 @@ def test_a_folder_without_data_sets_and_an_empty_list_of_tasks_are_refused(tmp_p
         open_suite("mteb: ,")
 
 
+@pytest.mark.release
 def test_mteb_suites_expand_benchmarks_to_tasks_in_the_given_order():
     names = [entry.name for entry in open_suite("mteb:STS12, FollowIR,STS13").entries]
     assert (names[0], names[-1]) == ("STS12", "STS13")

@@ -76,6 +76,7 @@ def test_exports_refuse_a_step_that_is_no_affine_map_by_name(fitted, encoder, tm
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("format_", QUICK)
 def test_a_chain_fitted_without_an_encoder_is_exported_with_a_named_encoder(fitted, encoder, tmp_path, format_):
     without_encoder = Chain(fitted("pca:16").transforms)

@@ -75,6 +75,7 @@ def test_hold_out_takes_at_most_a_fifth_of_a_source_and_keeps_an_anchor_on_one_s
         hold_out(mixture_of(few), SETTINGS, 0)
 
 
+@pytest.mark.release
 def test_the_model_of_the_best_step_is_kept_and_scores_its_measured_value_also_after_resuming(
     job_of, run_job, tmp_path, tiny
 ):

@@ -107,6 +107,7 @@ def test_lora_adapters_are_merged_into_the_model_and_exported_beside_the_model(j
     )
 
 
+@pytest.mark.release
 def test_lora_training_resumes_from_a_checkpoint_of_adapters_alone(job_of, run_job, tmp_path):
     whole = run_job(job_of(epochs=2), "reze", "whole")
     with pytest.raises(KeyboardInterrupt):

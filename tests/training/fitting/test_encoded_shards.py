@@ -159,6 +159,7 @@ def test_a_shard_encoded_before_is_not_encoded_again(folder_of_files, counting_h
     assert len(encoder.texts) == 1500 + ROWS - SHARD_ROWS + 10
 
 
+@pytest.mark.release
 def test_after_a_kill_encoding_resumes_at_the_unfinished_batch_with_equal_files(
     folder_of_files, counting_hashes, tmp_path
 ):

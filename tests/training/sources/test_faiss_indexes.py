@@ -100,6 +100,7 @@ def test_lists_in_another_file_are_not_read_wherever_that_is(tmp_path, vectors, 
         rows_of(open_source(str(tmp_path / "a.faiss")))
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("kind", ["HNSW8", "IVF4,Flat"])
 def test_a_file_that_claims_more_than_it_holds_is_refused_without_the_memory(tmp_path, vectors, kind):
     """Each eight bytes in turn are taken for a count, and made a billion."""

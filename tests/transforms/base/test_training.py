@@ -258,6 +258,7 @@ np.save(result, 0)
 """
 
 
+@pytest.mark.release
 def test_a_fit_killed_in_another_process_resumes_and_ends_equal_to_an_uninterrupted_fit(rows, tmp_path):
     paths = [tmp_path / name for name in ("rows.npy", "fit.safetensors", "weight.npy")]
     np.save(paths[0], rows)

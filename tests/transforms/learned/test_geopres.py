@@ -43,6 +43,7 @@ def test_geopres_spectral_start_matches_its_formula(rows):
     np.testing.assert_allclose(weight, expected, atol=1e-5)
 
 
+@pytest.mark.release
 def test_geopres_default_training_improves_recall_and_local_spearman_on_held_out_rows(rows, heldout):
     start, refined = (GeoPres(10, steps=steps).fit(rows).transform(heldout) for steps in (0, None))
     assert recall_at_k(heldout, refined) > recall_at_k(heldout, start)

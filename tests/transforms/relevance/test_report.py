@@ -38,7 +38,7 @@ def test_intervals_hold_the_true_value_about_as_often_as_they_say():
 
 
 def test_true_probabilities_are_calibrated_and_shifted_ones_are_not():
-    probabilities, right = draw(20_000)
+    probabilities, right = draw(5_000)
     assert evaluate_probabilities(probabilities, right).ece < 0.02
     assert evaluate_probabilities(probabilities / 2, right).ece == pytest.approx(0.25, abs=0.02)
 

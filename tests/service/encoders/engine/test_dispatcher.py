@@ -176,6 +176,7 @@ class TestWorkerProcess:
         (result,) = workers.real.receive(60).results
         assert isinstance(result, TooLongError) and str(result).startswith("input 2 has 272 tokens")
 
+    @pytest.mark.release
     def test_replies_arrive_in_the_order_of_the_messages_or_receive_raises_timeout_error(self, workers):
         works = [work_of(["x " * count]) for count in (200, 1, 50)]
         for work in works:

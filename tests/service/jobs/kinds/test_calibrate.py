@@ -204,6 +204,7 @@ def measure_level(index, halves):
     return np.mean([hit["probability"] for hit in hits]) - right, np.mean([hit["score"] for hit in hits])
 
 
+@pytest.mark.release
 def test_judged_queries_and_the_log_are_used_again_when_the_encoder_changes(start_app, tmp_path_factory, halves):
     with start_app(home=tmp_path_factory.mktemp("home"), encoders=ENCODERS) as app:
         index = Index(app, "halves", text_field="text")

@@ -47,14 +47,12 @@ def folder(tmp_path, monkeypatch, vectors):
     return tmp_path
 
 
-def list_forms(place, metric):
-    """List the candidates of a place but the vectors as they are.
-    For the cosine these are all, else one for each part of the template that the metric changes.
-    """
+def list_forms(place, every):
+    """List the candidates of a place but the vectors as they are: all, or one for each part of the template."""
     candidates = [*PLACES[place].list_candidates(WIDTH)][0 if place == "memory" else 1 :]
     # Milvus in its local mode takes IVF_RABITQ and scans all rows instead.
     candidates = [one for one in candidates if "RABITQ" not in one.setting]
-    if metric == "cosine":
+    if every:
         return candidates
     kinds = {(bool(one.form.steps), one.form.element == "codes"): one for one in reversed(candidates)}
     return list(kinds.values())
@@ -88,12 +86,13 @@ def run_python(lines, candidate, vectors, metric, milvus="items.db"):
     return [int(number) for number in re.findall(r"\d+", printed.getvalue())]
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", [*METRICS, pytest.param("every cosine", marks=pytest.mark.release)])
 @pytest.mark.parametrize("place", ["faiss", "qdrant", "milvus", "memory"])
 def test_lines_of_a_place_find_the_nearest_rows(place, metric, folder, vectors):
+    every, metric = metric.startswith("every"), metric.removeprefix("every ")
     pytest.importorskip({"faiss": "faiss", "qdrant": "qdrant_client", "milvus": "milvus_lite"}.get(place, "numpy"))
     near = set(find_nearest(vectors, metric))
-    for number, candidate in enumerate(list_forms(place, metric)):
+    for number, candidate in enumerate(list_forms(place, every)):
         multiple = 4 if candidate.beside else 1
         lines = write_commands(request_of(place, metric), candidate, multiple, WIDTH)
         found = run_python(lines, candidate, vectors, metric, f"{number}.db")
