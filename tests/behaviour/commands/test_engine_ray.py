@@ -11,7 +11,12 @@ import pytest
 
 from tests.helpers import LATHE, find_free_port
 
-pytestmark = [pytest.mark.services, pytest.mark.release, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.release,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(300),
+]
 RAY = ["--engine", "ray", "--workers", 2]
 
 
