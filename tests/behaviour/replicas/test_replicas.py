@@ -110,6 +110,7 @@ def publish(tmp_path_factory, encoder):
     return both
 
 
+@pytest.mark.release
 def test_promotions_and_rollbacks_under_load_fail_no_request_and_mix_no_versions(replicas):
     taken = []
     with Callers(replicas) as callers:

@@ -125,6 +125,7 @@ def test_a_worker_of_trainings_that_is_stopped_gives_its_job_back(replicas, star
     assert there.client.delete(url, headers=there.admin).json()["state"] == "cancelled"
 
 
+@pytest.mark.release
 def test_a_training_reads_only_files_of_its_workers_data_folder(replicas, start_worker, new_home, data):
     """The server allowed the file, which has since become a link that leads out of the folder."""
     here, _ = replicas

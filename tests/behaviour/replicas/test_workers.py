@@ -231,9 +231,9 @@ def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next
     bad = api.submit("bad", QUICK, source={"path": "bad.npy"})
     waiting = api.submit("waiting", QUICK)
     horse = worker.horse()
-    shown = {path: path.read_bytes() for path in running_command_lines()}
-    assert any(b"lathe.service.jobs.process" in line for line in shown.values())
-    assert not [line for line in shown.values() if lasting_redis.password.encode() in line]
+    shown = read_command_lines()
+    assert any(b"lathe.service.jobs.process" in line for line in shown)
+    assert not [line for line in shown if lasting_redis.password.encode() in line]
 
     begun = time.monotonic()
     assert api.client.delete(f"/jobs/{waiting}", headers=api.server.admin).json()["state"] == "cancelled"
@@ -252,14 +252,13 @@ def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next
     assert worker.process.poll() is None
 
 
-def running_command_lines():
-    """List the files with the command lines of all processes other than Redis."""
+def read_command_lines():
+    """Read the command lines of all processes other than Redis."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdigit() and "redis-server" not in (folder / "comm").read_text():
-                (folder / "cmdline").read_bytes()
-                found.append(folder / "cmdline")
+                found.append((folder / "cmdline").read_bytes())
     return found
 
 

@@ -124,6 +124,7 @@ def test_lines_for_servers_that_cannot_be_installed_here_name_dimensions_and_are
             assert f'"field": "{"small" if reduced else "full"}"' in program
 
 
+@pytest.mark.release
 @pytest.mark.services
 def test_lines_for_texts_embed_them_first_and_run_in_a_shell(tiny_model, folder):
     """The whole text is pasted into a shell, with an encoder and a file whose names need quotes."""
