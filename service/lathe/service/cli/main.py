@@ -12,6 +12,7 @@ from lathe.service.cli import (
     adapt,
     advise,
     chains,
+    checkup,
     doctor,
     encoders,
     evaluate,
@@ -63,6 +64,7 @@ app.command()(fit.fit)
 app.command()(advise.advise)
 app.command()(adapt.adapt)
 app.command()(migrate.migrate)
+app.command()(checkup.checkup)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)

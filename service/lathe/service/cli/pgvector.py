@@ -123,7 +123,7 @@ def sample(
     name, written = parse_table_name(table), 0
     with open_database(postgres_url) as connection, open_writer(out) as writer:
         full = find_full_vectors(connection, get_table(connection, name), column)
-        for vectors in read_sample(connection, full, rows):
+        for vectors, _ in read_sample(connection, full, rows):
             writer.write([{} for _ in vectors], vectors)
             written += len(vectors)
     typer.echo(f"{out}: {written:,} × {full.dimensions} of {name}.{column}")

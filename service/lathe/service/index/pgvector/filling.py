@@ -95,7 +95,7 @@ class _UpdatedRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _FullVectors:
+class FullVectors:
     """Column of full vectors in a table with a primary key."""
 
     table: PgvectorTable
@@ -104,7 +104,7 @@ class _FullVectors:
     dimensions: int
 
 
-def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> _FullVectors:
+def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> FullVectors:
     """Return a table's column of full vectors, with its type and number of dimensions.
 
     If the column's type declares no dimensions, they are the first vector's.
@@ -123,27 +123,41 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
         if first_row is None:
             raise BadValueError(f"no row of {table.name} has a vector in {name}", param="column")
         dimensions = int(first_row[0])
-    return _FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
+    return FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
 
 
-def read_sample(connection: Connection, full: _FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield the vectors of up to `rows` random rows of a table, in batches `(n, d)`, without rows that have none."""
+def read_sample(
+    connection: Connection, full: FullVectors, rows: int, more: Sequence[sql.Composable] = ()
+) -> Iterator[tuple[Vectors, list[tuple[Any, ...]]]]:
+    """Yield up to `rows` random rows of a table that have a vector, in batches: vectors `(n, d)`, and further values.
+
+    Args:
+        connection: open connection.
+        full: column of vectors.
+        rows: maximum number of rows.
+        more: expressions of the row whose values are yielded beside its vector.
+    """
     # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
     # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(
-        "SELECT found.{column} FROM (SELECT tableoid, ctid FROM {table} WHERE {column} IS NOT NULL "
-        "ORDER BY random() LIMIT {rows}) AS chosen CROSS JOIN LATERAL (SELECT {column} FROM {table} AS t "
+        "SELECT found.* FROM (SELECT tableoid, ctid FROM {table} WHERE {column} IS NOT NULL "
+        "ORDER BY random() LIMIT {rows}) AS chosen CROSS JOIN LATERAL (SELECT {values} FROM {table} AS t "
         "WHERE t.tableoid = chosen.tableoid AND t.ctid = chosen.ctid OFFSET 0) AS found"
-    ).format(column=sql.Identifier(full.column.name), table=full.table.name.identifier, rows=sql.Literal(rows))
+    ).format(
+        column=sql.Identifier(full.column.name),
+        table=full.table.name.identifier,
+        rows=sql.Literal(rows),
+        values=sql.SQL(", ").join([sql.Identifier(full.column.name), *more]),
+    )
     with connection.transaction(), connection.cursor("lathe_sample", binary=True) as cursor:
         cursor.execute(query)
-        while fields := [row[0] for row in cursor.fetchmany(REDUCE_ROWS)]:
-            yield decode_vectors(fields, full.kind, full.dimensions)
+        while found := cursor.fetchmany(REDUCE_ROWS):
+            yield decode_vectors([row[0] for row in found], full.kind, full.dimensions), [row[1:] for row in found]
 
 
 def reduce_column(
     connection: Connection,
-    full: _FullVectors,
+    full: FullVectors,
     into: VectorColumn,
     reduce: Callable[[Vectors], Vectors],
     on_ready: Callable[[], object],

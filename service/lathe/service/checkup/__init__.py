@@ -1,0 +1,1 @@
+"""Stores of vectors as a checkup reads and searches them."""

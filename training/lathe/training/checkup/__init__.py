@@ -1,0 +1,1 @@
+"""A checkup of stored vectors: what is wrong with the rows, and where a search loses its hits."""

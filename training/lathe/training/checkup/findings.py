@@ -1,0 +1,75 @@
+"""Findings of a checkup, and the shares of rows that they state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.comparison import Interval
+
+Severity = Literal["fine", "note", "mend"]
+"""`mend` for what harms searches, `note` for what a user may want to change, `fine` for what was checked and holds."""
+
+Certainty = Literal["certain", "likely", "possible"]
+
+MAX_IDS = 10
+"""Maximum number of rows that a finding names."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a checkup found about stored vectors.
+
+    Attributes:
+        kind: name of what was checked, such as `copies`.
+        severity: whether it must be mended.
+        sentence: what was found, as one sentence or two.
+        share: share of the rows or of recall@10 that it concerns, with its 95 % interval; None if it concerns no share.
+        certainty: how sure it is.
+        ids: ids of up to ten rows, the worst first.
+        advice: what to do, with the command if there is one; empty for nothing.
+    """
+
+    kind: str
+    severity: Severity
+    sentence: str
+    share: Interval | None = None
+    certainty: Certainty = "certain"
+    ids: Sequence[str] = ()
+    advice: str = ""
+
+
+def estimate_share(count: int, checked: int, rows: int) -> Interval:
+    """Return the share of rows that have a property, with Wilson's 95 % interval.
+
+    There are no bounds if all rows were checked.
+
+    Args:
+        count: number of checked rows that have it.
+        checked: number of rows checked, at least 1, drawn at random.
+        rows: number of all rows.
+    """
+    share = count / checked
+    if checked >= rows:
+        return Interval(share, None, None)
+    z = 1.96
+    middle = (share + z**2 / (2 * checked)) / (1 + z**2 / checked)
+    reach = z / (1 + z**2 / checked) * float(np.sqrt(share * (1 - share) / checked + z**2 / (4 * checked**2)))
+    return Interval(share, max(0.0, middle - reach), min(1.0, middle + reach))
+
+
+def format_share(share: Interval) -> str:
+    """Return a share in percent, such as `3.1 % (2.2 to 4.4)`."""
+    if share.low is None or share.high is None:
+        return f"{100 * share.value:.3g} %"
+    return f"{100 * share.value:.2g} % ({100 * share.low:.2g} to {100 * share.high:.2g})"
+
+
+def name_rows(ids: list[str], mask: NDArray[np.bool_], order: NDArray[np.float32] | None = None) -> list[str]:
+    """Return the ids of up to `MAX_IDS` rows of a mask `(n,)`, those with the lowest value of `order` `(n,)` first."""
+    rows = np.flatnonzero(mask)
+    if order is not None:
+        rows = rows[np.argsort(order[rows], kind="stable")]
+    return [ids[row] for row in rows[:MAX_IDS]]

@@ -1,0 +1,172 @@
+"""Loss of a search's hits, divided among the graph, the quantizer and rows that are not their texts' vectors.
+
+The same queries are asked in the store's own way, by comparing all rows in the form that the index stores, and by
+comparing all full vectors. What each step loses of recall@10 is the part of that step. A row whose vector is not its
+text's is lost where a search with its text's vector does not find it among the ten nearest.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.checkup.findings import Finding
+from lathe.training.checkup.spaces import Again
+from lathe.training.checkup.store import Hits, Store
+from lathe.training.comparison import Interval, compare, mean_interval
+from lathe.transforms.vectors import FloatArray
+
+K = 10
+"""Number of hits of which the recall is measured."""
+TOLERANCE = 1e-5
+"""Relative difference of scores up to which hits count as equally near: copies of a row replace each other."""
+ENOUGH = 0.8
+"""Share of the graph's loss that another effort must bring back to be advised."""
+SMALL_LOSS = 0.01
+"""Loss of recall below which nothing is advised."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Recall and time of a search at one setting of the index.
+
+    Attributes:
+        effort: value of the setting.
+        recall: recall@10 of the exact search of the same form.
+        seconds: mean seconds of a query.
+    """
+
+    effort: int
+    recall: Interval
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SearchCheck:
+    """Recall@10 of a store's searches and what each cause takes from it.
+
+    Attributes:
+        queries: number of queries asked.
+        recall: recall@10 of the store's own way, less what rows lose that are not their texts' vectors.
+        losses: loss of recall@10 by cause: `graph`, `quantizer`, and causes of rows.
+        efforts: recall and time at the present effort and at others.
+    """
+
+    queries: int
+    recall: Interval
+    losses: dict[str, Interval]
+    efforts: Sequence[Effort]
+
+    @property
+    def cure(self) -> Effort | None:
+        """The least effort that brings most of the graph's loss back, or None."""
+        loss = self.losses.get("graph")
+        if loss is None or loss.value < SMALL_LOSS or not self.efforts:
+            return None
+        wanted = self.efforts[0].recall.value + ENOUGH * loss.value
+        return next((one for one in self.efforts[1:] if one.recall.value >= wanted), None)
+
+
+def check_searches(store: Store, queries: FloatArray, again: Again | None) -> SearchCheck:
+    """Ask a store queries in its own way and exactly, and divide the loss of recall@10 among its causes.
+
+    Args:
+        store: the store.
+        queries: queries `(q, d)`, as the store takes them.
+        again: rows whose texts were encoded again, or None.
+    """
+    exact = store.search_exactly(queries, K)
+    found = store.search(queries, K)
+    reached = _count_reached(found, exact)
+    losses: dict[str, Interval] = {}
+    kept = np.ones(len(queries))
+    if store.quantizer is not None:
+        full = store.search_exactly(queries, K, full=True)
+        kept = np.array([_share_ids(*pair) for pair in zip(exact.ids, full.ids, strict=True)])
+        losses["quantizer"] = mean_interval(1 - kept)
+        found_full = np.array([_share_ids(*pair) for pair in zip(found.ids, full.ids, strict=True)])
+        losses["graph"] = compare(kept, found_full)
+        recall = mean_interval(found_full)
+    else:
+        losses["graph"] = mean_interval(1 - reached)
+        recall = mean_interval(reached)
+
+    if again is not None:
+        row_losses = _measure_row_losses(store, again)
+        recall = _subtract(recall, row_losses.values())
+        losses |= row_losses
+    efforts = [Effort(effort, mean_interval(reached), found.seconds) for effort in store.efforts[:1]]
+    if losses["graph"].value >= SMALL_LOSS:
+        for effort in store.efforts[1:]:
+            more = store.search(queries, K, effort)
+            efforts.append(Effort(effort, mean_interval(_count_reached(more, exact)), more.seconds))
+    return SearchCheck(len(queries), recall, losses, efforts)
+
+
+def _measure_row_losses(store: Store, again: Again) -> dict[str, Interval]:
+    """Return by cause the share of rows that a search of all rows with their text's vector does not find."""
+    differing = {cause: mask for cause, mask in again.causes.items() if mask.any()}
+    asked = np.flatnonzero(np.any(list(differing.values()), axis=0)) if differing else np.empty(0, np.int64)
+    if not len(asked):
+        return {}
+    hits = store.search_exactly(again.fresh[asked], K)
+    lost = np.zeros(len(again.ids))
+    lost[asked] = [again.ids[row] not in ids for row, ids in zip(asked, hits.ids, strict=True)]
+    return {cause: mean_interval(lost * mask) for cause, mask in differing.items()}
+
+
+def _subtract(recall: Interval, losses: Iterable[Interval]) -> Interval:
+    """Return a recall less losses that were measured apart from it, whose errors are independent."""
+    parts = [recall, *losses]
+    value = recall.value - sum(loss.value for loss in parts[1:])
+    reach = float(np.sqrt(sum((part.reach or 0) ** 2 for part in parts)))
+    return Interval(value, max(0.0, value - reach), min(1.0, value + reach)) if reach else Interval(value, None, None)
+
+
+def _count_reached(found: Hits, exact: Hits) -> NDArray[np.float64]:
+    """Return for each query the share of its hits that are as near as the tenth of the exact search, `(q,)`."""
+    shares = np.ones(len(exact.scores))
+    for row, (scores, best) in enumerate(zip(found.scores, exact.scores, strict=True)):
+        if len(best):
+            least = best[-1] - TOLERANCE * max(1.0, abs(best[-1]))
+            shares[row] = min(1.0, float((scores >= least).sum()) / len(best))
+    return shares
+
+
+def _share_ids(found: Sequence[str], wanted: Sequence[str]) -> float:
+    return len(set(found) & set(wanted)) / max(len(wanted), 1)
+
+
+def describe_searches(check: SearchCheck, store: Store) -> Iterator[Finding]:
+    """Yield a finding for each cause of a loss of recall, with the cure that was measured."""
+    graph = check.losses["graph"]
+    if graph.value >= SMALL_LOSS:
+        cure, now = check.cure, check.efforts[0] if check.efforts else None
+        advice = f"Rebuild the index: no larger {store.effort_name} of those tried brings it back."
+        if cure is not None and now is not None:
+            more = 1000 * (cure.seconds - now.seconds)
+            back = cure.recall.value - now.recall.value
+            advice = (
+                f"{store.effort_name} {cure.effort} in place of {now.effort} brings {back:.2f} back for {more:.1f} ms."
+            )
+        yield Finding(
+            "graph", "mend", f"The graph loses {format_loss(graph)} of recall@10.", graph, "likely", advice=advice
+        )
+    quantizer = check.losses.get("quantizer")
+    if quantizer is not None:
+        yield Finding(
+            "quantizer",
+            "note" if quantizer.value >= SMALL_LOSS else "fine",
+            f"{store.quantizer} loses {format_loss(quantizer)} of recall@10.",
+            quantizer,
+            "likely",
+            advice="Rank more candidates again by the full vectors." if quantizer.value >= SMALL_LOSS else "",
+        )
+
+
+def format_loss(loss: Interval) -> str:
+    """Return a loss of recall with its interval, such as `.06 (.04 to .08)`."""
+    low, high = loss.bounds
+    numbers = [f"{value:.2f}".removeprefix("0") for value in (loss.value, max(low, 0), high)]
+    return numbers[0] if loss.low is None else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"

@@ -1,0 +1,267 @@
+"""Rows of another embedding space than they should be: their texts are encoded again and compared.
+
+Causes are told apart by trying them: the vector of the text with another prompt, or of its beginning alone. A vector
+that none of these explains is of another text if it lies where the encoder's vectors lie, and of another encoder if it
+does not: the leading principal directions of one encoder hold no more of another encoder's vectors than of random ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.checkup.findings import Finding, estimate_share, format_share, name_rows
+from lathe.training.checkup.store import Rows
+from lathe.training.encoder.text_encoder import NO_PROMPT, TextEncoder, encode_queries, find_side_prompt
+from lathe.transforms.progress import Progress
+from lathe.transforms.quality.metrics import normalized_rows
+from lathe.transforms.vectors import FloatArray
+
+SAME = 0.99
+"""Minimum cosine of a stored vector and the same text's vector now. Half precision, other hardware and codes of a byte
+a dimension change vectors by less."""
+TRUNCATED = 0.97
+"""Minimum cosine with the vector of a beginning of the text, whose end is found to some words only."""
+AGAIN_ROWS = 400
+"""Number of rows whose texts are encoded again."""
+EXPLAINED_ROWS = 60
+"""Maximum number of differing rows that are encoded in other ways to find the cause."""
+DIRECTIONS = 4
+"""One in this many principal directions is a leading one."""
+MIN_POPULATION = 100
+"""Minimum number of rows for their principal directions."""
+STRANGER_ROWS = 4000
+"""Maximum number of rows among which others of another encoder are looked for without texts."""
+STRANGER_MIN_ROWS = 4
+"""Minimum number of these rows for each dimension."""
+CLUSTERS = 10
+MIN_STRANGERS = 0.01
+"""Share of rows that lie elsewhere from which on they are noted; .2 % of the rows of one encoder do."""
+
+
+@dataclass(frozen=True)
+class StoreEncoder:
+    """Encoder that a store's rows should be of, and the chain that its vectors went through.
+
+    Attributes:
+        encoder: the encoder.
+        map_documents: maps its vectors `(n, d)` as the store's rows are.
+        map_queries: maps its vectors as the store's queries are.
+    """
+
+    encoder: TextEncoder
+    map_documents: Callable[[FloatArray], FloatArray]
+    map_queries: Callable[[FloatArray], FloatArray]
+
+    def encode(self, texts: Sequence[str], prompt_name: str | None) -> FloatArray:
+        """Encode texts with a prompt as the store's rows are, and return vectors `(n, k)`."""
+        return self.map_documents(self.encoder.encode(texts, prompt_name).vectors)
+
+    def ask(self, texts: Sequence[str]) -> FloatArray:
+        """Encode texts as the store's queries are, and return vectors `(n, k)`."""
+        return self.map_queries(encode_queries(self.encoder, texts))
+
+
+ADVICE = "Encode these rows again, and mend what writes them."
+
+
+@dataclass(frozen=True)
+class Again:
+    """Sampled rows and their texts' vectors now.
+
+    Attributes:
+        ids: ids of the rows.
+        stored: normalized stored vectors `(n, d)`.
+        fresh: normalized vectors of their texts `(n, d)`.
+        cosines: cosine of each pair `(n,)`.
+        causes: by cause, the mask `(n,)` of the rows that differ for it.
+    """
+
+    ids: list[str]
+    stored: FloatArray
+    fresh: FloatArray
+    cosines: NDArray[np.float32]
+    causes: dict[str, NDArray[np.bool_]]
+
+    def describe(self, total: int) -> Iterator[Finding]:
+        """Yield a finding for each cause, or one that says that all rows are the encoder's."""
+        for cause, mask in self.causes.items():
+            if not mask.any():
+                continue
+            share = estimate_share(int(mask.sum()), len(mask), total)
+            yield Finding(
+                cause,
+                "mend",
+                f"{format_share(share)} of the rows {WORDS[cause]}.",
+                share,
+                certainty="certain" if cause.startswith(("prompt", "truncated")) else "likely",
+                ids=name_rows(self.ids, mask, self.cosines),
+                advice=ADVICE,
+            )
+        if not any(mask.any() for mask in self.causes.values()):
+            yield Finding("space", "fine", f"{len(self.ids):,} texts encoded again have their stored vectors.")
+
+
+WORDS = {
+    "other_encoder": "are vectors of another encoder or chain",
+    "prompt": "were encoded with another prompt, or with none where the encoder has one for documents",
+    "truncated": "were encoded from the beginning of their text alone",
+    "changed_text": "are vectors of another text: it changed after they were written",
+}
+"""What is the matter with rows, by cause."""
+
+
+def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Again | None:
+    """Encode the texts of up to `AGAIN_ROWS` rows, and tell why those differ whose stored vector is another.
+
+    Args:
+        rows: rows of the store.
+        encoder: the encoder that the rows should be of; its prompts are tried.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        The comparison, or None if no rows have a text.
+    """
+    if rows.texts is None:
+        return None
+    chosen = [row for row in np.flatnonzero(rows.is_valid) if (rows.texts[row] or "").strip()][:AGAIN_ROWS]
+    if not chosen:
+        return None
+
+    texts = [rows.texts[row] or "" for row in chosen]
+    stored = normalized_rows(rows.vectors[chosen], np.float32).numpy()
+    own = find_side_prompt(encoder.encoder.prompts, "document", encoder.encoder.default_prompt_name)
+    on_progress(0.0, "encoding texts again")
+    fresh = normalized_rows(encoder.encode(texts, own), np.float32).numpy()
+    if fresh.shape[1] != stored.shape[1]:
+        all_rows = {"other_encoder": np.ones(len(chosen), bool)}
+        return Again([rows.ids[row] for row in chosen], stored, fresh, np.zeros(len(chosen), np.float32), all_rows)
+
+    cosines = _compare(stored, fresh)
+    differing = np.flatnonzero(cosines < SAME)
+    # The rows are in random order: the first of them are as good a sample, and each that differs costs many encodings.
+    checked = len(chosen) if len(differing) <= EXPLAINED_ROWS else int(differing[EXPLAINED_ROWS])
+    differing = differing[:EXPLAINED_ROWS]
+    causes = {cause: np.zeros(checked, bool) for cause in WORDS}
+    if len(differing):
+        on_progress(0.5, "finding out why vectors differ")
+        part = stored[differing]
+        found = _explain([texts[row] for row in differing], part, cosines[differing], own, encoder)
+        outside = _lie_outside(part, fresh)
+        for position, cause, stranger in zip(differing, found, outside, strict=True):
+            causes[cause or ("other_encoder" if stranger else "changed_text")][position] = True
+    ids = [rows.ids[row] for row in chosen[:checked]]
+    return Again(ids, stored[:checked], fresh[:checked], cosines[:checked], causes)
+
+
+def _compare(stored: FloatArray, fresh: FloatArray) -> NDArray[np.float32]:
+    cosines: NDArray[np.float32] = np.einsum("nd,nd->n", stored, normalized_rows(fresh, np.float32).numpy())
+    return cosines
+
+
+def _explain(
+    texts: Sequence[str],
+    stored: FloatArray,
+    cosines: NDArray[np.float32],
+    own: str | None,
+    encoder: StoreEncoder,
+) -> list[str | None]:
+    """Return for each differing row `prompt` or `truncated` if that gives its stored vector, else None."""
+    causes: list[str | None] = [None] * len(texts)
+    prompts = encoder.encoder
+    tried = {prompts.prompt(own) or ""}
+    for name in (NO_PROMPT, *prompts.prompts):
+        prompt = prompts.prompt(name) or ""
+        if prompt not in tried:
+            tried.add(prompt)
+            same = _compare(stored, encoder.encode(texts, name)) >= SAME
+            causes = ["prompt" if found else cause for found, cause in zip(same, causes, strict=True)]
+
+    left = [row for row, cause in enumerate(causes) if cause is None]
+    if left:
+        cut = _are_beginnings([texts[row] for row in left], stored[left], cosines[left], own, encoder)
+        for row, is_cut in zip(left, cut, strict=True):
+            causes[row] = "truncated" if is_cut else None
+    return causes
+
+
+def _are_beginnings(
+    texts: Sequence[str], stored: FloatArray, cosines: NDArray[np.float32], own: str | None, encoder: StoreEncoder
+) -> NDArray[np.bool_]:
+    """Return the mask `(n,)` of stored vectors that are those of the beginning of their text, whatever its length.
+
+    The share of the words is searched in eighths, then in 32nds around the best.
+    """
+    words = [text.split() for text in texts]
+    best, shares = cosines.copy(), np.zeros(len(texts))
+    for offsets in (np.arange(1, 8) / 8, np.arange(-3, 4) / 32):
+        centres = shares.copy()
+        for offset in offsets:
+            tried = np.clip(centres + offset, 0, 1)
+            counts = [max(1, round(share * len(one))) for share, one in zip(tried, words, strict=True)]
+            parts = [" ".join(one[:count]) for one, count in zip(words, counts, strict=True)]
+            found = _compare(stored, encoder.encode(parts, own))
+            shares[found > best] = tried[found > best]
+            best = np.maximum(best, found)
+    return np.asarray((best >= TRUNCATED) & (shares < 1) & (best > cosines))
+
+
+def _lie_outside(vectors: FloatArray, population: FloatArray) -> NDArray[np.bool_]:
+    """Return the mask `(n,)` of normalized vectors that do not lie where a population's vectors do."""
+    if len(population) < MIN_POPULATION:
+        return np.zeros(len(vectors), bool)
+    fitted, held = population[::2], population[1::2]
+    usual = float(np.median(measure_share(fitted, held)))
+    return np.asarray(measure_share(fitted, vectors) < _find_limit(usual))
+
+
+def _find_limit(usual: float) -> float:
+    """Return the share in leading directions below which a vector lies outside: a third of the way from chance."""
+    chance = 1 / DIRECTIONS
+    return chance + (usual - chance) / 3
+
+
+def find_strangers(rows: Rows) -> Finding | None:
+    """Return a finding on rows that lie elsewhere than most, without their texts, or None if there are few or none.
+
+    The rows are clustered, and each is compared with the leading directions of the rows of all other clusters. Two
+    encoders that are not told apart: those that share a part of their directions, and those with as many rows each.
+    """
+    from scipy.cluster.vq import kmeans2
+
+    valid = np.flatnonzero(rows.is_valid)[:STRANGER_ROWS]
+    if len(valid) < STRANGER_MIN_ROWS * rows.vectors.shape[1]:
+        return None
+    unit = normalized_rows(rows.vectors[valid], np.float32).numpy()
+    _, labels = kmeans2(unit, CLUSTERS, minit="++", seed=0)
+    share = np.ones(len(unit))
+    for label in np.unique(labels):
+        inside = labels == label
+        if not inside.all():
+            share[inside] = measure_share(unit[~inside], unit[inside])
+    strange = share < _find_limit(float(np.median(share)))
+    if strange.mean() < MIN_STRANGERS:
+        return None
+    found = estimate_share(int(strange.sum()), len(strange), rows.total)
+    return Finding(
+        "strangers",
+        "note",
+        f"{format_share(found)} of the rows lie where the others do not, as vectors of another encoder would.",
+        found,
+        certainty="possible",
+        ids=name_rows([rows.ids[row] for row in valid], strange, share.astype(np.float32)),
+        advice="Name the encoder and the texts: lathe checkup --encoder NAME encodes a sample again.",
+    )
+
+
+def measure_share(population: FloatArray, vectors: FloatArray) -> NDArray[np.float64]:
+    """Return the share of each vector's squared length `(n,)` in the leading directions of a population, not centred.
+
+    These are a quarter of the principal directions.
+    """
+    second = population.T.astype(np.float64) @ population
+    _, directions = np.linalg.eigh(second)
+    leading = directions[:, -(population.shape[1] // DIRECTIONS) :]
+    inside = ((vectors @ leading) ** 2).sum(axis=1)
+    return np.asarray(inside / np.maximum((vectors.astype(np.float64) ** 2).sum(axis=1), 1e-30))
