@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ import typer
 
 from lathe.service.cli.options import ENCODER, SOURCE, ProgressBar, flag, load_encoder, load_state, open_chains
 from lathe.service.cli.pgvector import PostgresUrl, require_driver
+from lathe.service.cli.reindex import DEFAULT_SERVER, Server, ServerClient
 from lathe.service.errors import BadValueError
 from lathe.transforms.files import read_json_file, replace_synced
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def checkup(
+    index: Annotated[str | None, flag("--index", "NAME of an index of the running server.")] = None,
     source: Annotated[str | None, flag("--source", f"A file of vectors. {SOURCE}")] = None,
     place: Annotated[Literal["pgvector", "qdrant"] | None, flag("--for", "The store, unless it is a file.")] = None,
     table: Annotated[str | None, flag("--table", "TABLE#COLUMN of PostgreSQL. [default column: embedding]")] = None,
@@ -42,6 +44,7 @@ def checkup(
     ] = None,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
     postgres_url: PostgresUrl = None,
+    server: Server = DEFAULT_SERVER,
 ) -> None:
     """Check stored vectors and their searches: what is wrong, how sure that is, and what to do.
 
@@ -51,15 +54,20 @@ def checkup(
     The exit status is 1 if something must be mended; with --baseline, if something is worse than in that run beyond
     chance.
     """
+    from lathe.service.checkup.own_index import IndexStore
     from lathe.training.checkup.checkup import check_up
 
-    if encoder is not None and texts is None:
+    if encoder is not None and texts is None and index is None:
         raise BadValueError("--encoder encodes texts again: name their column, field or source with --texts")
-    loaded = None if texts is None else _load_encoder(encoder, chain)
-    with (
-        _open_store(source, place, table, collection, qdrant, texts, metric, postgres_url) as store,
-        ProgressBar() as bar,
-    ):
+    opened = (
+        _open_store(source, place, table, collection, qdrant, texts, metric, postgres_url)
+        if index is None
+        else nullcontext(IndexStore(index, ServerClient(server).request))
+    )
+    with opened as store, ProgressBar() as bar:
+        if isinstance(store, IndexStore) and store.described["text_field"]:
+            encoder, texts = encoder or store.described["encoder"], store.described["text_field"]
+        loaded = None if texts is None else _load_encoder(encoder, chain)
         found = check_up(store, loaded, _read_queries(queries, loaded), bar)
     worse = _compare_with(baseline, found) if baseline is not None else []
     if as_json:
@@ -114,7 +122,7 @@ def _open_store(
         yield FileStore(source, texts, metric or "cosine")
     else:
         raise BadValueError(
-            "name what to check: --source FILE.npy, --for pgvector --table TABLE#COLUMN, or "
+            "name what to check: --index NAME, --source FILE.npy, --for pgvector --table TABLE#COLUMN, or "
             "--for qdrant --collection NAME"
         )
 

@@ -388,6 +388,7 @@ class SearchBody(TextsOrVectors):
         encoder: name of the encoder of the queries, while the index moves to another one; null for the index's.
         min_probability: hits with a lower probability, or none, are left out, all of them if nothing answers the query;
             needs a calibrated index.
+        exact: whether all items are compared in place of a search of the graph, which shows what the graph loses.
     """
 
     model_config = ConfigDict(
@@ -403,6 +404,7 @@ class SearchBody(TextsOrVectors):
                     "long_text": "mean",
                     "encoder": "all-MiniLM-L6-v2",
                     "min_probability": 0.5,
+                    "exact": False,
                 },
                 {"vectors": [[0.1, 0.2, 0.3]], "space_id": "13fd0dcb6dbf"},
             ]
@@ -415,6 +417,7 @@ class SearchBody(TextsOrVectors):
     filter: Any = None
     encoder: str | None = None
     min_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    exact: bool = False
 
 
 class DeleteBody(JsonObject):

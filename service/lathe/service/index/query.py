@@ -201,6 +201,7 @@ class Query:
         item_filter: filter that the items must satisfy; None for all items.
         reduced: whether the vectors are reduced already; they must not be rescored then.
         min_probability: items that are less probably right are left out; None for all.
+        exact: whether all items are compared, in the form that the index searches, in place of a search of the graph.
     """
 
     vectors: Vectors
@@ -210,6 +211,7 @@ class Query:
     item_filter: Filter | None = None
     reduced: bool = False
     min_probability: float | None = None
+    exact: bool = False
 
     def slice_batches(self, candidates: int, width: int) -> Iterator[slice]:
         """Yield consecutive slices of the query vectors, so small that the candidates of a slice take limited memory.

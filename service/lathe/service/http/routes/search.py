@@ -80,7 +80,9 @@ async def search(name: IndexName, request: Request, services: ServicesDep) -> Re
     if queries is None:
         queries = await encode_body_texts(request, checked.body, checked.query_spec, services, "query")
     body = checked.body
-    query = Query(queries, body.k, body.ef, body.rescore, checked.filter, checked.reduced, body.min_probability)
+    query = Query(
+        queries, body.k, body.ef, body.rescore, checked.filter, checked.reduced, body.min_probability, body.exact
+    )
     return await call_inline_if(checked.serving.is_quick(query), _search_and_respond, checked, query)
 
 
@@ -107,6 +109,8 @@ def _check_search(
         if not backend.reindexing:
             advice = f"an index in {backend.name} cannot be calibrated"
         raise BadValueError(f"hits of the index {name} have no probability: {advice}", param="min_probability")
+    if body.exact and not services.indexes.capabilities.in_state_folder:
+        raise BadValueError(f"an index in {services.indexes.capabilities.name} is not searched exactly", param="exact")
     bridge = _find_bridge(body.encoder, index, serving.spec)
     if bridge is None and body.encoder is not None:
         _require_own_encoder(body.encoder, name, serving.spec, services)

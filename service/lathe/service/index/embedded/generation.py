@@ -218,7 +218,7 @@ class Generation:
             directions = normalize_rows(vectors[batch]) if self.spec.metric == "cosine" else vectors[batch]
             mapped = query.reduced or self.reducer.only_normalizes
             reduced = directions if mapped else self.reducer.reduce_queries(vectors[batch])
-            result = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF)
+            result = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF, query.exact)
             if query.rescoring is not None:
                 originals = directions
                 if self.reducer.leading is not None:
@@ -248,7 +248,7 @@ class Generation:
         return np.stack(scores)
 
     def find_candidates(
-        self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
+        self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int, exact: bool = False
     ) -> SearchResult:
         """Return the row numbers and scores, each `(q, c)`, of the best rows for each query by their compact vectors.
 
@@ -261,13 +261,14 @@ class Generation:
             allowed: mask of the rows that may be returned; None for all.
             count: number of candidates per query.
             ef: size of the graph's candidate list.
+            exact: whether all allowed rows are compared, however many.
         """
         score = self.vector_format.score
         candidate_rows = view.count if allowed is None else int(allowed.sum())
         count = min(count, candidate_rows)
         if not count:
             return empty_results(len(queries), 0)
-        if candidate_rows <= self.exact_rows:
+        if exact or candidate_rows <= self.exact_rows:
             among = slice(0, view.count) if allowed is None else np.flatnonzero(allowed)
             return search_exactly(queries, view.compact, among, None, count, score)
 

@@ -130,6 +130,7 @@ class GenerationServing:
             len(query.vectors) == 1
             and query.item_filter is None
             and query.rescoring is None
+            and not query.exact
             and effort <= MAX_QUICK_EFFORT
             and self.generation.is_idle
         )
