@@ -23,6 +23,8 @@ TOLERANCE = 1e-5
 """Relative difference of scores up to which hits count as equally near: copies of a row replace each other."""
 ENOUGH = 0.8
 """Share of the graph's loss that another effort must bring back to be advised."""
+MULTIPLES = (2, 4, 8)
+"""Multiples of ten candidates that are ranked again."""
 SMALL_LOSS = 0.01
 """Loss of recall below which nothing is advised."""
 
@@ -51,12 +53,15 @@ class SearchCheck:
         recall: recall@10 of the store's own way, less what rows lose that are not their texts' vectors.
         losses: loss of recall@10 by cause: `graph`, `quantizer`, and causes of rows.
         efforts: recall and time at the present effort and at others.
+        ranked_again: recall@10 of comparing all rows, if this many times ten of them are ranked again by the full
+            vectors; empty without a quantizer that loses hits.
     """
 
     queries: int
     recall: Interval
     losses: dict[str, Interval]
     efforts: Sequence[Effort]
+    ranked_again: dict[int, Interval]
 
     @property
     def cure(self) -> Effort | None:
@@ -79,18 +84,17 @@ def check_searches(store: Store, queries: FloatArray, again: Again | None) -> Se
     exact = store.search_exactly(queries, K)
     found = store.search(queries, K)
     reached = _count_reached(found, exact)
-    losses: dict[str, Interval] = {}
-    kept = np.ones(len(queries))
+    recall = mean_interval(reached)
+    losses = {"graph": mean_interval(1 - reached)}
+    ranked_again: dict[int, Interval] = {}
     if store.quantizer is not None:
         full = store.search_exactly(queries, K, full=True)
-        kept = np.array([_share_ids(*pair) for pair in zip(exact.ids, full.ids, strict=True)])
-        losses["quantizer"] = mean_interval(1 - kept)
-        found_full = np.array([_share_ids(*pair) for pair in zip(found.ids, full.ids, strict=True)])
-        losses["graph"] = compare(kept, found_full)
+        kept, found_full = _share_ids(exact, full), _share_ids(found, full)
         recall = mean_interval(found_full)
-    else:
-        losses["graph"] = mean_interval(1 - reached)
-        recall = mean_interval(reached)
+        losses = {"graph": compare(kept, found_full), "quantizer": mean_interval(1 - kept)}
+        if losses["quantizer"].value >= SMALL_LOSS:
+            wide = store.search_exactly(queries, K * MULTIPLES[-1])
+            ranked_again = {multiple: mean_interval(_share_ids(wide, full, multiple * K)) for multiple in MULTIPLES}
 
     if again is not None:
         row_losses = _measure_row_losses(store, again)
@@ -101,7 +105,7 @@ def check_searches(store: Store, queries: FloatArray, again: Again | None) -> Se
         for effort in store.efforts[1:]:
             more = store.search(queries, K, effort)
             efforts.append(Effort(effort, mean_interval(_count_reached(more, exact)), more.seconds))
-    return SearchCheck(len(queries), recall, losses, efforts)
+    return SearchCheck(len(queries), recall, losses, efforts, ranked_again)
 
 
 def _measure_row_losses(store: Store, again: Again) -> dict[str, Interval]:
@@ -134,8 +138,10 @@ def _count_reached(found: Hits, exact: Hits) -> NDArray[np.float64]:
     return shares
 
 
-def _share_ids(found: Sequence[str], wanted: Sequence[str]) -> float:
-    return len(set(found) & set(wanted)) / max(len(wanted), 1)
+def _share_ids(found: Hits, wanted: Hits, count: int = K) -> NDArray[np.float64]:
+    """Return for each query the share of the wanted hits that are among the first hits found, `(q,)`."""
+    pairs = zip(found.ids, wanted.ids, strict=True)
+    return np.array([len({*ids[:count]} & {*full}) / max(len(full), 1) for ids, full in pairs])
 
 
 def describe_searches(check: SearchCheck, store: Store) -> Iterator[Finding]:
@@ -161,8 +167,19 @@ def describe_searches(check: SearchCheck, store: Store) -> Iterator[Finding]:
             f"{store.quantizer} loses {format_loss(quantizer)} of recall@10.",
             quantizer,
             "likely",
-            advice="Rank more candidates again by the full vectors." if quantizer.value >= SMALL_LOSS else "",
+            advice=_advise_ranking(check, quantizer.value),
         )
+
+
+def _advise_ranking(check: SearchCheck, loss: float) -> str:
+    """Return how many candidates ranked again by the full vectors bring most of a quantizer's loss back."""
+    if not check.ranked_again:
+        return ""
+    for multiple, recall in check.ranked_again.items():
+        back = recall.value - (1 - loss)
+        if back >= ENOUGH * loss:
+            return f"Ranking {multiple * K} candidates again by the full vectors brings {back:.2f} back."
+    return f"It does not bring it back to rank {multiple * K} candidates again: store more bytes, see lathe advise."
 
 
 def format_loss(loss: Interval) -> str:
