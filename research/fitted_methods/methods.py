@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from lathe.training.digests import digest
 from lathe.training.evaluation.methods import EvaluatedMethod, reduced_size
+from lathe.training.workspace import digest
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.vectors import FloatArray
 

@@ -15,7 +15,7 @@ import orjson
 
 from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.names import NAME_PATTERN
+from lathe.training.settings import NAME_PATTERN
 
 MODEL, MANIFEST = "model", "manifest.json"
 """Names of a version's folder with the model and of its file with what is known of it."""

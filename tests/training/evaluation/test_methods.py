@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from lathe.training.digests import digest
 from lathe.training.evaluation.methods import EvaluatedMethod, hash_chain
+from lathe.training.workspace import digest
 from lathe.transforms import Chain, parse_steps
 
 WIDTH = 24

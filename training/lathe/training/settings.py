@@ -1,8 +1,13 @@
-"""Types of settings: numbers with bounds, and immutable objects that reject unknown keys."""
+"""Types of settings and requests: numbers with bounds, valid names, and immutable objects that reject unknown keys.
 
-from typing import Annotated
+Nothing heavy is imported: the help of commands reads these types.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+import re
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -13,6 +18,10 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 MAX_ENTRIES = 1000
 """Maximum number of sources, folders, corpora or gates of a request: each is a file to look up, or a line to answer."""
+
+BadShards = Literal["refuse", "skip"]
+"""Policy for damaged files: `refuse` raises at the first damaged file, `skip` leaves such files out and reports
+them."""
 
 
 class StrictSettings(BaseModel):
@@ -31,3 +40,30 @@ class Prompts(StrictSettings):
 
     anchor: str = ""
     positive: str = ""
+
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Regular expression of the names of chains, indexes and trained encoders."""
+
+RESERVED = frozenset({"none"})
+"""Names that nothing may have: requests use them to ask for vectors without a chain."""
+
+
+def find_name_problem(name: str, what: str) -> str | None:
+    """Return the sentence that says why a name cannot name `what`, or None if it can."""
+    if re.fullmatch(NAME_PATTERN.strip("^$"), name) and name not in RESERVED:
+        return None
+    return (
+        f"{name[:80]!r} cannot name {what}: letters, digits, '.', '_' and '-', at most 64, "
+        f"beginning with a letter or digit, and not {', '.join(RESERVED)}"
+    )
+
+
+def _require_name(name: str, what: str) -> str:
+    if problem := find_name_problem(name, what):
+        raise ValueError(problem)
+    return name
+
+
+ChainName = Annotated[str, AfterValidator(partial(_require_name, what="a chain"))]
+EncoderName = Annotated[str, AfterValidator(partial(_require_name, what="an encoder"))]

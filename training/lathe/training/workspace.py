@@ -1,5 +1,7 @@
-"""Workspace folders for vectors of a running job: one for each source and encoder, resumed after a kill."""
+"""Workspace folders of running jobs, resumed after a kill, and the digests of what a job reads that are their keys."""
 
+import hashlib
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -79,3 +81,8 @@ def _delete_locked(folder: Path) -> None:
 def get_folder_lock(folder: Path) -> FileLock:
     """Return the lock of a workspace folder, the file `NAME.lock` next to it, not acquired yet."""
     return lock_file(folder.with_name(f"{folder.name}.lock"))
+
+
+def digest(*parts: object) -> str:
+    """Return the SHA-256 of JSON-serializable values, serialized as one JSON list, as 64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

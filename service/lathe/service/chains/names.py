@@ -3,7 +3,7 @@
 import re
 
 from lathe.service.errors import BadValueError, UnknownNameError, WrongShapeError
-from lathe.training.names import NAME_PATTERN, find_name_problem
+from lathe.training.settings import NAME_PATTERN, find_name_problem
 
 RAW = "none"
 """Name of no chain: requests use it to ask for the encoder's vectors, responses and indexes to mark them."""

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from lathe.service.chains.resolve import ChainResolver, Target
 from lathe.service.cli.options import ProgressBar, load_encoder, load_state, open_chains, open_engine
-from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError, SourceError
@@ -20,7 +19,7 @@ from lathe.training.sources.parquet import TableRecords
 from lathe.training.sources.rows import Record, RowBatch, find_long_integer
 from lathe.training.sources.source import Source, open_source
 from lathe.training.sources.writers import Writer, get_staging_path, open_writer
-from lathe.training.workspace import claim_workspace_folder
+from lathe.training.workspace import claim_workspace_folder, digest
 from lathe.transforms.vectors import Vectors
 
 

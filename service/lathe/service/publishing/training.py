@@ -14,13 +14,12 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.publishing.context import PublishContext
 from lathe.service.settings import Settings
 from lathe.service.waiting import wait_for_redis
-from lathe.training.digests import digest
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import JobError
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import list_failed_gates
-from lathe.training.workspace import claim_workspace_folder
+from lathe.training.workspace import claim_workspace_folder, digest
 from lathe.transforms.progress import Progress, part_of
 
 if TYPE_CHECKING:

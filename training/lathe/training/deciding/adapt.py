@@ -26,7 +26,6 @@ from lathe.training.deciding.trial import (
     choose_trial,
     cross_validate,
 )
-from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
@@ -41,7 +40,7 @@ from lathe.training.fitting.pairs import (
 )
 from lathe.training.fitting.requests import CODES
 from lathe.training.sources.source import open_source
-from lathe.training.workspace import claim_workspace_folder
+from lathe.training.workspace import claim_workspace_folder, digest
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
 from lathe.transforms.chain import Chain, build_steps, parse_steps
 from lathe.transforms.errors import InputError

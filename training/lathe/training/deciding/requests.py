@@ -10,8 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import MAX_BYTES, MIN_DISTINCT_ROWS, Pairs, RowSource, SourcedRequest
-from lathe.training.names import ChainName
-from lathe.training.settings import MAX_ENTRIES
+from lathe.training.settings import MAX_ENTRIES, ChainName
 
 DEFAULT_ADVICE_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""

@@ -12,13 +12,13 @@ import numpy as np
 
 from lathe.training.comparison import Array, Interval, choose_cheapest, compare
 from lathe.training.deciding.judged import EncodedSearches, JudgedSearches, Rows
-from lathe.training.digests import digest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.fitting.code_search import keep_default
 from lathe.training.fitting.fit import build_provenance, list_training_logs
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.workspace import digest
 from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import Chain, retained_subspace

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.digests import digest
 from lathe.training.encoder.batching import (
     Batch,
     Features,
@@ -69,6 +68,7 @@ from lathe.training.encoder.unpadding import (
     try_unpadding,
 )
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError, UnknownTokenError
+from lathe.training.workspace import digest
 
 BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
 """Tokens of a forward pass on a CPU by dtype, padding included: what its caches hold. Measured with MiniLM on real

@@ -13,9 +13,9 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.digests import digest
 from lathe.training.encoder.spec import EncoderSpec, HasSpace, LongText, SearchSide, Side
 from lathe.training.errors import EncoderError, NotFiniteError, TextError
+from lathe.training.workspace import digest
 
 SIDE_PROMPTS: dict[SearchSide, tuple[str, ...]] = {
     "query": ("query", "search_query"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from lathe.training.digests import digest
+from lathe.training.workspace import digest
 from lathe.transforms import Chain
 
 SEARCH = "Retrieval"

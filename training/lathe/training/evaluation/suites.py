@@ -37,10 +37,10 @@ from lathe.training.datasets.data_set import EvaluatedDataSet
 from lathe.training.datasets.folder import META, UNLABELLED, FolderDataSet, read_meta
 from lathe.training.datasets.hub import HubDataSet
 from lathe.training.datasets.layouts import LAYOUTS
-from lathe.training.digests import digest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import RequestedEncoder
+from lathe.training.workspace import digest
 from lathe.transforms.files import expand_home
 
 SHIPPED = Path(__file__).parent / "suites"

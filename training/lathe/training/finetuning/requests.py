@@ -12,8 +12,7 @@ from pydantic import ConfigDict, Field
 from lathe.training.errors import JobError
 from lathe.training.finetuning.regularizers.registry import METHODS
 from lathe.training.json_object import JsonObject
-from lathe.training.names import EncoderName
-from lathe.training.settings import MAX_ENTRIES
+from lathe.training.settings import MAX_ENTRIES, EncoderName
 from lathe.transforms.suggestions import find_similar
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ import numpy as np
 from filelock import Timeout
 from numpy.typing import NDArray
 
-from lathe.training.digests import digest
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError, FitError, NotFiniteError, SourceError
 from lathe.training.locks import lock_file
 from lathe.training.sources.rows import RowBatch
 from lathe.training.sources.shards import BATCH_ROWS, Shard, open_local_copy, read_shards
+from lathe.training.workspace import digest
 from lathe.transforms.files import continue_file, create_file, make_folder, read_json_file
 
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"

@@ -12,9 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from lathe.training.errors import FitError
 from lathe.training.json_object import JsonObject
-from lathe.training.names import ChainName
-from lathe.training.settings import MAX_ENTRIES
-from lathe.training.sources.bad_shards import BadShards
+from lathe.training.settings import MAX_ENTRIES, BadShards, ChainName
 
 if TYPE_CHECKING:
     from lathe.transforms.chain import Chain

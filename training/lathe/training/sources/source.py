@@ -13,9 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
-from lathe.training.digests import digest
 from lathe.training.errors import AccessError, EmptyError, SourceError
-from lathe.training.sources.bad_shards import BadShards
+from lathe.training.settings import BadShards
 from lathe.training.sources.hub import HubFile, is_hub, list_hub_files
 from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, find_format_key, read_rows
 from lathe.training.sources.remote import RemoteFile, is_remote, list_remote_files
@@ -30,6 +29,7 @@ from lathe.training.sources.shards import (
     open_local_copy,
     parse_local_path,
 )
+from lathe.training.workspace import digest
 from lathe.transforms.files import expand_home
 
 log = logging.getLogger(__name__)

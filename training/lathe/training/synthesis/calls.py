@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lathe.training.digests import digest
 from lathe.training.synthesis.answer_parsing import (
     find_fault,
     is_refusal,
@@ -18,6 +17,7 @@ from lathe.training.synthesis.answer_parsing import (
 )
 from lathe.training.synthesis.chat import ChatAnswer
 from lathe.training.synthesis.job import StageName, StageSettings
+from lathe.training.workspace import digest
 
 PARSERS: Mapping[StageName, Callable[[str], list[str]]] = {
     "personas": parse_personas,

@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 
-from lathe.training.digests import digest
 from lathe.training.journal import serialize_lines
 from lathe.training.reporting.page import render_sentences
 from lathe.training.synthesis.answer_log import AnswerLog
@@ -18,6 +17,7 @@ from lathe.training.synthesis.chat import Endpoint
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import PairDraft, Pipeline
 from lathe.training.synthesis.sender import Sender
+from lathe.training.workspace import digest
 from lathe.transforms.files import replace_synced
 
 PAIRS, REJECTED, REPORT = "pairs.jsonl", "rejected.jsonl", "report.json"

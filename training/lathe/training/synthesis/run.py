@@ -18,7 +18,6 @@ from typing import Any
 
 import orjson
 
-from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.journal import find_changed_setting
 from lathe.training.synthesis.answer_log import AnswerLog
@@ -29,7 +28,7 @@ from lathe.training.synthesis.pipeline import Pipeline, Seed, read_seeds
 from lathe.training.synthesis.report import SynthesisOutcome, write_outcome
 from lathe.training.synthesis.sender import Sender
 from lathe.training.synthesis.templates import Prompt, read_templates
-from lathe.training.workspace import lock_folder
+from lathe.training.workspace import digest, lock_folder
 from lathe.transforms.files import replace_synced
 from lathe.transforms.progress import Progress
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
+from lathe.training.workspace import digest
 
 FULL = Path(__file__).parent / "templates"
 """Folder of the shipped templates."""

@@ -1,9 +1,8 @@
 """Chains: transforms applied in order as one."""
 
-from lathe.transforms.chain.chain import Chain, serves_dimensions
+from lathe.transforms.chain.chain import Chain, deserialize_chain, serialize_chain, serves_dimensions
 from lathe.transforms.chain.folding import list_affine_maps
 from lathe.transforms.chain.retained_subspace import build_leading_query_maps, retained_subspace
-from lathe.transforms.chain.serialized import deserialize_chain, serialize_chain
 from lathe.transforms.chain.steps import build_steps, parse_steps
 
 __all__ = [

@@ -1,6 +1,7 @@
 """An ordered list of fitted transforms, applied as one."""
 
 import copy
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -9,6 +10,7 @@ from typing import Any, Never, Self, overload
 
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from lathe.transforms.artifact import (
@@ -18,6 +20,7 @@ from lathe.transforms.artifact import (
     read_artifact,
     write_artifact,
 )
+from lathe.transforms.artifact.folder import HEADER_LENGTH_BYTES
 from lathe.transforms.base import (
     TRANSFORMS,
     Checkpoint,
@@ -730,3 +733,21 @@ def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:
     None.
     """
     return full is not None and (dimensions == full or (nested and 1 <= dimensions < full))
+
+
+def serialize_chain(chain: Chain) -> bytes:
+    """Return a fitted chain as safetensors bytes, whose header holds the specs of the steps and `normalize`.
+
+    Metadata are left out. The outputs of the rebuilt chain are bit-equal.
+    """
+    # safetensors accepts only strings as metadata, and no tensors that are not contiguous.
+    header = {"steps": json.dumps(chain.specs()), "normalize": json.dumps(chain.normalize)}
+    return save({name: tensor.cpu().contiguous() for name, tensor in chain.tensors().items()}, header)
+
+
+def deserialize_chain(payload: bytes) -> Chain:
+    """Rebuild the fitted chain from bytes that `serialize_chain` returned, and return it."""
+    # `safetensors.torch.load` returns the tensors without the metadata, so the header is read here.
+    end = HEADER_LENGTH_BYTES + int.from_bytes(payload[:HEADER_LENGTH_BYTES], "little")
+    header = json.loads(payload[HEADER_LENGTH_BYTES:end])["__metadata__"]
+    return Chain.from_tensors(json.loads(header["steps"]), json.loads(header["normalize"]), load(payload))

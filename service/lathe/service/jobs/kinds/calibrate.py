@@ -20,7 +20,7 @@ from lathe.service.jobs.requests import SourcedJob
 from lathe.service.settings import Settings
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.fitting.pairs import read_pairs
-from lathe.training.names import NAME_PATTERN
+from lathe.training.settings import NAME_PATTERN
 from lathe.training.sources.source import open_source
 from lathe.transforms.files import read_json_file
 from lathe.transforms.progress import Progress

@@ -33,7 +33,7 @@ from lathe.service.settings import Settings
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import NotFiniteError
 from lathe.training.locks import lock_file
-from lathe.training.names import NAME_PATTERN
+from lathe.training.settings import NAME_PATTERN
 from lathe.transforms.artifact import MANIFEST, TENSORS
 from lathe.transforms.beneath import read_beneath
 from lathe.transforms.files import make_folder, parse_json_object, read_json_file, replace_synced, write_synced

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.digests import digest
 from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.upstream.client import UpstreamClient
@@ -17,6 +16,7 @@ from lathe.training.encoder.upstream.protocols import CallOptions
 from lathe.training.encoder.upstream.store import StoredSpace, UpstreamStore
 from lathe.training.endpoint_client import CallError
 from lathe.training.errors import SpaceChangedError, UpstreamBusyError, UpstreamError, UpstreamUnavailableError
+from lathe.training.workspace import digest
 
 PROBE_TEXTS = PROBES[1:5]
 """Texts whose vectors tell whether an API still gives vectors of the same space."""

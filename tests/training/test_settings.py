@@ -1,7 +1,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from lathe.training.names import ChainName, EncoderName
+from lathe.training.settings import ChainName, EncoderName
 
 
 @pytest.mark.parametrize("name", ["", "none", "a b", "../x", "-a", "a" * 65, "é", "a\n"])
