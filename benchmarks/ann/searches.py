@@ -17,7 +17,7 @@ from benchmarks.ann.job import Job
 from benchmarks.ann.spaces import FULL, Space
 from benchmarks.server import Server, encode_base64, fill_index
 from lathe.service.home import Home
-from lathe.service.registries import open_registry
+from lathe.service.publishing.context import open_registry
 from lathe.service.settings import read_settings
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.ann.data import DataError, Vectors
 from lathe.service.home import Home
-from lathe.service.registries import open_registry
+from lathe.service.publishing.context import open_registry
 from lathe.service.settings import read_settings
 from lathe.transforms import Chain, Transform, build_steps, parse_steps
 from lathe.transforms.base import TRANSFORMS

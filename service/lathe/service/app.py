@@ -47,13 +47,13 @@ from lathe.service.http.routes import (
 from lathe.service.index.backend import open_indexes
 from lathe.service.index.encoding import encode_for_index
 from lathe.service.jobs.folder import FolderQueue
-from lathe.service.jobs.queue import JobQueue
+from lathe.service.jobs.job import JobQueue
 from lathe.service.jobs.runner import POLL_SECONDS, JobRunner, JobThread, OwnWorker, build_job_environment
-from lathe.service.monitoring.drift.drift import Drift
+from lathe.service.monitoring.drift import Drift
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import ProcessStarter
-from lathe.service.registries import open_registry
+from lathe.service.publishing.context import open_registry
 from lathe.service.services import Services
 from lathe.service.settings import Settings, list_unknown_variables
 from lathe.training.encoder.spec import EncoderSpec

@@ -18,12 +18,11 @@ from lathe.service.encoders.trained_serving import Residency, TrainedServing
 from lathe.service.errors import BadValueError, UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.protocol import SearchIndexes
-from lathe.service.jobs.job import Job
+from lathe.service.jobs.job import Job, JobQueue
 from lathe.service.jobs.kinds.reindex import ReindexJob
-from lathe.service.jobs.queue import JobQueue
 from lathe.service.jobs.requests import parse_request
 from lathe.service.jobs.runner import JobThread
-from lathe.service.monitoring.drift.drift import Drift
+from lathe.service.monitoring.drift import Drift
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.program import ProcessStarter
 from lathe.service.settings import Settings

@@ -13,10 +13,9 @@ import orjson
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings
+from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings, TrainedSpecs
 from lathe.service.home import Home
 from lathe.service.key_file import KEY_VARIABLES, KeyFile
-from lathe.service.trained_specs import TrainedSpecs
 from lathe.training.encoder.devices import Dtype, best_device
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.transforms.files import expand_home, read_plain_file

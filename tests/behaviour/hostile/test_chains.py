@@ -16,7 +16,7 @@ from lathe.service.encoders.engine.dispatcher import build_message
 from lathe.service.encoders.engine.worker import Worker
 from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.errors import convert_error
-from lathe.service.monitoring.drift.drift import Drift
+from lathe.service.monitoring.drift import Drift
 from lathe.transforms.errors import ArtifactError
 from tests.behaviour.hostile.conftest import Forger
 from tests.service.encoders.engine.test_worker import Double

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.home import Home
-from lathe.service.jobs.kinds.fit import FitJob
+from lathe.service.jobs.kinds.training import FitJob
 from lathe.service.jobs.process import run_job
 from lathe.service.jobs.redis_queue import LOST_SECONDS, QUEUE, RUNNING, RedisQueue, build_queue_name
 from lathe.service.jobs.redis_record import RECORD
@@ -70,7 +70,7 @@ def npy(tmp_path):
     return (tmp_path / "rows.npy").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["os.system", "lathe.service.jobs.kinds.fit:FitJob", "fit\n"])
+@pytest.mark.parametrize("kind", ["os.system", "lathe.service.jobs.kinds.training:FitJob", "fit\n"])
 def test_an_unknown_job_kind_fails_the_job_and_runs_no_code(kind, run_request, tmp_path):
     job = run_request(kind, {"args": [f"touch {tmp_path}/ran"]})
     assert (job.state, job.kind) == ("failed", "unknown") and "damaged" in job.error

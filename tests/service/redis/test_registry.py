@@ -14,16 +14,15 @@ from redis.exceptions import WatchError
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
+from lathe.service.encoder_settings import TrainedSpecs
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
-from lathe.service.publishing.context import PublishContext
+from lathe.service.publishing.context import PublishContext, open_trained
 from lathe.service.publishing.fits import run_fit
 from lathe.service.redis.shared_versions import IDENTITY
 from lathe.service.redis.version_record import CHANGES, RecordedVersion, build_key, write_pointer
-from lathe.service.registries import open_trained
 from lathe.service.settings import Settings
-from lathe.service.trained_specs import TrainedSpecs
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import ArtifactError
 from lathe.transforms.artifact import MANIFEST, TENSORS

@@ -131,7 +131,7 @@ def open_chains(write: bool) -> "Registry":
         ValueError: if `write` is set and the folder cannot be written, or if the folder is not safe to use.
         UnavailableError: if replicas share chains and Redis cannot be reached.
     """
-    from lathe.service.registries import open_registry
+    from lathe.service.publishing.context import open_registry
 
     settings, home = load_writable_state() if write else load_state()
     if not write:
@@ -149,7 +149,7 @@ def open_trained_encoders(write: bool) -> "TrainedEncoders":
         ValueError: if `write` is set and the folder cannot be written, or if the folder is not safe to use.
         UnavailableError: if replicas share them and Redis cannot be reached.
     """
-    from lathe.service.registries import open_trained
+    from lathe.service.publishing.context import open_trained
 
     settings, home = load_writable_state() if write else load_state()
     return open_trained(home, settings.redis_url)

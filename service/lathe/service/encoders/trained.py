@@ -14,8 +14,8 @@ import orjson
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.version_folder import VersionFolder
+from lathe.service.encoder_settings import MANIFEST, MODEL, build_trained_spec
 from lathe.service.errors import BadValueError
-from lathe.service.trained_specs import MANIFEST, MODEL, build_trained_spec
 from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.errors import ArtifactError

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from lathe.service.encoder_settings import split_trained_name
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.engine import SERVING, Engine
 from lathe.service.settings import Settings
-from lathe.service.trained_specs import split_trained_name
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.thread_problem import ThreadProblem
 

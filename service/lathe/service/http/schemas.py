@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from lathe.service.chains.resolve import InputType, OutputDtype
 from lathe.service.codec import EncodingFormat
-from lathe.service.http.unknown_names import MAX_UNKNOWN
+from lathe.service.http.routing import MAX_UNKNOWN
 from lathe.service.index.spec import Candidates, Dimensions
 from lathe.training.encoder.spec import LongText
 from lathe.training.json_object import JsonObject

@@ -5,11 +5,10 @@ http/routes ──► JobQueue ◄── JobRunner ──► process ──► t
                 ├── FolderQueue   one server
                 └── RedisQueue    replicas
 
-job.py           a job as callers see it
+job.py           a job as callers see it, and the protocol of a queue
 requests.py      the table of the kinds, and what their requests have in common
-kinds/           a file for each kind: its parameters, checked when they are read, and what it does
+kinds/           a class for each kind: its parameters, checked when they are read, and what it does
 sources.py       paths and rows that requests name
-queue.py         the protocol of a queue
 folder.py        a queue in the state folder
 redis_queue.py   a queue in Redis; redis_record.py has the records and files
 runner.py        the loop that takes jobs and starts their processes

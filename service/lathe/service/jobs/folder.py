@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class FolderQueue:
-    """The jobs in one folder. It has the methods of `lathe.service.jobs.queue.JobQueue`."""
+    """The jobs in one folder. It has the methods of `lathe.service.jobs.job.JobQueue`."""
 
     shared = False
     workers = None

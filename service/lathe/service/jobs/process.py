@@ -15,8 +15,7 @@ from typing import Self
 from lathe.service.errors import BadValueError, ForbiddenError, ServiceError
 from lathe.service.home import Home
 from lathe.service.jobs.folder import FolderQueue
-from lathe.service.jobs.job import Job
-from lathe.service.jobs.queue import JobQueue
+from lathe.service.jobs.job import Job, JobQueue
 from lathe.service.jobs.requests import JobRequest, parse_request
 from lathe.service.settings import Settings, read_settings
 from lathe.service.waiting import StandingMessage
@@ -179,7 +178,7 @@ def _find_trained_encoders(request: JobRequest, settings: Settings, on_progress:
     named = {field: spec for field, spec in request.encoders.items() if "@" in spec.name}
     if not named:
         return request
-    from lathe.service.registries import open_trained
+    from lathe.service.publishing.context import open_trained
     from lathe.service.waiting import wait_for_redis
 
     names = {spec.name.partition("@")[0] for spec in named.values()}

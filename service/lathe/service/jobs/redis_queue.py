@@ -150,7 +150,7 @@ def _reaching(method: "Callable[Concatenate[RedisQueue, P], T]") -> "Callable[Co
 
 
 class RedisQueue:
-    """The jobs of all replicas, in Redis. It has the methods of `lathe.service.jobs.queue.JobQueue`.
+    """The jobs of all replicas, in Redis. It has the methods of `lathe.service.jobs.job.JobQueue`.
 
     As a worker it has a unique name. After an outage, nothing is queued again for `LOST_SECONDS`, because the other
     workers could send no heartbeat either.

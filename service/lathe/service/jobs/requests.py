@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from lathe.training.encoder.text_encoder import TextEncoder
 
 KINDS = {
-    "fit": "lathe.service.jobs.kinds.fit:FitJob",
-    "advise": "lathe.service.jobs.kinds.advise:AdviseJob",
+    "fit": "lathe.service.jobs.kinds.training:FitJob",
+    "advise": "lathe.service.jobs.kinds.training:AdviseJob",
     "reindex": "lathe.service.jobs.kinds.reindex:ReindexJob",
-    "train": "lathe.service.jobs.kinds.train:TrainJob",
-    "adapt": "lathe.service.jobs.kinds.adapt:AdaptJob",
-    "migrate": "lathe.service.jobs.kinds.migrate:MigrateJob",
+    "train": "lathe.service.jobs.kinds.training:TrainJob",
+    "adapt": "lathe.service.jobs.kinds.training:AdaptJob",
+    "migrate": "lathe.service.jobs.kinds.training:MigrateJob",
     "calibrate": "lathe.service.jobs.kinds.calibrate:CalibrateJob",
 }
 """Class of each kind of job, which is imported when a request of the kind is read: a worker imports none."""

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lathe.service import logs
 from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
-from lathe.service.jobs.job import Job, WorkerClass
-from lathe.service.jobs.queue import JobQueue
+from lathe.service.jobs.job import Job, JobQueue, WorkerClass
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
 from lathe.service.settings import Settings, read_settings

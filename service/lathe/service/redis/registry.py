@@ -8,12 +8,12 @@ from redis.client import Pipeline
 
 from lathe.service.chains.loaded_chain import LoadedChain, load_chain
 from lathe.service.chains.registry import Registry, SizeRoutes, parse_size_routes
+from lathe.service.encoder_settings import MODEL
 from lathe.service.encoders.trained import TrainedEncoders, parse_manifest
 from lathe.service.errors import BadValueError
 from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors, note_damage
 from lathe.service.redis.shared_versions import GRACE_SECONDS, IDENTITY, SharedVersions, Upload
 from lathe.service.redis.version_record import CHANGES, MAX_CHANGES
-from lathe.service.trained_specs import MODEL
 from lathe.transforms.artifact import DISTRIBUTION, TENSORS
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import parse_json, parse_json_object, replace_synced

@@ -12,8 +12,8 @@ from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, ChainName, ChainReference, Force, VersionNumber, describe_body
+from lathe.service.http.routing import StrictRoute
 from lathe.service.http.schemas import PromoteBody
-from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], responses=ERRORS)

@@ -16,7 +16,6 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
-from lathe.service.http.direct_route import DirectRoute
 from lathe.service.http.encoding import (
     MAX_INLINE_BYTES,
     MAX_INLINE_TEXTS,
@@ -27,8 +26,8 @@ from lathe.service.http.encoding import (
 )
 from lathe.service.http.json_body import read_json, validate_fields, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, ModelName, describe_body, describe_vectors_response
+from lathe.service.http.routing import DirectRoute, StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.http.schemas import EmbedBody, OpenAIBody, SimilarityBody, TextsBody
-from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.services import USE, Services, ServicesDep
 
 router = APIRouter(route_class=DirectRoute, tags=["vectors"])

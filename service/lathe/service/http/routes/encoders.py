@@ -20,8 +20,8 @@ from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, EncoderName, Force, SizeRouteDimensions, VersionNumber, describe_body
 from lathe.service.http.queueing import queue_reindex
+from lathe.service.http.routing import StrictRoute
 from lathe.service.http.schemas import EncoderPromoteBody, SizeRouteBody
-from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.spec import ReindexRequest
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 from lathe.training.finetuning.requests import check_encoder_gates

@@ -16,7 +16,7 @@ from lathe.service.encoders.engine.metrics import ENCODER_PROCESSES, MODEL_BYTES
 from lathe.service.errors import UnavailableError, error_body
 from lathe.service.http.answers import answer_json, build_json_response
 from lathe.service.http.openapi import ERRORS
-from lathe.service.monitoring.drift.drift import update_drift_gauges
+from lathe.service.monitoring.drift import update_drift_gauges
 from lathe.service.services import Services, ServicesDep
 
 router = APIRouter(tags=["health"])

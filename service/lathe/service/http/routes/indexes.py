@@ -24,8 +24,8 @@ from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, IndexName, describe_body
 from lathe.service.http.queueing import build_spec_resolver, queue_calibration, queue_reindex
 from lathe.service.http.request_body import stream_body
+from lathe.service.http.routing import StrictRoute
 from lathe.service.http.schemas import DeleteBody, GetBody, UpsertBody
-from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.embedded.backup import Restoration, open_copy
 from lathe.service.index.items import parse_metadata, require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError

@@ -11,7 +11,7 @@ from lathe.service.codec import NPY, dump_json
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json, stream_file
 from lathe.service.http.openapi import ERRORS, JobId
-from lathe.service.http.unknown_names import StrictRoute
+from lathe.service.http.routing import StrictRoute
 from lathe.service.jobs.job import LOG, REPORT, VECTORS
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 

@@ -15,16 +15,12 @@ from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.queueing import store_pairs, store_queries
-from lathe.service.http.unknown_names import StrictRoute
+from lathe.service.http.routing import StrictRoute
 from lathe.service.jobs.job import (
     FILE_OF_TARGETS,
     Job,
 )
-from lathe.service.jobs.kinds.adapt import AdaptJob
-from lathe.service.jobs.kinds.advise import AdviseJob
-from lathe.service.jobs.kinds.fit import FitJob
-from lathe.service.jobs.kinds.migrate import MigrateJob
-from lathe.service.jobs.kinds.train import TrainJob
+from lathe.service.jobs.kinds.training import AdaptJob, AdviseJob, FitJob, MigrateJob, TrainJob
 from lathe.service.jobs.sources import (
     JobSource,
     locate_data_sets,

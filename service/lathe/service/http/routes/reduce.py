@@ -13,10 +13,10 @@ from lathe.service.codec import NPY, Body, as_vectors, parse_npy
 from lathe.service.encoders.embedder import Answer
 from lathe.service.errors import BadValueError
 from lathe.service.http.answers import build_json_response, build_npy_response, encode_answer, wants_npy
-from lathe.service.http.direct_route import StrictDirectRoute
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, describe_body, describe_vectors_response
 from lathe.service.http.request_body import read_body
+from lathe.service.http.routing import StrictDirectRoute
 from lathe.service.http.schemas import ReduceBody
 from lathe.service.services import Services, ServicesDep
 

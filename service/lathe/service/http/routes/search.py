@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError
 from lathe.service.http.answers import build_json_response
-from lathe.service.http.direct_route import StrictDirectRoute
 from lathe.service.http.encoding import (
     MAX_INLINE_BYTES,
     call_inline_if,
@@ -24,6 +23,7 @@ from lathe.service.http.encoding import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, IndexName, describe_body
+from lathe.service.http.routing import StrictDirectRoute
 from lathe.service.http.schemas import SearchBody
 from lathe.service.index.bridge import Bridge
 from lathe.service.index.items import require_small_response

@@ -1,4 +1,4 @@
-"""The kinds of jobs: each file has the class of a kind's requests, whose `run` does the work.
+"""The kinds of jobs: a class for the requests of each, whose `run` does the work.
 
-To add a kind, write a file here, and add a line to `lathe.service.jobs.requests.KINDS`.
+To add a kind, write its class, and add a line to `lathe.service.jobs.requests.KINDS`.
 """

@@ -1,7 +1,9 @@
 """Names that nothing reads are refused, with the name that they seem to mean: no misspelt request is answered 200."""
 
 import pytest
+from fastapi import APIRouter, Depends
 
+from lathe.service.http.routing import DirectRoute
 from lathe.service.settings import list_unknown_variables, read_settings
 
 COMPATIBLE = ("/embed", "/v1/embeddings")
@@ -145,3 +147,13 @@ def test_a_misspelt_step_or_parameter_is_refused(lathe):
         body = {"name": "a", "steps": [step], "source": {"texts": ["a"]}}
         answer = lathe.client.post("/fit-transform", json=body, headers=lathe.admin)
         assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
+def test_a_direct_route_refuses_dependencies_which_it_would_not_call():
+    router = APIRouter(route_class=DirectRoute)
+
+    async def answer(request, services):
+        """Answer nothing."""
+
+    with pytest.raises(ValueError, match="/any is a DirectRoute: it calls no dependencies"):
+        router.post("/any", dependencies=[Depends(answer)])(answer)

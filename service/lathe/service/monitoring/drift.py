@@ -16,7 +16,7 @@ from prometheus_client import Gauge
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.live_vectors import DROPPED, ObservedVectors
-from lathe.service.monitoring.drift.window import PACE, Pace, Tally, Window
+from lathe.service.monitoring.window import PACE, Pace, Tally, Window
 from lathe.transforms.errors import ArtifactError
 
 MAX_WINDOWS = 32

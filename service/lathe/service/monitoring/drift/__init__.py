@@ -1,1 +1,0 @@
-"""Drift: whether live vectors still look like those that a chain was fitted on."""
