@@ -92,6 +92,12 @@ class Map(nn.Module):
     queries_only: bool = False
     """Whether documents stay as they are, and queries alone are mapped."""
 
+    def __init__(self, **buffers: Tensor | None) -> None:
+        """Register the tensors as buffers of these names."""
+        super().__init__()
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+
     # Every buffer passes one of the next two methods: of a fit, an artifact, a folded map or an inverse. `.to`
     # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
     def __setattr__(self, name: str, value: Any) -> None:
@@ -345,9 +351,9 @@ def apply(module: _FittedMap, rows: Any, require_finite: bool = False, **keyword
 def parameter_names(cls: type[nn.Module]) -> list[str]:
     """Return the names of the `__init__` parameters of a class, without `self`.
 
-    The list is empty for a class that has only `nn.Module.__init__`.
+    The list is empty for a class without an `__init__` of its own.
     """
-    if cls.__init__ is nn.Module.__init__:
+    if cls.__init__ in (nn.Module.__init__, Map.__init__):
         return []
     return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 

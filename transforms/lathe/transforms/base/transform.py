@@ -59,8 +59,8 @@ class FitContext:
 class Transform(Map):
     """A row-wise map that is fitted to vectors and keeps its fitted state in torch buffers.
 
-    A subclass sets `kind`, stores its parameters in `__init__` as attributes of the same names, registers its fitted
-    state as empty buffers, lists rules in `parameter_rules`, and defines `learn`, `forward` and `output_signature`.
+    A subclass sets `kind`, stores its parameters in `__init__` as attributes of the same names, lists its fitted state
+    in `shapes` and rules in `parameter_rules`, and defines `learn`, `forward` and `output_signature`.
     `.to(device)` moves it. `Chain.save` stores its buffers, in float32.
 
     Example:
@@ -88,6 +88,10 @@ class Transform(Map):
     """Least and greatest entry allowed in loaded tensors, by buffer; buffers without a range may hold any number."""
     training_log: TrainingLog | None = None
     """Log of the last training; None if the fit has no training steps, or after loading."""
+
+    def __init__(self) -> None:
+        """Register an empty buffer for each of `shapes`."""
+        super().__init__(**{name: torch.empty(0) for name in self.shapes})
 
     def __init_subclass__(cls, registered: bool = True) -> None:
         """Add the new subclass to `Transform.defined` under its kind.

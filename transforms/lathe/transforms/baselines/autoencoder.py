@@ -62,6 +62,11 @@ class Autoencoder(Transform):
         "decoder_bias": ("d",),
     }
 
+    weight: Tensor
+    bias: Tensor
+    decoder_weight: Tensor
+    decoder_bias: Tensor
+
     def __init__(
         self,
         dimensions: int,
@@ -78,13 +83,6 @@ class Autoencoder(Transform):
         self.batch = batch
         self.learning_rate = learning_rate
         self.seed = seed
-        self.weight: Tensor
-        self.bias: Tensor
-        self.decoder_weight: Tensor
-        self.decoder_bias: Tensor
-
-        for name in ("weight", "bias", "decoder_weight", "decoder_bias"):
-            self.register_buffer(name, torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions.
@@ -167,13 +165,11 @@ class _AutoencoderDecoder(Map):
     """Decoder of a fitted `Autoencoder`: z ↦ Dz + d, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
 
     kind = "autoencoder_decoder"
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor, literal: bool) -> None:
-        super().__init__()
-        self.weight: Tensor
-        self.bias: Tensor
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
+        super().__init__(weight=weight, bias=bias)
         self.literal = literal
 
     def forward(self, x: Tensor) -> Tensor:

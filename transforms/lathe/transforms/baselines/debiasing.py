@@ -67,10 +67,7 @@ class MeanCentering(Transform):
     kind = "mc"
     shapes = {"mean": ("d",)}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean: Tensor
-        self.register_buffer("mean", torch.empty(0))
+    mean: Tensor
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature (dimensions, rank) of the inputs unchanged, because centering keeps the dimensions."""
@@ -123,14 +120,12 @@ class R1(Transform):
     kind = "r1"
     parameter_rules = {"renormalize": FLAG}
     shapes = {"mean": ("d",), "noise_floor": ()}
+    mean: Tensor
+    noise_floor: Tensor
 
     def __init__(self, renormalize: bool = True) -> None:
         super().__init__()
         self.renormalize = renormalize
-        self.mean: Tensor
-        self.noise_floor: Tensor
-        self.register_buffer("mean", torch.empty(0))
-        self.register_buffer("noise_floor", torch.empty(0))
 
     @property
     def mean_norm(self) -> Tensor:

@@ -53,9 +53,6 @@ LOG_SCALE_LIMIT = 2.0
 MIN_DEVIATION = 1e-6
 """Minimum standard deviation in the initialization of actnorm, relative to the largest of the first batch."""
 
-BUFFERS = ("offset", "log_scale", "mixing", "hidden_weight", "hidden_bias", "coupling_weight", "coupling_bias")
-"""Names of the trained buffers."""
-
 
 class Flow(Transform):
     """Normalizing flow x ↦ z, `(n, d)` to `(n, d)`: blocks of actnorm, a linear mixing and an affine coupling.
@@ -117,6 +114,14 @@ class Flow(Transform):
         "coupling_bias": ("blocks", "outputs"),
     }
 
+    offset: Tensor
+    log_scale: Tensor
+    mixing: Tensor
+    hidden_weight: Tensor
+    hidden_bias: Tensor
+    coupling_weight: Tensor
+    coupling_bias: Tensor
+
     def __init__(
         self,
         blocks: int = 4,
@@ -135,16 +140,6 @@ class Flow(Transform):
         self.batch = batch
         self.learning_rate = learning_rate
         self.seed = seed
-        self.offset: Tensor
-        self.log_scale: Tensor
-        self.mixing: Tensor
-        self.hidden_weight: Tensor
-        self.hidden_bias: Tensor
-        self.coupling_weight: Tensor
-        self.coupling_bias: Tensor
-
-        for name in BUFFERS:
-            self.register_buffer(name, torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature (dimensions, rank) of the inputs unchanged, because a flow keeps the dimensions.
@@ -180,7 +175,7 @@ class Flow(Transform):
         # The spread is measured while the noise of the batches is still 0.
         batches.noise = self.noise * float(batches.sample(0).std(0, correction=0).square().mean().sqrt())
         self._initialize(batches.sample(0))
-        parameters = {name: getattr(self, name).clone().requires_grad_() for name in BUFFERS}
+        parameters = {name: getattr(self, name).clone().requires_grad_() for name in self.shapes}
 
         # During training the parameters are the buffers, so `log_densities` is differentiable in them.
         self._set_buffers(parameters)

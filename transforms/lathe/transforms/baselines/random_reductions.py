@@ -95,4 +95,4 @@ class RandomSelection(FittedSelection):
 
     def inverse(self) -> Map:
         """Return the map that puts the columns back in their positions, with zeros in the others."""
-        return ScatterColumns(self.columns, self.width)
+        return ScatterColumns(columns=self.columns, width=self.width)

@@ -37,19 +37,15 @@ class CodeDecoder(Map):
     """
 
     kind = "code_decoder"
+    mean: Tensor
+    decoder: Tensor
+    layout: Tensor
+    norm: Tensor
+    levels: Tensor
 
     def __init__(self, mean: Tensor, decoder: Tensor, layout: Tensor, norm: Tensor, octets: int) -> None:
-        super().__init__()
+        super().__init__(mean=mean, decoder=decoder, layout=layout, norm=norm)
         self.octets = octets
-        self.mean: Tensor
-        self.decoder: Tensor
-        self.layout: Tensor
-        self.norm: Tensor
-        self.levels: Tensor
-        self.register_buffer("mean", mean)
-        self.register_buffer("decoder", decoder)
-        self.register_buffer("layout", layout)
-        self.register_buffer("norm", norm)
         # The levels of b bits start at entry 2^b, so that one look-up serves coordinates of different bits.
         levels = np.concatenate([np.zeros(1), *(build_normal_quantizer(b).levels for b in range(MAX_BITS + 1))])
         self.register_buffer("levels", torch.from_numpy(levels).to(mean))

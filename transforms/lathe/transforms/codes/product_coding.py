@@ -64,6 +64,8 @@ class ProductCoding(TransformCoding):
     kind = "product_codes"
     parameter_rules = {**TransformCoding.parameter_rules, "iterations": whole_number(0)}
     shapes = {**TransformCoding.shapes, "centroids": ("m", CENTROIDS), "deviations": ("m",)}
+    centroids: Tensor
+    deviations: Tensor
     max_adjustment_rounds = 1  # a round compares with all centroids again, which is most of the time of encoding
     weighted_adjustment_rounds = 0  # one gained nothing at 48 bytes and lost .6 points of recall at 24
 
@@ -86,10 +88,6 @@ class ProductCoding(TransformCoding):
             codec_version=codec_version,
         )
         self.iterations = iterations
-        self.centroids: Tensor
-        self.deviations: Tensor
-        self.register_buffer("centroids", torch.empty(0))
-        self.register_buffer("deviations", torch.empty(0))
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
         """Lay the bits of the coordinates in the code so that no coordinate crosses a byte."""
@@ -200,12 +198,12 @@ class _ProductDecoder(CodeDecoder):
     """Decoder of the codes of `ProductCoding`, whose levels are the centroids of the codebooks."""
 
     kind = "product_decoder"
+    centroids: Tensor
 
     def __init__(
         self, mean: Tensor, decoder: Tensor, layout: Tensor, norm: Tensor, centroids: Tensor, octets: int
     ) -> None:
         super().__init__(mean, decoder, layout, norm, octets)
-        self.centroids: Tensor
         self.register_buffer("centroids", centroids)
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:

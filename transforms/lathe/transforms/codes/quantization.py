@@ -129,13 +129,8 @@ class Int8(Quantizer):
     shapes = {"scale": ("k",), "zero_point": ("k",)}
     entry_ranges = {"scale": (torch.finfo(torch.float32).tiny, math.inf), "zero_point": (-128, 127)}
     code_dtype = torch.int8
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale: Tensor
-        self.zero_point: Tensor
-        self.register_buffer("scale", torch.empty(0))
-        self.register_buffer("zero_point", torch.empty(0))
+    scale: Tensor
+    zero_point: Tensor
 
     def code_bytes(self, dimensions: int) -> int:
         """Return the number of dimensions, because each takes one byte."""
@@ -169,20 +164,15 @@ class Int8(Quantizer):
 
     def inverse(self) -> Map:
         """Return the decoder as a map, (code − zero point) · scale, `(n, k)` to `(n, k)`."""
-        return _Int8Decoder(self.scale, self.zero_point)
+        return _Int8Decoder(scale=self.scale, zero_point=self.zero_point)
 
 
 class _Int8Decoder(Map):
     """Decoder of int8 codes: (code − zero point) · scale."""
 
     kind = "int8_decoder"
-
-    def __init__(self, scale: Tensor, zero_point: Tensor) -> None:
-        super().__init__()
-        self.scale: Tensor
-        self.zero_point: Tensor
-        self.register_buffer("scale", scale)
-        self.register_buffer("zero_point", zero_point)
+    scale: Tensor
+    zero_point: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.zero_point) * self.scale
@@ -212,11 +202,7 @@ class Binary(Quantizer):
     kind = "binary"
     shapes = {"size": ("k",)}
     entry_ranges = {"size": (0, math.inf)}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size: Tensor
-        self.register_buffer("size", torch.empty(0))
+    size: Tensor
 
     def code_bytes(self, dimensions: int) -> int:
         """Return ⌈k/8⌉ for k dimensions, because each takes one bit."""
@@ -249,7 +235,7 @@ class Binary(Quantizer):
 
         A code of zeros becomes the zero vector.
         """
-        return _BinaryDecoder(self.size)
+        return _BinaryDecoder(size=self.size)
 
 
 class _BinaryDecoder(Map):
@@ -259,11 +245,7 @@ class _BinaryDecoder(Map):
     """
 
     kind = "binary_decoder"
-
-    def __init__(self, size: Tensor) -> None:
-        super().__init__()
-        self.size: Tensor
-        self.register_buffer("size", size)
+    size: Tensor
 
     @property
     def input_dimensions(self) -> int | None:

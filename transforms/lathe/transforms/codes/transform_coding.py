@@ -143,6 +143,12 @@ class TransformCoding(Quantizer):
     """Number of times that levels are chosen again where λ = 0. A round takes about as long as encoding without."""
     weighted_adjustment_rounds = 1
     """Number of times that levels are chosen again where λ > 0."""
+    mean: Tensor
+    encoder: Tensor
+    decoder: Tensor
+    layout: Tensor
+    norm: Tensor
+    query_count: Tensor
 
     def __init__(
         self,
@@ -164,18 +170,7 @@ class TransformCoding(Quantizer):
         self.restore_norm = restore_norm
         self.adjust_levels = adjust_levels
         self.codec_version = codec_version
-        self.mean: Tensor
-        self.encoder: Tensor
-        self.decoder: Tensor
-        self.layout: Tensor
-        self.norm: Tensor
-        self.query_count: Tensor
-        self.register_buffer("mean", torch.empty(0))
-        self.register_buffer("encoder", torch.empty(0))
-        self.register_buffer("decoder", torch.empty(0))
-        self.register_buffer("layout", torch.empty(0, dtype=torch.int64))
-        self.register_buffer("norm", torch.empty(0))
-        self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
+        self.layout, self.query_count = (torch.empty(0, dtype=torch.int64) for _ in range(2))
         self._prepared: tuple[tuple[Tensor, ...], CodeDecoder] | None = None
 
     def check_parameters(self) -> None:
@@ -652,11 +647,10 @@ class _QueryMap(Map):
     """Map of queries q ↦ (decoder·q, ⟨q, μ⟩), `(a, d)` to `(a, m + 1)`."""
 
     kind = "query_map"
+    weight: Tensor
 
     def __init__(self, mean: Tensor, decoder: Tensor) -> None:
-        super().__init__()
-        self.weight: Tensor
-        self.register_buffer("weight", torch.cat([decoder, mean.unsqueeze(0)]) if decoder.numel() else decoder)
+        super().__init__(weight=torch.cat([decoder, mean.unsqueeze(0)]) if decoder.numel() else decoder)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight)

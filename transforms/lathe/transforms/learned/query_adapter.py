@@ -98,6 +98,8 @@ class QueryAdapter(Transform):
     two_sided = True
     queries_only = True
     shapes = {"weight": ("d", "d"), "query_count": (1,)}
+    weight: Tensor
+    query_count: Tensor
     entry_ranges = {"query_count": (0, math.inf)}
 
     def __init__(
@@ -118,11 +120,8 @@ class QueryAdapter(Transform):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.seed = seed
-        self.weight: Tensor
-        self.query_count: Tensor
+        self.query_count = torch.empty(0, dtype=torch.int64)
         self.heldout_gain: tuple[float, float] | None = None
-        self.register_buffer("weight", torch.empty(0))
-        self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature (dimensions, rank) of the inputs, which the map does not change."""

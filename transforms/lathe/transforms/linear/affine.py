@@ -27,13 +27,11 @@ class Affine(Map):
     """
 
     kind = "affine"
+    weight: Tensor
+    bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, normalize: bool = False) -> None:
-        super().__init__()
-        self.weight: Tensor
-        self.bias: Tensor | None
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
+        super().__init__(weight=weight, bias=bias)
         self.normalize = normalize
         self.gain = _estimate_spectral_norm(weight)
 
@@ -92,11 +90,11 @@ class Projection(Affine):
     """
 
     kind = "projection"
+    removed: Tensor
 
     def __init__(self, removed: Tensor, bias: Tensor | None = None, normalize: bool = False) -> None:
         identity = torch.eye(removed.shape[1], dtype=removed.dtype, device=removed.device)
         super().__init__(identity - removed.T @ removed, bias, normalize)
-        self.removed: Tensor
         self.register_buffer("removed", removed)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,13 +119,11 @@ class InverseAffine(Map):
     """
 
     kind = "inverse_affine"
+    weight: Tensor | None
+    offset: Tensor | None
 
     def __init__(self, weight: Tensor | None, offset: Tensor | None) -> None:
-        super().__init__()
-        self.weight: Tensor | None
-        self.offset: Tensor | None
-        self.register_buffer("weight", weight)
-        self.register_buffer("offset", offset)
+        super().__init__(weight=weight, offset=offset)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return By + μ for rows y, `(n, k)` to `(n, d)`.
@@ -187,18 +183,16 @@ class Linear(Transform, registered=False):
     orthogonal_rows: ClassVar[bool] = False
     """Whether the rows of W are mutually orthogonal, so that W⁺ is Wᵀ with each column divided by its squared norm."""
     shapes = {"weight": ("k", "d"), "mean": ("d",)}
+    weight: Tensor
+    mean: Tensor
 
     def __init__(self, centered: bool = False, renormalize: bool = False) -> None:
         super().__init__()
         self.centered = centered
         self.renormalize = renormalize
         self._gain_of_weight: tuple[Tensor, float] | None = None
-        self.weight: Tensor
-        self.mean: Tensor
-        self.register_buffer("weight", torch.empty(0))
-
-        if centered:
-            self.register_buffer("mean", torch.empty(0))
+        if not centered:
+            del self.mean
 
     def set_map(self, weight: Tensor, mean: Tensor | None = None) -> None:
         """Set the weight, and the mean if one is given.

@@ -23,12 +23,12 @@ class Alignment(Linear, registered=False):
 
     paired = True
     shapes = {**Linear.shapes, "target_mean": ("k",)}
+    target_mean: Tensor
 
     def __init__(self, centered: bool) -> None:
         super().__init__(centered=centered)
-        if centered:
-            self.target_mean: Tensor
-            self.register_buffer("target_mean", torch.empty(0))
+        if not centered:
+            del self.target_mean
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature of the outputs, which have the dimensions of the targets.

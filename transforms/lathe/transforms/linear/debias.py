@@ -31,10 +31,7 @@ class DirectionRemoval(Transform, registered=False):
 
     shapes = {"direction": ("d",)}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.direction: Tensor
-        self.register_buffer("direction", torch.empty(0))
+    direction: Tensor
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature (dimensions, rank) of the inputs, with one more direction without variance.
@@ -85,14 +82,9 @@ class R2(DirectionRemoval):
 
     kind = "r2"
     shapes = {**DirectionRemoval.shapes, "mean_norm": (), "noise_floor": ()}
+    mean_norm: Tensor
+    noise_floor: Tensor
     # `forward` need not normalize first: removal and normalization give the same for any positive multiple of a row.
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean_norm: Tensor
-        self.noise_floor: Tensor
-        self.register_buffer("mean_norm", torch.empty(0))
-        self.register_buffer("noise_floor", torch.empty(0))
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Compute and store the direction of the mean, its norm ‖μ‖, and the norm it would have by chance.
@@ -157,16 +149,14 @@ class ABTT(Transform):
     kind = "abtt"
     parameter_rules = {"directions": or_none(whole_number(1)), "literal": FLAG, "renormalize": FLAG}
     shapes = {"mean": ("d",), "removed": ("r", "d")}
+    mean: Tensor
+    removed: Tensor
 
     def __init__(self, directions: int | None = None, literal: bool = False, renormalize: bool = True) -> None:
         super().__init__()
         self.directions = directions
         self.literal = literal
         self.renormalize = renormalize
-        self.mean: Tensor
-        self.removed: Tensor
-        self.register_buffer("mean", torch.empty(0))
-        self.register_buffer("removed", torch.empty(0))
 
     def removed_count(self, dimensions: int) -> int:
         """Return D, the number of directions to remove from vectors of `dimensions` dimensions.

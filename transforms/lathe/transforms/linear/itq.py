@@ -46,7 +46,7 @@ class ITQ(Linear):
     kind = "itq"
     parameter_rules = {"aligned": FLAG, "iterations": whole_number(0), "seed": SEED}
     orthogonal_rows = True
-    shapes = {"weight": ("d", "d")}
+    shapes = {**Linear.shapes, "weight": ("d", "d")}
 
     def __init__(self, aligned: bool = False, iterations: int = 30, seed: int = 0) -> None:
         super().__init__()

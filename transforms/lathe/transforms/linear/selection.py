@@ -21,12 +21,12 @@ class Selection(Map):
     """
 
     kind = "selection"
+    columns: Tensor
+    width: Tensor
 
     def __init__(self, dimensions: int, columns: Tensor | None = None, width: int | None = None) -> None:
         super().__init__()
         self.dimensions = dimensions
-        self.columns: Tensor
-        self.width: Tensor
         empty = [torch.empty(0, dtype=torch.int64) for _ in range(2)]  # one tensor registered twice would count once
         self.register_buffer("columns", empty[0] if columns is None else columns)
         self.register_buffer("width", empty[1] if width is None else torch.tensor(width))
@@ -66,13 +66,8 @@ class ScatterColumns(Map):
     """Inverse of a `Selection`: puts the selected columns back in their positions, with zeros in the others."""
 
     kind = "scatter_columns"
-
-    def __init__(self, columns: Tensor, width: Tensor) -> None:
-        super().__init__()
-        self.columns: Tensor
-        self.width: Tensor
-        self.register_buffer("columns", columns)
-        self.register_buffer("width", width)
+    columns: Tensor
+    width: Tensor
 
     @property
     def input_dimensions(self) -> int | None:

@@ -80,6 +80,7 @@ class Whitening(Linear):
         "renormalize": FLAG,
     }
     shapes = {**Linear.shapes, "chosen_power": ()}
+    chosen_power: Tensor
 
     def __init__(
         self,
@@ -101,9 +102,8 @@ class Whitening(Linear):
         self.shrinkage = shrinkage
         self.rcond = rcond
 
-        if power == AUTO:
-            self.chosen_power: Tensor
-            self.register_buffer("chosen_power", torch.empty(0))
+        if power != AUTO:
+            del self.chosen_power
 
     @property
     def nested(self) -> bool:  # type: ignore[override]  # depends on the form
