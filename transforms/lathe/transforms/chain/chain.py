@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Never, Self, overload
+from typing import Any, ClassVar, Never, Self, overload
 
 import torch
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from lathe.transforms.base import (
     restore_on_error,
     view_through,
 )
-from lathe.transforms.chain.folding import EncoderModule, fold_primitives
+from lathe.transforms.chain.folding import fold_primitives
 from lathe.transforms.chain.steps import build_steps
 from lathe.transforms.codes import Quantizer
 from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError
@@ -531,7 +531,7 @@ class Chain(nn.Module):
         bias = None if last.bias is None else last.bias[:dimensions]
         return Chain([*self.transforms[:-1], Affine(last.weight[:dimensions], bias, last.normalize)], normalize=False)
 
-    def as_module(self) -> EncoderModule:
+    def as_module(self) -> "EncoderModule":
         """Return a module that applies the chain within a `SentenceTransformer`.
 
         Append it by `model.append(chain.as_module())`. It shares the chain's tensors.
@@ -724,6 +724,69 @@ class Chain(nn.Module):
                     raise ArtifactError(f"it maps a row to the shape {tuple(outputs.shape)}")
                 if not torch.isfinite(outputs).all():
                     raise ArtifactError("it maps a unit row to numbers that float32 cannot hold")
+
+
+class EncoderModule(nn.Module):
+    """Module that applies a chain to the sentence embeddings of a `SentenceTransformer`.
+
+    It has the methods that sentence-transformers calls, without importing that library. `encode` and
+    `encode_document` return what `Chain.floats` returns: codes are decoded, so that the model's similarities hold.
+    `encode_query` returns what `Chain.transform_queries` returns.
+
+    Attributes:
+        chain: the fitted chain.
+        forward_kwargs: names of the arguments of `encode` that the library passes on to `forward`.
+    """
+
+    forward_kwargs: ClassVar[set[str]] = {"task"}
+
+    def __init__(self, chain: Chain) -> None:
+        super().__init__()
+        self.chain = chain
+
+    def forward(self, features: dict[str, Any], task: str | None = None) -> dict[str, Any]:
+        """Replace the embeddings `(n, d)` under `sentence_embedding` by the chain's float outputs `(n, k)`.
+
+        Args:
+            features: what the modules before this one computed; changed in place.
+            task: `query` maps the embeddings as queries; anything else maps them as documents.
+
+        Returns:
+            The same dict `features`.
+        """
+        # A model may run in half precision; the chain is applied in the dtype of its own buffers.
+        dtype = next((b.dtype for b in self.buffers() if b.is_floating_point()), torch.float32)
+        embeddings: Tensor = features["sentence_embedding"].to(dtype)
+
+        if task == "query":
+            features["sentence_embedding"] = self.chain(embeddings, side="query")
+        else:
+            features["sentence_embedding"] = self.chain.dequantize(self.chain(embeddings))
+
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Return the number of dimensions of the embeddings that the chain outputs.
+
+        sentence-transformers calls this method.
+
+        Raises:
+            NotFittedError: if the chain is not fitted.
+        """
+        if self.chain.output_dimensions is None:
+            raise NotFittedError("the dimensions of a chain are known once it is fitted")
+        return self.chain.output_dimensions
+
+    def save(self, output_path: str, *args: object, **kwargs: object) -> None:
+        """Always raise `StepError`: a saved model would need Lathe wherever it is loaded, so saving is refused.
+
+        Raises:
+            StepError: with the command that exports a model for any machine.
+        """
+        raise StepError(
+            "a model with a chain in memory cannot be saved; `lathe export NAME --to DIR --format "
+            "sentence-transformers` writes one that other machines load"
+        )
 
 
 def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:

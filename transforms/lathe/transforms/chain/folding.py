@@ -3,13 +3,7 @@
 Runs of affine steps are multiplied into one, so that applying a chain costs one product.
 """
 
-from typing import Any, ClassVar, Protocol
-
-import torch
-from torch import Tensor, nn
-
-from lathe.transforms.base import Map, Side
-from lathe.transforms.errors import NotFittedError, StepError
+from lathe.transforms.base import Map
 from lathe.transforms.linear import Affine, Normalize, Selection
 
 
@@ -91,80 +85,3 @@ def list_affine_maps(step: Map) -> list[Affine] | None:
             return None
 
     return parts
-
-
-class _FoldableChain(Protocol):
-    """Protocol of what `EncoderModule` applies: a fitted `Chain`."""
-
-    @property
-    def output_dimensions(self) -> int | None:
-        """Number of output dimensions, or None if the chain is not fitted."""
-
-    def __call__(self, x: Tensor, *, side: Side = "document") -> Tensor:
-        """Map rows `(n, d)` as queries or as documents, and return floats or codes `(n, k)`."""
-
-    def dequantize(self, codes: Any) -> Any:
-        """Decode codes to floats, and return floats unchanged."""
-
-
-class EncoderModule(nn.Module):
-    """Module that applies a chain to the sentence embeddings of a `SentenceTransformer`.
-
-    It has the methods that sentence-transformers calls, without importing that library. `encode` and
-    `encode_document` return what `Chain.floats` returns: codes are decoded, so that the model's similarities hold.
-    `encode_query` returns what `Chain.transform_queries` returns.
-
-    Attributes:
-        chain: the fitted chain.
-        forward_kwargs: names of the arguments of `encode` that the library passes on to `forward`.
-    """
-
-    forward_kwargs: ClassVar[set[str]] = {"task"}
-
-    def __init__(self, chain: _FoldableChain) -> None:
-        super().__init__()
-        self.chain = chain
-
-    def forward(self, features: dict[str, Any], task: str | None = None) -> dict[str, Any]:
-        """Replace the embeddings `(n, d)` under `sentence_embedding` by the chain's float outputs `(n, k)`.
-
-        Args:
-            features: what the modules before this one computed; changed in place.
-            task: `query` maps the embeddings as queries; anything else maps them as documents.
-
-        Returns:
-            The same dict `features`.
-        """
-        # A model may run in half precision; the chain is applied in the dtype of its own buffers.
-        dtype = next((b.dtype for b in self.buffers() if b.is_floating_point()), torch.float32)
-        embeddings: Tensor = features["sentence_embedding"].to(dtype)
-
-        if task == "query":
-            features["sentence_embedding"] = self.chain(embeddings, side="query")
-        else:
-            features["sentence_embedding"] = self.chain.dequantize(self.chain(embeddings))
-
-        return features
-
-    def get_embedding_dimension(self) -> int:
-        """Return the number of dimensions of the embeddings that the chain outputs.
-
-        sentence-transformers calls this method.
-
-        Raises:
-            NotFittedError: if the chain is not fitted.
-        """
-        if self.chain.output_dimensions is None:
-            raise NotFittedError("the dimensions of a chain are known once it is fitted")
-        return self.chain.output_dimensions
-
-    def save(self, output_path: str, *args: object, **kwargs: object) -> None:
-        """Always raise `StepError`: a saved model would need Lathe wherever it is loaded, so saving is refused.
-
-        Raises:
-            StepError: with the command that exports a model for any machine.
-        """
-        raise StepError(
-            "a model with a chain in memory cannot be saved; `lathe export NAME --to DIR --format "
-            "sentence-transformers` writes one that other machines load"
-        )
