@@ -75,37 +75,28 @@ def parse_filter(value: Any) -> Filter:
     Raises:
         BadValueError: if it is not a valid filter, or has too many conditions or levels; the message names the part.
     """
-    return _parse_part(value, 0, _ConditionBudget())
+    return _parse_part(value, 0, iter(range(MAX_CONDITIONS)))
 
 
-class _ConditionBudget:
-    """Counter of the conditions that a filter may still have.
-
-    An empty object costs one, too, because it is evaluated.
-    """
-
-    def __init__(self) -> None:
-        self.left = MAX_CONDITIONS
-
-    def spend(self) -> None:
-        if self.left == 0:
-            raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
-        self.left -= 1
+def _spend_condition(budget: Iterator[int]) -> None:
+    """Take one of the conditions that a filter may still have. An empty object costs one, too, as it is evaluated."""
+    if next(budget, None) is None:
+        raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
 
 
-def _parse_part(value: Any, depth: int, budget: _ConditionBudget) -> Filter:
+def _parse_part(value: Any, depth: int, budget: Iterator[int]) -> Filter:
     """Parse a filter object, or an object nested in one, and return the filter. Several keys are combined by `and`."""
     if not isinstance(value, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
     if depth > MAX_DEPTH:
         raise BadValueError(f"a filter may be nested at most {MAX_DEPTH} deep", param="filter")
     if not value:
-        budget.spend()
+        _spend_condition(budget)
     parts = [_parse_entry(key, entry, depth, budget) for key, entry in value.items()]
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 
 
-def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
+def _parse_entry(key: str, value: Any, depth: int, budget: Iterator[int]) -> Filter:
     """Parse one key of a filter object and its value, and return the filter. The key is `and`, `or`, `not` or a field.
 
     Several operators on a field are combined by `and`. Each spends one condition of the budget.
@@ -124,7 +115,7 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
         raise BadValueError(f"{key}: give one of {', '.join(OPERATORS)}", param="filter")
     parts = []
     for operator, operand in value.items():
-        budget.spend()
+        _spend_condition(budget)
         parts.append(_parse_operator(key, operator.removeprefix("$"), operand))
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 

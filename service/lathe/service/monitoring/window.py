@@ -193,19 +193,6 @@ class Pace:
 PACE = Pace()
 
 
-@dataclass
-class _WindowGeneration:
-    """Consecutive rows of a window.
-
-    Attributes:
-        since: time of the first row, in seconds since 1970.
-        tally: sums over the rows.
-    """
-
-    since: float
-    tally: Tally
-
-
 class Window:
     """The last `size` to 2 × `size` rows, as two generations.
 
@@ -232,7 +219,8 @@ class Window:
         self.encoder, self.loaded, self.reference = encoder, loaded, reference
         self.size, self.pace, self.clock = size, pace, clock
         self.retained = retained_subspace(loaded.chain)
-        self.generations: list[_WindowGeneration] = []
+        # Time of the first row in seconds since 1970, and sums over the rows, of each generation.
+        self.generations: list[tuple[float, Tally]] = []
         self.waiting: deque[Rows] = deque()
         self.waiting_rows = 0
         self.tally: Tally | None = None
@@ -280,25 +268,20 @@ class Window:
         self.waiting_rows = 0
         if waiting:
             tally = Tally.from_requests(self.reference, self.retained, waiting, self.loaded.clipped_share)
-            self._merge_rows(_WindowGeneration(arrived, tally))
-            tallies = [generation.tally for generation in self.generations]
-            self.tally = sum(tallies[1:], start=tallies[0])
+            # The rows join the younger generation. If it is full they begin a new one, and the oldest is dropped. Rows
+            # are never split: a generation may end with more than `size`.
+            if self.generations and self.generations[-1][1].rows < self.size:
+                since, younger = self.generations[-1]
+                self.generations = [*self.generations[:-1], (since, younger + tally)]
+            else:
+                self.generations = [*self.generations[-1:], (arrived, tally)]
+            self.tally = sum((last for _, last in self.generations[1:]), start=self.generations[0][1])
         return self.tally
-
-    def _merge_rows(self, evaluated: _WindowGeneration) -> None:
-        """Add evaluated rows to the younger of the window's two generations, or begin a new one if it is full.
-
-        The oldest generation is then dropped. Rows are never split: a generation may end with more than `size` rows.
-        """
-        if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
-            younger.tally += evaluated.tally
-        else:
-            self.generations = [*self.generations[-1:], evaluated]
 
     @property
     def since(self) -> float:
         """Time of the window's first row in seconds since 1970, or the current time if there is no row."""
-        return self.generations[0].since if self.generations else time.time()
+        return self.generations[0][0] if self.generations else time.time()
 
 
 def _sample_rows(rows: Rows) -> Rows:
