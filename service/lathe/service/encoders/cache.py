@@ -38,6 +38,10 @@ class CachedVector:
     cut: int = 0
 
 
+VectorBatch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
+"""Keys of texts, their vectors `(n, d)`, and the numbers of tokens of each that were read, and that were cut."""
+
+
 class SecondLevelCache(Protocol):
     """A second-level cache, asked for vectors that this process has not cached."""
 
@@ -47,14 +51,8 @@ class SecondLevelCache(Protocol):
         The call may block briefly.
         """
 
-    def put(
-        self,
-        keys: list[bytes],
-        vectors: NDArray[np.float32],
-        tokens: NDArray[np.int64],
-        cut: NDArray[np.int64],
-    ) -> None:
-        """Store the vectors by their keys, with the tokens read and cut, without blocking."""
+    def put(self, *batch: *VectorBatch) -> None:
+        """Store vectors by their keys without blocking."""
 
 
 class VectorCache:
@@ -121,22 +119,16 @@ class VectorCache:
         miss_counter.inc(len(entries) - hits)
         return entries
 
-    def put(
-        self,
-        keys: list[bytes],
-        vectors: NDArray[np.float32],
-        tokens: NDArray[np.int64],
-        cut: NDArray[np.int64],
-    ) -> None:
+    def put(self, *batch: *VectorBatch) -> None:
         """Store copies of vectors `(n, d)` with token counts under their keys, also in the second-level cache.
 
         The least recently used entries are evicted.
         """
-        rows = zip(keys, vectors, tokens, cut, strict=True)
+        rows = zip(*batch, strict=True)
         # Copies: a view would keep its whole batch in memory.
         self._store({key: CachedVector(row.copy(), int(read), int(unread)) for key, row, read, unread in rows})
         if self.second_level is not None:
-            self.second_level.put(keys, vectors, tokens, cut)
+            self.second_level.put(*batch)
 
     def _store(self, entries: Mapping[bytes, CachedVector]) -> None:
         """Add entries to memory, except those larger than the whole cache. Update the metric of the cache's bytes."""

@@ -15,11 +15,10 @@ from queue import Empty, Full, Queue
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from prometheus_client import Counter
 from redis import exceptions as redis_errors
 
-from lathe.service.encoders.cache import CachedVector
+from lathe.service.encoders.cache import CachedVector, VectorBatch
 from lathe.service.redis.connection import RedisConnection, as_unavailable, connect, note_damage
 from lathe.training.thread_problem import ThreadProblem
 
@@ -65,7 +64,6 @@ MISSES = Counter("lathe_shared_cache_misses", "Texts whose vectors were not in R
 FAILURES = Counter("lathe_shared_cache_failures", "Reads and writes that Redis did not take", ["operation"])
 
 log = logging.getLogger(__name__)
-Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
 
 
 class SharedCache:
@@ -84,7 +82,7 @@ class SharedCache:
         self.seconds = seconds
         self.client = connect(connection.url, PATIENCE_SECONDS, retries=0)
         self.script = self.client.register_script(PUT)
-        self.waiting: Queue[Batch] = Queue(MAX_WAITING)
+        self.waiting: Queue[VectorBatch] = Queue(MAX_WAITING)
         self.stopping = threading.Event()
         self.unexpected = ThreadProblem("writing to the shared cache")
         self.paused_until = 0.0
@@ -144,25 +142,14 @@ class SharedCache:
         MISSES.inc(len(entries) - hits)
         return entries
 
-    def put(
-        self,
-        keys: list[bytes],
-        vectors: NDArray[np.float32],
-        tokens: NDArray[np.int64],
-        cut: NDArray[np.int64],
-    ) -> None:
-        """Queue vectors `(n, d)` to be written to Redis in the background. They are dropped if the queue is full.
+    def put(self, *batch: *VectorBatch) -> None:
+        """Queue a copy of vectors to be written to Redis in the background. They are dropped if the queue is full.
 
         Nothing is queued while Redis is unavailable.
-
-        Args:
-            keys: cache keys of the texts.
-            vectors: their vectors, which are copied.
-            tokens: number of tokens of each text that were read, stored with its vector.
-            cut: number of those that were not.
         """
         if not self.available:
             return
+        keys, vectors, tokens, cut = batch
         try:
             self.waiting.put_nowait((keys, vectors.copy(), tokens, cut))  # a view would keep its whole batch in memory
         except Full:
@@ -182,17 +169,12 @@ class SharedCache:
                 except redis_errors.RedisError as error:
                     self._note_failure("write", error)
 
-    def write_batch(
-        self,
-        keys: list[bytes],
-        vectors: NDArray[np.float32],
-        tokens: NDArray[np.int64],
-        cut: NDArray[np.int64],
-    ) -> None:
+    def write_batch(self, *batch: *VectorBatch) -> None:
         """Write vectors `(n, d)` as float16 and token counts to Redis, under the keys of their texts, with checksums.
 
         Vectors that overflow float16 are skipped. The number of tokens that were cut is left out where it is 0.
         """
+        keys, vectors, tokens, cut = batch
         # Numbers beyond 65504 become inf in float16; such rows are left out below.
         with np.errstate(over="ignore"):
             halves = vectors.astype(np.float16)
