@@ -246,13 +246,13 @@ def read_machine(settings: "Settings", include: Path = INCLUDE) -> Machine:
         cpu_flags=frozenset(read_cpu_flags()),
         driver=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
         cores=os.cpu_count() or 1,
-        free_bytes=shutil.disk_usage(find_existing_folder(settings.home)).free,
+        free_bytes=shutil.disk_usage(_find_existing_folder(settings.home)).free,
         compiler=any(shutil.which(name) for name in COMPILERS),
         headers=(include / "Python.h").exists(),
     )
 
 
-def find_existing_folder(path: Path) -> Path:
+def _find_existing_folder(path: Path) -> Path:
     """Return the folder at `path`, or the nearest parent of it that exists."""
     folder = expand_home(path)
     while not folder.exists():
@@ -260,7 +260,7 @@ def find_existing_folder(path: Path) -> Path:
     return folder
 
 
-def lacks_avx512(flags: Set[str], machine: str) -> bool:
+def _lacks_avx512(flags: Set[str], machine: str) -> bool:
     """Return whether the CPU is an x86 known to lack AVX-512. Return False if its flags are unknown.
 
     Args:
@@ -334,7 +334,7 @@ def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:
             f"{device} has no instructions for it: `auto` selects float32, at about half the speed; bfloat16 would be "
             "even slower",
         )
-    if machine.device == "cpu" and lacks_avx512(machine.cpu_flags, platform.machine()):
+    if machine.device == "cpu" and _lacks_avx512(machine.cpu_flags, platform.machine()):
         yield ("no AVX-512", "this CPU computes with 8 numbers at a time instead of 16")
     if machine.cores == 1:
         yield ("one CPU core", "a fit shares the core with requests, which take longer while it runs")

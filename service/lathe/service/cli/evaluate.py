@@ -114,12 +114,12 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
         return [replace(listed, spec=build_request(listed.spec.model).spec) for listed in suite.encoders]
     requests = {name: build_request(name) for name in names}
     configured = {name for spec in settings.specs for name in (spec.name, spec.model)}
-    for folder, short in name_folders([name for name in requests if name not in configured]).items():
+    for folder, short in _name_folders([name for name in requests if name not in configured]).items():
         requests[folder] = replace(requests[folder], spec=replace(requests[folder].spec, name=short))
     return list(requests.values()) or [build_request(None)]
 
 
-def name_folders(folders: Sequence[str]) -> dict[str, str]:
+def _name_folders(folders: Sequence[str]) -> dict[str, str]:
     """Return a short, distinct name for each model's folder or hub id, as `{folder: name}`.
 
     The name is the last part of the path, or more parts where needed. A last part `model` is left out, because `lathe

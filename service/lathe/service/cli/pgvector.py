@@ -73,7 +73,7 @@ def record_column(connection: "Connection", table: object, column: str, chain: s
         typer.echo(f"warning: {home.root} cannot be written ({reason}): it does not know {use}", err=True)
 
 
-def announce_triggers(connection: "Connection", table: "PgvectorTable", column: str, disable: bool) -> None:
+def _announce_triggers(connection: "Connection", table: "PgvectorTable", column: str, disable: bool) -> None:
     """Print which triggers fire for each row that is written, after disabling them if `disable` is true."""
     from lathe.service.index.pgvector.connection import disable_triggers
     from lathe.service.index.pgvector.table import find_fired_triggers
@@ -85,14 +85,14 @@ def announce_triggers(connection: "Connection", table: "PgvectorTable", column: 
         typer.echo(f"warning: each row that is written can fire {', '.join(fired)} of {table.name}{advice}", err=True)
 
 
-def describe_left_out(counts: "FillCounts", reasons: dict[str, int]) -> str:
+def _describe_left_out(counts: "FillCounts", reasons: dict[str, int]) -> str:
     """Return clauses on how many rows were left out, by reason."""
     reasons |= {"that are refused": len(counts.refused)}
     changing = "; some rows may lack a vector, as rows change all the time: run it again" if counts.changing else ""
     return "".join(f"; {count:,} rows {what} left out" for what, count in reasons.items() if count) + changing
 
 
-def report_refused(counts: "FillCounts", skip: bool) -> None:
+def _report_refused(counts: "FillCounts", skip: bool) -> None:
     """Print why rows were refused, by their keys. Exit with 1 if any were refused, unless `skip` is true."""
     for key, reason in list(counts.refused.items())[:MAX_REFUSED]:
         # An encoder's error says which text of a batch it means; the row is its only one here.
@@ -160,15 +160,15 @@ def reduce(
         tables.require_searchable(target.chain, target.quantizer, column_type, "cosine")
         comment = tables.describe_space(target.space_id, target.chain, column_type)
         reduced_column = tables.VectorColumn(into, column_type, target.dimensions, comment)
-        announce_triggers(connection, full.table, into, disable_triggers)
+        _announce_triggers(connection, full.table, into, disable_triggers)
         record = partial(record_column, connection, name, into, target.chain)
         counts = filling.reduce_column(connection, full, reduced_column, target.apply, record, progress)
         statement = tables.format_index_statement(connection, full.table, reduced_column, "cosine")
-    notes = describe_left_out(counts, {"without a vector": counts.empty, "with a zero vector": counts.zero})
+    notes = _describe_left_out(counts, {"without a vector": counts.empty, "with a zero vector": counts.zero})
     reduction = f"{full.dimensions} → {target.dimensions} through {target.chain}, space {target.space_id}"
     typer.echo(f"{name}.{into}: {counts.written:,} rows{notes}; {reduction}")
     typer.echo(statement)
-    report_refused(counts, skip)
+    _report_refused(counts, skip)
 
 
 @app.command()
@@ -240,7 +240,7 @@ def move_table_to(
         comment = tables.describe_space(target.space_id, target.chain, kind)
         new = tables.VectorColumn(new_name, kind, target.dimensions, comment)
 
-        announce_triggers(connection, pg_table, new.name, disable_triggers)
+        _announce_triggers(connection, pg_table, new.name, disable_triggers)
 
         def record_chain() -> None:
             if target.chain != RAW:
@@ -252,7 +252,7 @@ def move_table_to(
         counts = move.move_table(connection, pg_table, texts, old, new, encode, record_chain, progress)
         by = encoder.name if target.chain == RAW else f"{encoder.name} through {target.chain}"
         statements = move.write_statements(connection, pg_table, texts, old, new, by)
-    notes = describe_left_out(counts, {"without a text": counts.empty, "whose vector is zero": counts.zero})
+    notes = _describe_left_out(counts, {"without a text": counts.empty, "whose vector is zero": counts.zero})
     typer.echo(f"{pg_table.name}.{new.name}: {counts.written:,} rows by {by}{notes}; space {target.space_id}")
     typer.echo("\n".join(statements))
-    report_refused(counts, skip)
+    _report_refused(counts, skip)

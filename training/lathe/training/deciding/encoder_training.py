@@ -164,7 +164,7 @@ class EncoderTrainings:
         self.settings: TrainingSettings = {}
         if self.obstacle is None:
             self.seconds_per_document = measure_seconds_per_document(encoder, searches.documents)
-            self.settings = choose_training_settings(encoder.spec)
+            self.settings = _choose_training_settings(encoder.spec)
 
     @property
     def encode_seconds(self) -> float:
@@ -287,7 +287,7 @@ def _limit_queries(part: PairTexts, max_queries: int) -> PairTexts:
     return part.select([queries[i] for i in np.linspace(0, len(queries) - 1, max_queries).astype(int)])
 
 
-def choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
+def _choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
     """Return the training settings for the kind of encoder, which is loaded for that.
 
     The kinds are static, transformer and large transformer, which gets low-rank adapters if `peft` is installed.

@@ -43,7 +43,7 @@ else:
     Task = Literal[TRAINABLE]
 
 
-class LocationSettings(StrictSettings):
+class _LocationSettings(StrictSettings):
     """Settings of where a source is read from: a folder, a file of JSON lines, rows in the job, or a hub data set.
 
     Attributes:
@@ -83,7 +83,7 @@ class LocationSettings(StrictSettings):
         return self
 
 
-class SourceSettings(PairSettings, LocationSettings):
+class SourceSettings(PairSettings, _LocationSettings):
     """Settings of one source of pairs: its place, how its rows become pairs, and what is done with the pairs.
 
     Attributes:

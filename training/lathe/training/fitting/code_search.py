@@ -231,7 +231,7 @@ def search_codes(
         not_tried["weightings"], candidates = halves, candidates[:1]
         chosen_by, judge = _judge_by_neighbours(queries, heldout)
 
-    chosen, trials, scores = choose_parameters(
+    chosen, trials, scores = _choose_parameters(
         chain, rows, judge, candidates, queries, part_of(on_progress, 0, WEIGHTINGS_SHARE)
     )
     if not with_codebooks or rows.shape[0] < MIN_CODEBOOK_ROWS:
@@ -256,7 +256,7 @@ def search_codes(
     return CodeSearch(chosen, trials, not_tried, chosen_by)
 
 
-def choose_parameters(
+def _choose_parameters(
     chain: Chain,
     rows: Vectors,
     judge: Judge,

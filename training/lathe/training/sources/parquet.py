@@ -34,11 +34,11 @@ def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
     """
     first = min(offset for offset in (column.dictionary_page_offset, column.data_page_offset) if offset)
     stored.seek(first)
-    kind, size = parse_page_header(stored.read(HEADER_BYTES))
+    kind, size = _parse_page_header(stored.read(HEADER_BYTES))
     return size if kind == DICTIONARY_PAGE else 0
 
 
-def parse_page_header(content: bytes) -> tuple[int, int]:
+def _parse_page_header(content: bytes) -> tuple[int, int]:
     """Parse the first bytes of a parquet page header, and return the page's type and its uncompressed size in bytes.
 
     Raises:

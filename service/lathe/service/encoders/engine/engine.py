@@ -1,7 +1,7 @@
 """The life cycle of one encoder: a thread for each worker process starts it, feeds it and replaces it.
 
-  Engine ──┬──► Supervisor (thread) ──► worker process, and the `Dispatcher` that feeds it from the admission queue
-           └──► Supervisor (thread) ──► …
+  Engine ──┬──► _Supervisor (thread) ──► worker process, and the `Dispatcher` that feeds it from the admission queue
+           └──► _Supervisor (thread) ──► …
 
 States: loading ──► ready ◄──► restarting     (a worker crashed and no other is ready)
             └─────► failed                    (the model cannot be loaded; retried with growing pauses)
@@ -84,7 +84,7 @@ class Engine:
         self.load_seconds = 1.0
         self.queue.on_admit = self.wake
         self.ready_dispatchers: set[Dispatcher] = set()
-        self.supervisors = [Supervisor(self, number) for number in range(options.workers)]
+        self.supervisors = [_Supervisor(self, number) for number in range(options.workers)]
 
     def start(self) -> None:
         """Start the threads that start the workers, which load the model. Return at once."""
@@ -235,7 +235,7 @@ class Engine:
             self.settled.set()
 
 
-class Supervisor:
+class _Supervisor:
     """Thread that keeps a worker process running.
 
     It starts the process, has a dispatcher feed it, and replaces it when it ends.

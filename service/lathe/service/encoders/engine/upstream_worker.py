@@ -1,6 +1,6 @@
 """A worker that encodes by calls to an embeddings API, in the place of a worker process.
 
-admission queue ──► Dispatcher (a thread for each call at once) ──► UpstreamWorker ──► the encoder's `UpstreamEncoder`
+admission queue ──► Dispatcher (a thread for each call at once) ──► _UpstreamWorker ──► the encoder's `UpstreamEncoder`
 """
 
 import threading
@@ -38,13 +38,13 @@ class UpstreamConnection:
     def __init__(self, spec: EncoderSpec, store: StoreSettings | None) -> None:
         self.spec, self.store = spec, store
         self.guard = threading.Lock()
-        self.workers: set[UpstreamWorker] = set()
+        self.workers: set[_UpstreamWorker] = set()
         self.encoder: UpstreamEncoder | None = None
         self.unexpected = ThreadProblem(f"the latest request to the encoder {spec.name}")
 
-    def start_worker(self, _spec: EncoderSpec) -> "UpstreamWorker":
+    def start_worker(self, _spec: EncoderSpec) -> "_UpstreamWorker":
         """Return a new worker that encodes by calls to the API over this connection. The spec is ignored."""
-        worker = UpstreamWorker(self)
+        worker = _UpstreamWorker(self)
         with self.guard:
             self.workers.add(worker)
         return worker
@@ -60,7 +60,7 @@ class UpstreamConnection:
                 self.encoder = UpstreamEncoder(self.spec, self.store, PATIENCE_SECONDS, self._count)
             return self.encoder
 
-    def release(self, worker: "UpstreamWorker") -> None:
+    def release(self, worker: "_UpstreamWorker") -> None:
         """Note that a worker has ended. After the last one, close the encoder, which cancels its calls."""
         with self.guard:
             self.workers.discard(worker)
@@ -81,7 +81,7 @@ class UpstreamConnection:
         metrics.UPSTREAM[usage].labels(self.spec.name).inc(amount)
 
 
-class UpstreamWorker:
+class _UpstreamWorker:
     """Worker that encodes texts by calls to an embeddings API, one batch at a time.
 
     It has the methods of `EncoderWorker`.

@@ -109,7 +109,7 @@ class Work:
 
     def __post_init__(self) -> None:
         """Estimate the cost of each text in tokens, and sort the texts by cost, longest first."""
-        self.estimates = [estimate_cost(text, self.max_length) for text in self.texts]
+        self.estimates = [_estimate_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
         # Texts of like length are neighbours, so that a part needs little padding.
         self.order = sort_longest_first(self.estimates)
@@ -188,7 +188,7 @@ class Work:
         )
 
 
-def estimate_cost(text: str, max_length: int) -> int:
+def _estimate_cost(text: str, max_length: int) -> int:
     """Return an estimate of the work of encoding a text in tokens, of which at most `max_length` are read.
 
     A very long text also costs the search for the part that is read.

@@ -76,7 +76,7 @@ class Tokenized:
 
 
 @dataclass(frozen=True)
-class ComputedGroup:
+class _ComputedGroup:
     """Vectors of a group's texts, which a GPU may still be computing and copying.
 
     Attributes:
@@ -93,7 +93,7 @@ class ComputedGroup:
 
 
 @dataclass(frozen=True)
-class BegunMessage:
+class _BegunMessage:
     """A message whose vectors are being computed.
 
     Attributes:
@@ -103,7 +103,7 @@ class BegunMessage:
     """
 
     groups: list[Tokenized]
-    computed: list[ComputedGroup | Exception]
+    computed: list[_ComputedGroup | Exception]
     begun: float
 
 
@@ -157,12 +157,12 @@ class Worker:
         return self.finish_message(self.begin_message(groups))
 
     @torch.inference_mode()
-    def begin_message(self, groups: list[Tokenized]) -> BegunMessage:
+    def begin_message(self, groups: list[Tokenized]) -> _BegunMessage:
         """Begin to encode a message. A GPU computes and copies after this returns; a CPU is done before."""
         begun = time.perf_counter()
-        return BegunMessage(groups, [self._begin_group(group) for group in groups], begun)
+        return _BegunMessage(groups, [self._begin_group(group) for group in groups], begun)
 
-    def finish_message(self, message: BegunMessage) -> PartReply:
+    def finish_message(self, message: _BegunMessage) -> PartReply:
         """Wait for the vectors of a message, and return the header and arrays of the reply."""
         replies: dict[int, PartReply] = {}
         for group, computed in zip(message.groups, message.computed, strict=True):
@@ -174,7 +174,7 @@ class Worker:
         head = {"results": [result for result, _ in in_order], "batches": batches, "seconds": seconds}
         return head, [array for _, arrays in in_order for array in arrays]
 
-    def _begin_group(self, group: Tokenized) -> ComputedGroup | Exception:
+    def _begin_group(self, group: Tokenized) -> _ComputedGroup | Exception:
         """Begin to encode a group of parts in one go and to apply the chains of transforms.
 
         An error is returned: no text and no chain may end the process, which answers other requests too.
@@ -188,9 +188,9 @@ class Worker:
             transformed = self._apply_chains([part["chain"] for part in group.parts], parts)
         except Exception as error:
             return error
-        return ComputedGroup(raw, transformed, tokens, cut)
+        return _ComputedGroup(raw, transformed, tokens, cut)
 
-    def _finish_group(self, group: Tokenized, computed: ComputedGroup | Exception) -> dict[int, PartReply]:
+    def _finish_group(self, group: Tokenized, computed: _ComputedGroup | Exception) -> dict[int, PartReply]:
         """Wait for a group's vectors, and return the reply of each part, by position in the message.
 
         Parts are encoded one by one if the group failed. A part that fails alone is answered with its error.
@@ -204,7 +204,7 @@ class Worker:
                 return {group.positions[0]: (_describe_error(error), [])}
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
 
-    def _build_replies(self, group: Tokenized, computed: ComputedGroup) -> dict[int, PartReply]:
+    def _build_replies(self, group: Tokenized, computed: _ComputedGroup) -> dict[int, PartReply]:
         """Wait for a group's vectors, and return the reply of each part, by position in the message.
 
         A part of several for which the model gave NaN or inf is encoded again on its own.
@@ -403,7 +403,7 @@ def serve(connection: Connection) -> None:
     with suppress(OSError):  # the server has ended
         framing.send(connection, {"state": "ready", "encoder": description})
         threading.Thread(target=_receive_messages, args=(connection, worker, ready), daemon=True).start()
-        message: BegunMessage | None = None
+        message: _BegunMessage | None = None
         while True:
             # While a GPU computes, the reply to the message before is built and sent.
             begins = message is None or (encoder.device.startswith("cuda") and not ready.empty())

@@ -20,7 +20,7 @@ SearchResult = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Row numbers `(q, k)` and their scores, best first; padded with row −1 and score −inf."""
 
 
-class OriginalVectors(Protocol):
+class _OriginalVectors(Protocol):
     """Original vectors of all rows: an array, or a file of rows."""
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.float16]:
@@ -117,7 +117,7 @@ def empty_results(queries: int, k: int) -> SearchResult:
 
 
 def rescore(
-    queries: NDArray[np.float32], originals: OriginalVectors, candidates: NDArray[np.int64], k: int, metric: Metric
+    queries: NDArray[np.float32], originals: _OriginalVectors, candidates: NDArray[np.int64], k: int, metric: Metric
 ) -> SearchResult:
     """Rank each query's candidate rows by their original vectors, and return the k best, numbers and scores `(q, k)`.
 

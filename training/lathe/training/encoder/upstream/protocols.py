@@ -57,7 +57,7 @@ class ApiAnswer:
     reported: Mapping[str, str] = field(default_factory=dict)
 
 
-class EmbeddingsProtocol(Protocol):
+class _EmbeddingsProtocol(Protocol):
     """Interface of the protocols: paths, bodies of calls, and the reading of answers."""
 
     path: str
@@ -83,7 +83,7 @@ class EmbeddingsProtocol(Protocol):
         """
 
 
-class OpenAIProtocol:
+class _OpenAIProtocol:
     """OpenAI's protocol, which vLLM, TEI, Ollama, llama.cpp, Voyage, Infinity, LM Studio and Lathe speak too."""
 
     path = UPSTREAM_PATHS["openai"]
@@ -120,7 +120,7 @@ class OpenAIProtocol:
         return ApiAnswer(_stack_rows(rows, count), _read_count(tokens), reported)
 
 
-class CohereProtocol:
+class _CohereProtocol:
     """Cohere's protocol, version 2. It has no prompts but an `input_type`: the text of a prompt is its value."""
 
     path = UPSTREAM_PATHS["cohere"]
@@ -154,9 +154,9 @@ class CohereProtocol:
         return ApiAnswer(_stack_rows(rows, count), _read_count(tokens))
 
 
-PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
-    "openai": OpenAIProtocol(),
-    "cohere": CohereProtocol(),
+PROTOCOLS: dict[UpstreamProtocol, _EmbeddingsProtocol] = {
+    "openai": _OpenAIProtocol(),
+    "cohere": _CohereProtocol(),
 }
 """Protocols by name."""
 

@@ -128,7 +128,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         shift = np.where(chosen, pull, 0.0)
     else:
         chosen &= np.abs(means) > settings.epsilon_denominator  # no factor moves a mean of zero
-        factors = 1 + pull / compute_denominators(means, settings)
+        factors = 1 + pull / _compute_denominators(means, settings)
         clipped = int(((factors < 0) | (factors > 1))[chosen].sum()) if settings.clip else 0
         shrink = np.where(chosen, np.clip(factors, 0, 1) if settings.clip else factors, 1.0)
 
@@ -177,7 +177,7 @@ def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSetting
     return middle + settings.scale * (deviation + settings.epsilon_threshold)
 
 
-def compute_denominators(means: Array, settings: RegularizerSettings) -> Array:
+def _compute_denominators(means: Array, settings: RegularizerSettings) -> Array:
     """Return the denominators of Eq. 6, `(S, D)`, which are never 0.
 
     They are |μ| + ε, with the sign of μ if `denominator` is `signed`.

@@ -252,7 +252,7 @@ def spearman_loss(
 
 
 TEMPERATURE = 0.05
-"""Softmax temperature of `neighbour_divergence`: a cosine smaller by this much has 1/e of the probability."""
+"""Softmax temperature of `_neighbour_divergence`: a cosine smaller by this much has 1/e of the probability."""
 
 SHARES = (0.1, 0.7, 0.2)
 """Weights of the angular, correlation and neighbour losses in `blended_loss`. `GeoPres` lists results of others."""
@@ -263,7 +263,7 @@ def blended_loss(
 ) -> list[LossAndGradient]:
     """Compute, for each output, a weighted sum of three losses that compare its rows' cosines with the cosines in `x`.
 
-    The losses are `angular_loss`, `_one_minus_pearson` and `neighbour_divergence`, each divided by its value in
+    The losses are `angular_loss`, `_one_minus_pearson` and `_neighbour_divergence`, each divided by its value in
     `starts` and weighted by `SHARES`. They measure the size of every cosine, the order of an anchor's cosines, and
     which rows are near. Rows must have unit length.
 
@@ -284,7 +284,7 @@ def blended_loss(
         def anchor_loss(index: int, cosines: Tensor) -> AnchorLossAndGradient:
             _, correlation_weight, neighbour_weight = weights[index]
             correlation_losses, gradient = _one_minus_pearson(targets, cosines)
-            neighbour_losses, neighbour_gradient = neighbour_divergence(probabilities, cosines)
+            neighbour_losses, neighbour_gradient = _neighbour_divergence(probabilities, cosines)
             losses = correlation_weight * correlation_losses + neighbour_weight * neighbour_losses
             return losses, gradient.mul_(correlation_weight).add_(neighbour_gradient, alpha=neighbour_weight)
 
@@ -317,7 +317,7 @@ def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[f
 
     def neighbours(original_cosines: Tensor) -> AnchorLoss:
         probabilities = (original_cosines / TEMPERATURE).softmax(1)
-        return lambda _index, cosines: neighbour_divergence(probabilities, cosines)
+        return lambda _index, cosines: _neighbour_divergence(probabilities, cosines)
 
     results = [
         angular_loss(x, outputs),
@@ -327,7 +327,7 @@ def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[f
     return [[result[index][0] for result in results] for index in range(len(outputs))]
 
 
-def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> AnchorLossAndGradient:
+def _neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> AnchorLossAndGradient:
     """Compute, for each row, the divergence KL(p‖q) from target probabilities p to the softmax q of the cosines.
 
     q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and

@@ -25,7 +25,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class NodeRows:
+class _NodeRows:
     """Rows that each node of a graph stands for, at one moment. Nodes are numbered in the order of their first rows.
 
     A copy is a row that is not the first of its node.
@@ -144,7 +144,7 @@ class GraphNodes:
 
     def __init__(self) -> None:
         none = np.empty(0, np.int64)
-        self.current = NodeRows(0, none, none, none)
+        self.current = _NodeRows(0, none, none, none)
         self.hashes = none
         self.hashed = none.astype(np.int32)
         self.recent: dict[int, int] = {}
@@ -199,14 +199,14 @@ class GraphNodes:
         self.recent = {}
 
 
-def _add_copies(known: NodeRows, assigned: int, copies: Numbers) -> NodeRows:
+def _add_copies(known: _NodeRows, assigned: int, copies: Numbers) -> _NodeRows:
     """Return `known` with more assigned rows, of which `copies` `(c, 2)`, node and row, are copies."""
     if not len(copies):
         return replace(known, assigned=assigned)
     firsts_before = copies[:, 1] - len(known.rows) - np.arange(len(copies))
     nodes, rows = copies[np.argsort(copies[:, 0], kind="stable")].T
     places = np.searchsorted(known.nodes, nodes, "right")
-    return NodeRows(
+    return _NodeRows(
         assigned,
         np.append(known.firsts_before, firsts_before),
         np.insert(known.nodes, places, nodes),
