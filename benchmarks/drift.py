@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.drift_cost import measure_cost
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.service.chains.registry import STARTERS
-from lathe.service.monitoring.window import Tally
+from lathe.service.monitoring.drift import Tally
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.sources.source import open_source

@@ -21,7 +21,7 @@ from benchmarks.codes.methods import Ids, Vectors, rank_best
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.service.chains.registry import STARTERS
 from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.fitting.few_rows import join_general_rows, sample_unit_rows
+from lathe.training.fitting.fit import join_general_rows, sample_unit_rows
 from lathe.transforms import TransformCoding
 from lathe.transforms.artifact import FitDistribution
 

@@ -7,8 +7,7 @@ import pytest
 
 from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.encoders.live_vectors import ObservedVectors
-from lathe.service.monitoring.drift import Drift
-from lathe.service.monitoring.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Tally, Window
+from lathe.service.monitoring.drift import ROWS_PER_REQUEST, SAMPLED_PART, Drift, Pace, Tally, Window
 from lathe.service.publishing.context import PublishContext
 from lathe.service.publishing.fits import run_fit
 from lathe.training.fitting.requests import NewFit

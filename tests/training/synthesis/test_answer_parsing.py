@@ -3,16 +3,17 @@ import json
 import pytest
 
 from lathe.training.synthesis.answer_parsing import (
+    Call,
     find_fault,
     is_another_script,
     is_refusal,
+    parse_answer,
     parse_document,
     parse_personas,
     parse_queries,
     parse_verdict,
     remove_thoughts,
 )
-from lathe.training.synthesis.calls import Call, parse_answer
 from lathe.training.synthesis.chat import ChatAnswer
 from lathe.training.synthesis.job import StagesSettings
 

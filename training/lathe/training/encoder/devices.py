@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lathe.transforms.products import CPUINFO, read_cpu_field
+from lathe.transforms.processor import CPUINFO, read_cpu_field
 
 if TYPE_CHECKING:
     import numpy as np

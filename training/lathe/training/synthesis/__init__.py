@@ -2,8 +2,8 @@
 
 job.py              the YAML that a user writes
 templates.py        the four prompt templates: shipped in templates/, or a user's own
-calls.py            personas → queries → filter → documents: requests of each stage, and how answers are read
-answer_parsing.py   parsing of an answer into items, however it is wrapped, and faults of a text: refused, blank, …
+answer_parsing.py   personas → queries → filter → documents: the requests of each stage, and answers parsed into items,
+                    however they are wrapped, with faults of a text: refused, blank, …
 near_duplicates.py  near duplicates: MinHash candidates, confirmed
 held_out.py         matches of texts with test sets
 chat.py             the protocol: one request to an endpoint, and its answer

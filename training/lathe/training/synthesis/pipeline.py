@@ -19,7 +19,7 @@ from lathe.training.datasets.data_set import normalize_text
 from lathe.training.datasets.records import Record, format_places, read_file_records, shorten_value
 from lathe.training.errors import JobError
 from lathe.training.synthesis.answer_log import AnswerLog
-from lathe.training.synthesis.calls import Call
+from lathe.training.synthesis.answer_parsing import Call
 from lathe.training.synthesis.held_out import HeldOutIndex
 from lathe.training.synthesis.job import STAGES, SeedSettings, StageName, SynthesisJob
 from lathe.training.synthesis.near_duplicates import NearDuplicates

@@ -27,7 +27,7 @@ from lathe.training.endpoint_client import (
 )
 from lathe.training.errors import JobError
 from lathe.training.synthesis.answer_log import AnswerLog, LoggedAnswer
-from lathe.training.synthesis.calls import Call, parse_answer
+from lathe.training.synthesis.answer_parsing import Call, parse_answer
 from lathe.training.synthesis.chat import ChatAnswer, Endpoint, ask_model, estimate_tokens
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.transforms.progress import Progress
