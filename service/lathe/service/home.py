@@ -27,7 +27,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from lathe.transforms.files import make_folder, read_plain_file, write_synced
@@ -41,96 +40,38 @@ MAX_KEY_BYTES = 1000
 """Maximum bytes of the files `admin.key` and `id`."""
 
 
-@dataclass(frozen=True)
 class Home:
-    """A state folder: the paths in it, and checks of whether it is safe and can be written."""
+    """A state folder: the paths in it, and checks of whether it is safe and can be written.
 
-    root: Path
+    Attributes:
+        chains: folder of the registry.
+        shared: folder of the local replica of what servers share in Redis.
+        shared_chains: folder of the local replica of the chains in Redis.
+        trained: folder with a folder for each trained encoder.
+        shared_trained: folder of the local replica of the trained encoders in Redis.
+        training: folder with the work folders of trainings.
+        indexes: folder with a folder for each index.
+        jobs: folder with a folder for each job.
+        vectors: folder for vectors during fits, the workspace folder.
+        upstream: folder for the vectors that embeddings APIs answered.
+        encoded: folder for the vectors of texts that commands and jobs encoded.
+        folders: the folders directly in the state folder.
+        admin_key: file with the generated admin key.
+        uses: file with the uses of chains of transforms outside the state folder.
+        id: file with the id of the state folder.
+    """
 
-    @property
-    def chains(self) -> Path:
-        """Folder of the registry."""
-        return self.root / "chains"
-
-    @property
-    def shared(self) -> Path:
-        """Folder of the local replica of what servers share in Redis."""
-        return self.root / "shared"
-
-    @property
-    def shared_chains(self) -> Path:
-        """Folder of the local replica of the chains in Redis."""
-        return self.shared / "chains"
-
-    @property
-    def trained(self) -> Path:
-        """Folder with a folder for each trained encoder."""
-        return self.root / "trained"
-
-    @property
-    def shared_trained(self) -> Path:
-        """Folder of the local replica of the trained encoders in Redis."""
-        return self.shared / "trained"
-
-    @property
-    def training(self) -> Path:
-        """Folder with the work folders of trainings."""
-        return self.root / "training"
-
-    @property
-    def indexes(self) -> Path:
-        """Folder with a folder for each index."""
-        return self.root / "indexes"
-
-    @property
-    def jobs(self) -> Path:
-        """Folder with a folder for each job."""
-        return self.root / "jobs"
-
-    @property
-    def vectors(self) -> Path:
-        """Folder for vectors during fits, the workspace folder."""
-        return self.root / "vectors"
-
-    @property
-    def upstream(self) -> Path:
-        """Folder for the vectors that embeddings APIs answered."""
-        return self.root / "upstream"
-
-    @property
-    def encoded(self) -> Path:
-        """Folder for the vectors of texts that commands and jobs encoded."""
-        return self.root / "encoded"
-
-    @property
-    def admin_key(self) -> Path:
-        """File with the generated admin key."""
-        return self.root / "admin.key"
-
-    @property
-    def uses(self) -> Path:
-        """File with the uses of chains of transforms outside the state folder."""
-        return self.root / "uses.json"
-
-    @property
-    def id(self) -> Path:
-        """File with the id of the state folder."""
-        return self.root / "id"
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """Folders directly in the state folder."""
-        return (
-            self.chains,
-            self.shared,
-            self.trained,
-            self.training,
-            self.indexes,
-            self.jobs,
-            self.encoded,
-            self.upstream,
-            self.vectors,
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.chains, self.shared, self.trained = root / "chains", root / "shared", root / "trained"
+        self.shared_chains, self.shared_trained = self.shared / "chains", self.shared / "trained"
+        self.training, self.indexes, self.jobs = root / "training", root / "indexes", root / "jobs"
+        self.encoded, self.upstream, self.vectors = root / "encoded", root / "upstream", root / "vectors"
+        self.folders = (
+            *(self.chains, self.shared, self.trained, self.training, self.indexes, self.jobs),
+            *(self.encoded, self.upstream, self.vectors),
         )
+        self.admin_key, self.uses, self.id = root / "admin.key", root / "uses.json", root / "id"
 
     def open(self) -> str | None:
         """Create missing folders and restrict their permissions.

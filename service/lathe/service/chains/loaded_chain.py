@@ -30,6 +30,13 @@ class LoadedChain:
 
     Args:
         folder: artifact folder of the version; its stamp is stored, to notice later that it was replaced.
+
+    Attributes:
+        ref: reference `name@version`.
+        quantizer: last step if it is a quantizer, as in `Chain`, else None.
+        input_dimensions: number of input dimensions, as in `Chain`, or None for any.
+        output_dimensions: number of output dimensions, as in `Chain`, or None if unknown.
+        nested: whether the first dimensions of an output, however many, are usable by themselves, as in `Chain`.
     """
 
     def __init__(self, name: str, version: int, chain: "Chain", folder: Path) -> None:
@@ -37,40 +44,19 @@ class LoadedChain:
         self.file_stamp = get_file_stamp(folder)
         self.name = name
         self.version = version
+        self.ref = f"{name}@{version}"
         self.chain = chain
+        self.quantizer: Quantizer | None = chain.quantizer
+        self.input_dimensions, self.output_dimensions = chain.input_dimensions, chain.output_dimensions
+        self.nested = chain.nested
         self.digest: str = chain.metadata["tensors_sha256"]
         self.forms = FoldedForms(chain)
-
-    @cached_property
-    def ref(self) -> str:
-        """Reference `name@version`."""
-        return f"{self.name}@{self.version}"
-
-    @cached_property
-    def quantizer(self) -> "Quantizer | None":
-        """Last step if it is a quantizer, as in `Chain`, else None."""
-        return self.chain.quantizer
 
     @property
     def encoder_fingerprint(self) -> str | None:
         """Fingerprint of the encoder whose vectors the chain takes, or None if it was fitted without one."""
         encoder = self.chain.metadata.get("encoder")
         return encoder["fingerprint"] if encoder else None
-
-    @cached_property
-    def input_dimensions(self) -> int | None:
-        """Number of input dimensions, as in `Chain`, or None for any."""
-        return self.chain.input_dimensions
-
-    @cached_property
-    def output_dimensions(self) -> int | None:
-        """Number of output dimensions, as in `Chain`, or None if unknown."""
-        return self.chain.output_dimensions
-
-    @cached_property
-    def nested(self) -> bool:
-        """Whether the first dimensions of an output, however many, are usable by themselves, as in `Chain`."""
-        return self.chain.nested
 
     def serves(self, dimensions: int) -> bool:
         """Return whether the chain's outputs can have this number of dimensions.
