@@ -7,6 +7,7 @@ admin           everything
 """
 
 import hmac
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
@@ -17,6 +18,7 @@ ADMIN_KEY_MISSING = (
 )
 
 
+@dataclass(frozen=True)
 class Keys:
     """Keys of a server.
 
@@ -27,13 +29,10 @@ class Keys:
         read_only: keys that allow use without writing.
     """
 
-    def __init__(
-        self, api: tuple[str, ...], admin: tuple[str, ...], needed: bool, read_only: tuple[str, ...] = ()
-    ) -> None:
-        self.api = api
-        self.admin = admin
-        self.needed = needed
-        self.read_only = read_only
+    api: tuple[str, ...]
+    admin: tuple[str, ...]
+    needed: bool
+    read_only: tuple[str, ...] = ()
 
     def require_use(self, request: Request) -> None:
         """Raise `UnauthorizedError` unless the request has a key of any kind, or the server needs no key."""

@@ -1,6 +1,5 @@
 """In-memory LRU cache of text vectors as the encoder outputs them, before any chain, so that all chains share it."""
 
-import hashlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge
 
 from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo
-from lathe.training.encoder.text_encoder import find_prompt_key
+from lathe.training.encoder.text_encoder import find_prompt_key, hash_texts
 
 ENTRY_BYTES = 300
 """Bytes that an entry takes besides its floats, for the key, the objects and the place in the cache."""
@@ -86,14 +85,7 @@ class VectorCache:
         prompt = find_prompt_key(prompt_text, encoder.find_side(options.prompt_name))
         side = "mean" if options.long_text == "mean" else options.truncation_side
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
-        # The context is hashed once; each text continues from a copy of that state.
-        start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
-        keys = []
-        for text in texts:
-            digest = start.copy()
-            digest.update(text.encode("utf-8", "surrogatepass"))
-            keys.append(digest.digest())
-        return keys
+        return hash_texts(context, texts)
 
     def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[CachedVector | None]:
         """Look up vectors by key in memory, then in the second-level cache, with None for each key that is in neither.

@@ -44,25 +44,19 @@ class _Spaces:
         }
 
 
+@dataclass(frozen=True)
 class SpecResolver:
     """Translation of requests to create or reindex an index into complete settings and a chain of transforms.
 
-    Args:
+    Attributes:
         find_encoder: returns the encoder of a name, or the default one for None.
         list_encoders: returns all encoders.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        resolver: ChainResolver,
-        find_encoder: Callable[[str | None], HasSpace],
-        list_encoders: Callable[[], Iterable[HasSpace]],
-    ) -> None:
-        self.registry = registry
-        self.resolver = resolver
-        self.find_encoder = find_encoder
-        self.list_encoders = list_encoders
+    registry: Registry
+    resolver: ChainResolver
+    find_encoder: Callable[[str | None], HasSpace]
+    list_encoders: Callable[[], Iterable[HasSpace]]
 
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
         """Return the settings of the index that a request describes, and the files of its chain of transforms.

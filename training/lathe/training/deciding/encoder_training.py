@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -127,44 +127,36 @@ class Budget:
         replace_synced(self.path, json.dumps(self.stored | {"spent": spent}).encode())
 
 
+@dataclass
 class EncoderTrainings:
     """The trainings of one adaptation. The encoder's speed is measured first, unless nothing can be trained.
 
-    Args:
+    Attributes:
         request: what is adapted.
         encoder: the base encoder.
         searches: judged searches; only the queries to learn from are trained on.
         folder: workspace folder of the adaptation.
         budget: the seconds that are left.
         device: torch device; None for the best there is.
-
-    Attributes:
         obstacle: reason why no encoder can be trained; None if some can.
         seconds_per_document: seconds that the encoder takes for a document; 0 if no encoder can be trained.
     """
 
-    def __init__(
-        self,
-        request: AdaptRequest,
-        encoder: TextEncoder,
-        searches: JudgedSearches,
-        folder: Path,
-        budget: Budget,
-        device: str | None,
-    ) -> None:
-        self.request = request
-        self.encoder = encoder
-        self.searches = searches
-        self.folder = folder
-        self.budget = budget
-        self.device = device
-        self.queries = len(searches.learn.documents)
+    request: AdaptRequest
+    encoder: TextEncoder
+    searches: JudgedSearches
+    folder: Path
+    budget: Budget
+    device: str | None
+
+    def __post_init__(self) -> None:
+        self.queries = len(self.searches.learn.documents)
         self.obstacle = self._find_obstacle()
         self.seconds_per_document = 0.0
         self.settings: TrainingSettings = {}
         if self.obstacle is None:
-            self.seconds_per_document = measure_seconds_per_document(encoder, searches.documents)
-            self.settings = _choose_training_settings(encoder.spec)
+            self.seconds_per_document = measure_seconds_per_document(self.encoder, self.searches.documents)
+            self.settings = _choose_training_settings(self.encoder.spec)
 
     @property
     def encode_seconds(self) -> float:

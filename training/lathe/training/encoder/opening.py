@@ -4,7 +4,6 @@ The vectors of an encoder may be stored: a text that was encoded before, by any 
 """
 
 import atexit
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, VectorStores
-from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder, TextEncoder
+from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder, TextEncoder, hash_texts
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
 from lathe.training.encoder.vector_database import StoredVector, VectorDatabase
 from lathe.training.errors import EncoderError, UpstreamError
@@ -160,13 +159,7 @@ class StoredEncoder(PromptedEncoder):
         """Return a digest of encoder, options, prompt and text for each text, under which its vector is stored."""
         prompt = self.prompt_key(options["prompt_name"])
         rest = {name: value for name, value in options.items() if name != "prompt_name"}
-        context = hashlib.blake2b(repr((self.fingerprint, self.spec.dtype, prompt, rest)).encode(), digest_size=16)
-        keys = []
-        for text in texts:
-            key = context.copy()
-            key.update(text.encode())
-            keys.append(key.digest())
-        return keys
+        return hash_texts(repr((self.fingerprint, self.spec.dtype, prompt, rest)), texts)
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, StoredVector]:
         """Return the stored vectors by key. If the database fails, it is no longer used and the result is empty."""

@@ -5,7 +5,8 @@ finite: NaN and inf are errors of their texts, never vectors. Vectors may be com
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
@@ -276,6 +277,18 @@ def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) ->
 def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
     """Encode queries with the encoder's prompt for queries or its default prompt, and return vectors `(n, d)`."""
     return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors
+
+
+def hash_texts(context: str, texts: Iterable[str]) -> list[bytes]:
+    """Return a 16-byte hash of each text in a context, such as the encoder and prompt that its vector depends on."""
+    # The context is hashed once; each text continues from a copy of that state.
+    start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
+    hashes = []
+    for text in texts:
+        text_hash = start.copy()
+        text_hash.update(text.encode("utf-8", "surrogatepass"))
+        hashes.append(text_hash.digest())
+    return hashes
 
 
 @lru_cache(maxsize=1024)  # asked for each request

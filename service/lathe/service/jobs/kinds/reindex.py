@@ -7,6 +7,7 @@ The index's record is only read in this process; its owner alone writes to it: s
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,28 +48,21 @@ CUTOVER_SECONDS = 600.0
 """Seconds that a finished generation waits for the index's owner to cut over to it."""
 
 
+@dataclass(frozen=True)
 class Reembedding:
     """Encodes the texts of an index's items with a new encoder.
 
-    Args:
+    Attributes:
         text_field: field of the metadata that holds the texts.
         texts: texts sent again, by item id; preferred to those in the metadata.
         on_encoded: called with the number of items of the present batch that are encoded.
     """
 
-    def __init__(
-        self,
-        record: IndexRecord,
-        encoder: TextEncoder,
-        text_field: str,
-        texts: Mapping[str, str],
-        on_encoded: Callable[[int], None],
-    ) -> None:
-        self.record = record
-        self.encoder = encoder
-        self.text_field = text_field
-        self.texts = texts
-        self.on_encoded = on_encoded
+    record: IndexRecord
+    encoder: TextEncoder
+    text_field: str
+    texts: Mapping[str, str]
+    on_encoded: Callable[[int], None]
 
     def encode_after(self, label: int) -> tuple[Labels, Vectors]:
         """Encode the next `REPLAY_ROWS` items after a label (row number) as `(labels, vectors of shape (n, d))`.
