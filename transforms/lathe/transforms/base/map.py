@@ -87,6 +87,8 @@ class Map(nn.Module):
     """Rules of the parameters of `__init__` by name, checked in this order by `check_parameters`."""
     nested: bool = False
     """Whether outputs may be truncated to any number of leading dimensions and renormalized (Matryoshka)."""
+    inverse_kind: Inverse = "none"
+    """How well `inverse` recovers inputs: 'exact', 'approximate', or 'none' without an inverse."""
     two_sided: bool = False
     """Whether queries are mapped by `query_map`, and not as documents are."""
     queries_only: bool = False
@@ -157,11 +159,6 @@ class Map(nn.Module):
     def map_for(self, side: Side) -> "Map":
         """Return the map for queries or for documents: `query_map()` for "query", this map itself for "document"."""
         return self.query_map() if side == "query" and self.two_sided else self
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """How well `inverse` recovers inputs: 'exact', 'approximate' or, by default, 'none' (no inverse)."""
-        return "none"
 
     def inverse(self) -> "Map":
         """Return the map from outputs back to inputs.

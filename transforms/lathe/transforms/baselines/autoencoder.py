@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import FLAG, FitContext, Inverse, Map, Signature, Transform, training_rules, whole_number
+from lathe.transforms.base import FLAG, FitContext, Map, Signature, Transform, training_rules, whole_number
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import (
     Batches,
@@ -54,6 +54,7 @@ class Autoencoder(Transform):
     """
 
     kind = "autoencoder"
+    inverse_kind = "approximate"  # the decoder reconstructs inputs with an error
     parameter_rules = {"dimensions": whole_number(1), "literal": FLAG, **training_rules()}
     shapes = {
         "weight": ("k", "d"),
@@ -150,11 +151,6 @@ class Autoencoder(Transform):
         Rows of x that are zero become zero, whatever the bias.
         """
         return zero_outputs_of_zero_rows(functional.linear(x, self.weight, self.bias).relu(), x)
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """'approximate': the decoder reconstructs inputs with an error."""
-        return "approximate"
 
     def inverse(self) -> Map:
         """Return the trained decoder as a map, `(n, k)` to `(n, d)`, which reconstructs inputs approximately."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FLAG, SEED, FitContext, Inverse, Map, Signature, Transform
+from lathe.transforms.base import FLAG, SEED, FitContext, Map, Signature, Transform
 from lathe.transforms.linear.affine import InverseAffine, Normalize, translation
 from lathe.transforms.linear.debias import DirectionRemoval, list_mean_warnings
 from lathe.transforms.statistics import (
@@ -65,6 +65,7 @@ class MeanCentering(Transform):
     """
 
     kind = "mc"
+    inverse_kind = "exact"  # adding the mean back undoes the centering
     shapes = {"mean": ("d",)}
 
     mean: Tensor
@@ -91,11 +92,6 @@ class MeanCentering(Transform):
     def primitives(self) -> list[Map]:
         """Return a list of one float64 `Affine`, the translation by −μ."""
         return [translation(-self.mean.double())]
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """Always `"exact"`: adding the mean back undoes the centering."""
-        return "exact"
 
     def inverse(self) -> Map:
         """Return the exact inverse, y ↦ y + μ."""

@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from lathe.transforms.base import (
     FitContext,
-    Inverse,
     Map,
     Signature,
     TrainingConfig,
@@ -98,6 +97,7 @@ class Flow(Transform):
     """
 
     kind = "flow"
+    inverse_kind = "exact"  # every block is invertible
     parameter_rules = {
         "blocks": whole_number(1, MAX_BLOCKS),
         "noise": number(0, 1),
@@ -285,11 +285,6 @@ class Flow(Transform):
         for block in range(self.blocks):
             z, _ = self._apply_block(block, z)
         return zero_outputs_of_zero_rows(z, x)
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """'exact': every block is invertible."""
-        return "exact"
 
     def inverse(self) -> Map:
         """Return the exact inverse of the flow, from z to x, as a map that uses this flow's buffers."""

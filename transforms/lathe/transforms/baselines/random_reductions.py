@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lathe.transforms.base import SEED, FitContext, Inverse, Map, Signature, whole_number
+from lathe.transforms.base import SEED, FitContext, Map, Signature, whole_number
 from lathe.transforms.linear.affine import Linear
 from lathe.transforms.linear.selection import FittedSelection, ScatterColumns, Selection
 from lathe.transforms.statistics import Moments, dimensions_of
@@ -69,6 +69,7 @@ class RandomSelection(FittedSelection):
     """
 
     kind = "random_selection"
+    inverse_kind = "approximate"  # columns that were not selected come back as zeros
     parameter_rules = {"dimensions": whole_number(1), "seed": SEED}
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
@@ -87,11 +88,6 @@ class RandomSelection(FittedSelection):
     def primitives(self) -> list[Map]:
         """Return a list of one `Selection`, which selects the drawn columns."""
         return [Selection(self.dimensions, self.columns, int(self.width))]
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """Always `"approximate"`: columns that were not selected come back as zeros."""
-        return "approximate"
 
     def inverse(self) -> Map:
         """Return the map that puts the columns back in their positions, with zeros in the others."""

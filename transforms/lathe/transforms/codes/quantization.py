@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform
+from lathe.transforms.base import FitContext, Map, Signature, Transform
 from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import Vectors, as_tensor, finite_blocks
 
@@ -32,6 +32,7 @@ class Quantizer(Transform, registered=False):
     comparing them: the dot product of a float query and raw codes means nothing. `score` does so.
     """
 
+    inverse_kind = "approximate"  # decoding restores values up to the quantization error
     code_dtype: torch.dtype = torch.uint8
     """Dtype of the codes."""
 
@@ -100,11 +101,6 @@ class Quantizer(Transform, registered=False):
         None, as by default, for codes without a range.
         """
         return None
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """Always `"approximate"`: decoding restores values up to the quantization error."""
-        return "approximate"
 
 
 class Int8(Quantizer):

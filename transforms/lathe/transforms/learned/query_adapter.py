@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from lathe.transforms.base import (
     FitContext,
-    Inverse,
     Map,
     QueryPairs,
     Signature,
@@ -88,6 +87,7 @@ class QueryAdapter(Transform):
     """
 
     kind = "query_adapter"
+    inverse_kind = "exact"  # documents are not changed
     parameter_rules = {
         "temperature": number(1e-3, 10),
         "negatives": whole_number(0, MINED),
@@ -180,11 +180,6 @@ class QueryAdapter(Transform):
     def query_map(self) -> Affine:
         """Return the map of queries, q ↦ Wq, as an `Affine`."""
         return Affine(self.weight)
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """Always `"exact"`: documents are not changed."""
-        return "exact"
 
     def inverse(self) -> Map:
         """Return the identity as a map, because documents are not changed."""

@@ -229,7 +229,7 @@ class Linear(Transform, registered=False):
         return [Affine(weight, bias), *([Normalize()] if self.renormalize else [])]
 
     @property
-    def inverse_kind(self) -> Inverse:
+    def inverse_kind(self) -> Inverse:  # type: ignore[override]  # depends on the weight
         """How well the map can be inverted: `"exact"`, `"approximate"` or `"none"`.
 
         It is `"none"` if outputs are renormalized, `"exact"` if the map is fitted and W has rank d, else

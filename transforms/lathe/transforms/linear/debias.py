@@ -6,7 +6,7 @@ All-but-the-Top subtracts the mean and removes the directions of largest varianc
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FLAG, FitContext, Inverse, Map, Signature, Transform, or_none, whole_number
+from lathe.transforms.base import FLAG, FitContext, Map, Signature, Transform, or_none, whole_number
 from lathe.transforms.errors import InputError, StepError
 from lathe.transforms.linear.affine import InverseAffine, Normalize, Projection
 from lathe.transforms.statistics import (
@@ -157,6 +157,8 @@ class ABTT(Transform):
         self.directions = directions
         self.literal = literal
         self.renormalize = renormalize
+        # Renormalized outputs lose the norms of the rows, others only the removed directions.
+        self.inverse_kind = "none" if renormalize else "approximate"
 
     def removed_count(self, dimensions: int) -> int:
         """Return D, the number of directions to remove from vectors of `dimensions` dimensions.
@@ -209,11 +211,6 @@ class ABTT(Transform):
         # Two thin products cost 2dD per row; the projection matrix would cost d².
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed
         return (normalize_outputs if self.renormalize else drop_rounding_residue)(y, x)
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """`"none"` if outputs are renormalized (row norms are lost), else `"approximate"` (directions are lost)."""
-        return "none" if self.renormalize else "approximate"
 
     def inverse(self) -> Map:
         """Return the approximate inverse y ↦ y + μ, which adds the mean.
