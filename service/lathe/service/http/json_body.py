@@ -14,12 +14,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from lathe.service.codec import JSON
-from lathe.service.errors import (
-    BadValueError,
-    ServiceError,
-    TooLargeError,
-    WrongShapeError,
-)
+from lathe.service.errors import BadValueError, ServiceError, TooLargeError, WrongShapeError
 from lathe.service.http.request_body import FREE_BYTES, RequestMemory, read_body
 from lathe.service.settings import Settings
 from lathe.training.json_object import UNKNOWN_FIELD, JsonObject

@@ -18,26 +18,13 @@ from lathe.training.comparison import compare
 from lathe.training.deciding.encoder_training import ALL_QUERIES, Budget, EncoderTrainings
 from lathe.training.deciding.judged import EncodedSearches, JudgedSearches, encode_searches, gather_searches
 from lathe.training.deciding.requests import HELD_OUT_SHARE, AdaptRequest
-from lathe.training.deciding.trial import (
-    FLOAT_BYTES,
-    Candidate,
-    Trial,
-    certify_trial,
-    choose_trial,
-    cross_validate,
-)
+from lathe.training.deciding.trial import FLOAT_BYTES, Candidate, Trial, certify_trial, choose_trial, cross_validate
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import (
-    MAX_DOCUMENTS,
-    MIN_TEST_QUERIES,
-    PairTexts,
-    encode_all_halves,
-    read_pairs,
-)
+from lathe.training.fitting.pairs import MAX_DOCUMENTS, MIN_TEST_QUERIES, PairTexts, encode_all_halves, read_pairs
 from lathe.training.fitting.requests import CODES
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder, digest

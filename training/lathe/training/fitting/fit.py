@@ -17,12 +17,7 @@ import torch
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import FitError
-from lathe.training.fitting.code_search import (
-    CodeSearch,
-    encode_heldout_halves,
-    read_queries,
-    search_codes,
-)
+from lathe.training.fitting.code_search import CodeSearch, encode_heldout_halves, read_queries, search_codes
 from lathe.training.fitting.encoding import LOCAL, FitEngine, encode_source
 from lathe.training.fitting.fit_state import FitState, FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora

@@ -11,13 +11,7 @@ from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.requests import (
-    CLICK_FIELDS,
-    CLICKS_REFUSED,
-    Pairs,
-    find_relevance_field,
-    parse_relevance,
-)
+from lathe.training.fitting.requests import CLICK_FIELDS, CLICKS_REFUSED, Pairs, find_relevance_field, parse_relevance
 from lathe.training.measures import cut_in_two
 from lathe.training.sources.shards import BATCH_ROWS
 from lathe.training.sources.source import open_source, split_field

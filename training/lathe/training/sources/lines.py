@@ -15,15 +15,7 @@ from typing import IO, Any
 import orjson
 
 from lathe.training.errors import SourceError
-from lathe.training.sources.rows import (
-    MAX_BATCH_BYTES,
-    WHOLE,
-    RawBatch,
-    Readable,
-    Record,
-    Span,
-    restore_long_integers,
-)
+from lathe.training.sources.rows import MAX_BATCH_BYTES, WHOLE, RawBatch, Readable, Record, Span, restore_long_integers
 
 
 @contextmanager

@@ -19,8 +19,6 @@ from lathe.training.workspace import digest
 
 THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 """Reasoning that a model writes before its answer."""
-FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
-"""Code fence anywhere in a text, with its content."""
 WHOLE_FENCE = re.compile(r"```[\w-]*\s*\n(.*)\n\s*```", re.DOTALL)
 """Code fence that is a whole text, with its content."""
 LISTED = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+(.+?)\s*$", re.MULTILINE)

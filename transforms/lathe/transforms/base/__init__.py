@@ -1,15 +1,6 @@
 """Base classes of all transforms: maps, fitting, parameter checks, signatures, training logs and checkpoints."""
 
-from lathe.transforms.base.map import (
-    Inverse,
-    Map,
-    Side,
-    Signature,
-    Spec,
-    apply,
-    parameter_names,
-    view_through,
-)
+from lathe.transforms.base.map import Inverse, Map, Side, Signature, Spec, apply, parameter_names, view_through
 from lathe.transforms.base.query_pairs import QueryPairs, measure_relevance
 from lathe.transforms.base.training import Checkpoint, CheckpointPath, TrainingConfig, TrainingLog
 from lathe.transforms.base.transform import TRANSFORMS, FitContext, Transform, build_transform, restore_on_error

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from lathe.transforms.artifact import (
-    FitDistribution,
-    Manifest,
-    display_name,
-    read_artifact,
-    write_artifact,
-)
+from lathe.transforms.artifact import FitDistribution, Manifest, display_name, read_artifact, write_artifact
 from lathe.transforms.artifact.folder import HEADER_LENGTH_BYTES
 from lathe.transforms.base import (
     TRANSFORMS,

@@ -9,13 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lathe.transforms.base import FitContext, Spec, TrainingConfig, TrainingLog
-from lathe.transforms.learned.descent import (
-    BatchSampler,
-    autograd_loss,
-    limit_threads,
-    prepare_checkpoint,
-    train,
-)
+from lathe.transforms.learned.descent import BatchSampler, autograd_loss, limit_threads, prepare_checkpoint, train
 from lathe.transforms.vectors import Vectors
 
 CHECK_EVERY, PATIENCE = 10, 8

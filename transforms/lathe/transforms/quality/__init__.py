@@ -1,11 +1,6 @@
 """How well a chain keeps the geometry of the vectors: metrics, diagnostics, certificate."""
 
-from lathe.transforms.quality.certificate import (
-    Certificate,
-    certify,
-    compare_searches,
-    measure_geometry,
-)
+from lathe.transforms.quality.certificate import Certificate, certify, compare_searches, measure_geometry
 from lathe.transforms.quality.diagnostics import (
     UNIT_TOLERANCE,
     Diagnostics,

@@ -16,10 +16,7 @@ from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.queueing import store_pairs, store_queries
 from lathe.service.http.routing import StrictRoute
-from lathe.service.jobs.job import (
-    FILE_OF_TARGETS,
-    Job,
-)
+from lathe.service.jobs.job import FILE_OF_TARGETS, Job
 from lathe.service.jobs.kinds.training import AdaptJob, AdviseJob, FitJob, MigrateJob, TrainJob
 from lathe.service.jobs.sources import (
     JobSource,

@@ -13,13 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from lathe.service.errors import UnavailableError
-from lathe.service.index.embedded.exact import (
-    SearchResult,
-    empty_results,
-    merge_results,
-    rescore,
-    search_exactly,
-)
+from lathe.service.index.embedded.exact import SearchResult, empty_results, merge_results, rescore, search_exactly
 from lathe.service.index.embedded.filter_masks import FilterMasks
 from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.graphs.graph import HnswGraph
