@@ -21,7 +21,7 @@ ENTRY = 384 * 4 + ENTRY_BYTES
 def keys_of(*texts, info=INFO, **options):
     """Compute the cache keys of texts."""
     encode_options = EncodeOptions(**options)
-    return VectorCache(1).compute_keys(info, encode_options, info.find_prompt(encode_options.prompt_name), texts)
+    return VectorCache(1).compute_keys(info, encode_options, info.prompt_key(encode_options.prompt_name), texts)
 
 
 def vectors_of(count, width=384):

@@ -35,7 +35,7 @@ def unit(vectors):
 def keys_of(*texts, info=INFO, **options):
     """Compute the cache keys of texts."""
     encode_options = EncodeOptions(**options)
-    return VectorCache(1).compute_keys(info, encode_options, info.find_prompt(encode_options.prompt_name), texts)
+    return VectorCache(1).compute_keys(info, encode_options, info.prompt_key(encode_options.prompt_name), texts)
 
 
 def counts_of(vectors):

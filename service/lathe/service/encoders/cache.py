@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge
 
 from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo
-from lathe.training.encoder.text_encoder import find_prompt_key, hash_texts
+from lathe.training.encoder.text_encoder import hash_texts
 
 ENTRY_BYTES = 300
 """Bytes that an entry takes besides its floats, for the key, the objects and the place in the cache."""
@@ -75,14 +75,13 @@ class VectorCache:
         return self.max_bytes > 0 and options.long_text != "error"
 
     def compute_keys(
-        self, encoder: EncoderInfo, options: EncodeOptions, prompt_text: str | None, texts: Iterable[str]
+        self, encoder: EncoderInfo, options: EncodeOptions, prompt: str | None, texts: Iterable[str]
     ) -> list[bytes]:
         """Return the cache key of each text, a hash of everything that its vector depends on.
 
         That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization, and
-        whether long texts are means.
+        whether long texts are means. The prompt's text is given as `prompt_key` of the encoder returns it.
         """
-        prompt = find_prompt_key(prompt_text, encoder.find_side(options.prompt_name))
         side = "mean" if options.long_text == "mean" else options.truncation_side
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
         return hash_texts(context, texts)

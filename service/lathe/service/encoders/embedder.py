@@ -317,7 +317,7 @@ class Embedder:
         """
         engine, options = request.engine, request.options
         encoder = engine.get_ready_info()
-        prompt = encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
+        prompt = encoder.prompt_key(options.prompt_name)  # an unknown one is refused even where the cache is off
 
         if at_once and self.cache.second_level is not None:
             raise NotAtOnceError

@@ -197,22 +197,9 @@ class IndexSpec:
 
     def describe(self, name: str, count: int, state: str) -> dict[str, Any]:
         """Return a dict of an index's name, number of items, state and settings, for the responses of all backends."""
-        return {
-            "name": name,
-            "count": count,
-            "chain": self.chain,
-            "space_id": self.space_id,
-            "dimensions": self.dimensions,
-            "state": state,
-            "encoder": self.encoder,
-            "raw_space_id": self.raw_space_id,
-            "width": self.width,
-            "metric": self.metric,
-            "m": self.m,
-            "ef_construction": self.ef_construction,
-            "originals": self.originals,
-            "text_field": self.text_field,
-        }
+        internal = ("encoder_fingerprint", "generation", "vectors")
+        settings = {field: value for field, value in asdict(self).items() if field not in internal}
+        return {"name": name, "count": count, "state": state} | settings
 
 
 _STORED_SPEC = TypeAdapter(IndexSpec)

@@ -121,7 +121,7 @@ class TestWorkerProcess:
         described = info.describe()
         assert described["name"] == encoder.name and described["cosine_to_float32"]["min"] == info.agreement.min
         with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
-            info.find_prompt("poem")
+            info.prompt("poem")
 
     def test_vectors_equal_those_of_the_encoder_itself(self, workers, encoder):
         work = work_of(TEXTS)

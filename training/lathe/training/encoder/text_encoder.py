@@ -169,15 +169,25 @@ class PromptedEncoder:
         Raises:
             EncoderError: if there is no prompt of that name.
         """
-        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
+        name = self.default_prompt_name if prompt_name is None else prompt_name
+        if name is None or name == NO_PROMPT:
+            return None
+        if name not in self.prompts:
+            known = ", ".join(sorted(self.prompts)) or "none"
+            raise EncoderError(f"{self.name} has no prompt {name!r}; there are: {known}")
+        return self.prompts[name]
 
     def prompt_key(self, prompt_name: str | None) -> str | None:
         """Return the text of a prompt, with the side that is encoded if each side has modules of its own."""
-        return find_prompt_key(self.prompt(prompt_name), self.find_side(prompt_name))
+        prompt, side = self.prompt(prompt_name), self.find_side(prompt_name)
+        return prompt if side is None else f"{side}\0{prompt or ''}"
 
     def find_side(self, prompt_name: str | None) -> SearchSide | None:
         """Return the side of a search whose modules encode texts with a prompt, or None if both sides have the same."""
-        return find_prompt_side(prompt_name, self.default_prompt_name) if self.routed else None
+        if not self.routed:
+            return None
+        sides = {name: side for side, names in SIDE_PROMPTS.items() for name in names}
+        return sides.get(prompt_name or "") or sides.get(self.default_prompt_name or "", "document")
 
     def with_default_prompt(self, prompt_name: str) -> Self:
         """Return a copy of the encoder with another default prompt. The copy shares this one's model or connection.
@@ -201,36 +211,6 @@ class PromptedEncoder:
                 raise TextError(
                     f"character {error.start} is \\u{code:04x}, half of a surrogate pair without the other", position
                 ) from None
-
-
-def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """Return the text of the prompt with this name, or None if `name` is None or `NO_PROMPT`.
-
-    Args:
-        encoder: name of the encoder, for messages.
-        prompts: prompts by name.
-        name: name of the prompt.
-
-    Raises:
-        EncoderError: if there is no prompt of that name.
-    """
-    if name is None or name == NO_PROMPT:
-        return None
-    if name not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        raise EncoderError(f"{encoder} has no prompt {name!r}; there are: {known}")
-    return prompts[name]
-
-
-def find_prompt_key(prompt: str | None, side: SearchSide | None) -> str | None:
-    """Return what the vector of a text depends on besides the text: the prompt, and the side unless it is None."""
-    return prompt if side is None else f"{side}\0{prompt or ''}"
-
-
-def find_prompt_side(prompt_name: str | None, default: str | None) -> SearchSide:
-    """Return the side of a search that a prompt's name stands for, else the default prompt's side, else documents."""
-    sides = {name: side for side, names in SIDE_PROMPTS.items() for name in names}
-    return sides.get(prompt_name or "") or sides.get(default or "", "document")
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:

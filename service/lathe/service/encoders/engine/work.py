@@ -14,7 +14,7 @@ from lathe.training.encoder.batching import estimate_tokens, sort_longest_first
 from lathe.training.encoder.cutting import DENSE_CHARACTERS
 from lathe.training.encoder.devices import Agreement
 from lathe.training.encoder.spec import EncoderSpec, LongText, SearchSide, Side
-from lathe.training.encoder.text_encoder import find_prompt, find_prompt_side, find_side_prompt
+from lathe.training.encoder.text_encoder import PromptedEncoder, find_side_prompt
 from lathe.training.errors import EncoderError
 
 SEARCHED_CHARACTERS_PER_TOKEN = 256
@@ -220,7 +220,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class EncoderInfo:
+class EncoderInfo(PromptedEncoder):
     """Description of the encoder that a worker has loaded, or of the embeddings API that it calls.
 
     Attributes:
@@ -242,11 +242,6 @@ class EncoderInfo:
     window_tokens: int = 0
     routed: bool = False
 
-    @property
-    def name(self) -> str:
-        """Name by which users select the encoder."""
-        return self.spec.name
-
     def describe(self) -> dict[str, Any]:
         """Return the fields as one dict for JSON, with the fields of the encoder's spec at its top level.
 
@@ -259,17 +254,6 @@ class EncoderInfo:
             spec["upstream"] = self.spec.upstream.describe()
         described: dict[str, Any] = spec | fields | {"cosine_to_float32": agreement}
         return described
-
-    def find_prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt of this name, or of the default prompt if the name is None.
-
-        Returns None for no prompt. The rules are those of `Encoder.prompt`.
-        """
-        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
-
-    def find_side(self, prompt_name: str | None) -> SearchSide | None:
-        """Return the side of a search whose modules encode texts with a prompt, or None if both sides have the same."""
-        return find_prompt_side(prompt_name, self.default_prompt_name) if self.routed else None
 
     def find_side_prompt(self, side: SearchSide) -> str | None:
         """Return the name of the prompt for queries or for documents, or None if the encoder's default prompt is used.
