@@ -7,7 +7,7 @@ uses.json: {"pg128@1": ["the column small of articles in the database app on loc
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,24 +84,31 @@ def list_uses(
     yield from recorded.get(versioned, ())
 
 
-def delete_unused_version(
+def delete_version(
     registry: Registry,
     name: str,
     version: int,
-    indexes: Iterable[Mapping[str, Any]],
-    recorded: Mapping[str, Iterable[str]],
+    force: bool,
+    uses: Path,
+    describe_indexes: Callable[[], Iterable[Mapping[str, Any]]],
 ) -> None:
     """Delete a version of a chain permanently, unless a size route, an index or a recorded use needs it.
 
-    The arguments are the same as for `list_uses`.
+    Args:
+        registry: registry that has the chain.
+        name: name of the chain.
+        version: version of the chain.
+        force: whether to delete it although something uses it.
+        uses: file of the recorded uses.
+        describe_indexes: returns the descriptions of all indexes; not called with `force`.
 
     Raises:
         ConflictError: with the code `chain_in_use` if the version is used.
     """
-    uses = list(list_uses(registry, name, version, indexes, recorded))
-    if uses:
+    users = [] if force else list(list_uses(registry, name, version, describe_indexes(), read_recorded_uses(uses)))
+    if users:
         raise ConflictError(
-            f"{name}@{version} is used by {', '.join(uses)}; to delete it all the same, use --force, or ?force=true",
+            f"{name}@{version} is used by {', '.join(users)}; to delete it all the same, use --force, or ?force=true",
             param="version",
             code="chain_in_use",
         )

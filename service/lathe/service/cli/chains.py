@@ -202,17 +202,13 @@ def delete(
 
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with --force.
     """
-    from lathe.service.chains.usage import delete_unused_version, read_recorded_uses
+    from lathe.service.chains.usage import delete_version
     from lathe.service.index.backend import describe_indexes
 
     registry = open_chains(write=True)
     name, version = split_versioned_name(chain)
-    if force:
-        registry.delete(name, version)
-    else:
-        settings, home = load_state()
-        indexes = describe_indexes(settings, home)
-        delete_unused_version(registry, name, version, indexes, read_recorded_uses(home.uses))
+    settings, home = load_state()
+    delete_version(registry, name, version, force, home.uses, lambda: describe_indexes(settings, home))
     typer.echo(f"{name}@{version} is deleted")
 
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from lathe.service.chains.names import parse_parameter_number
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.usage import delete_unused_version, read_recorded_uses
+from lathe.service.chains.usage import delete_version
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
@@ -71,16 +71,9 @@ async def delete(name: ChainName, version: VersionNumber, services: ServicesDep,
     """
     services.require_writable()
     number = parse_parameter_number(version, "version")
-    await run_in_threadpool(_delete, name, number, services, force)
+    registry, uses = services.registry, services.home.uses
+    await run_in_threadpool(delete_version, registry, name, number, force, uses, services.indexes.describe)
     return await answer_json({"deleted": f"{name}@{number}"})
-
-
-def _delete(name: str, version: int, services: Services, force: bool) -> None:
-    if force:
-        services.registry.delete(name, version)
-        return
-    recorded = read_recorded_uses(services.home.uses)
-    delete_unused_version(services.registry, name, version, services.indexes.describe(), recorded)
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
