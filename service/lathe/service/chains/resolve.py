@@ -17,8 +17,7 @@ from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import RAW
 from lathe.service.chains.registry import Registry
 from lathe.service.errors import BadValueError, ConflictError, WrongShapeError
-from lathe.training.encoder.spec import HasSpace
-from lathe.training.encoder.text_encoder import compute_space_id
+from lathe.training.encoder.text_encoder import PromptedEncoder, compute_space_id
 from lathe.transforms.base import Side
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import Int8, Quantizer
@@ -193,7 +192,7 @@ class ChainResolver:
 
     def resolve_for_encoder(
         self,
-        encoder: HasSpace,
+        encoder: PromptedEncoder,
         chain: str | None,
         dimensions: int | None,
         normalize: bool = True,

@@ -11,8 +11,7 @@ from lathe.service.chains.resolve import ChainResolver, Target
 from lathe.service.errors import BadValueError
 from lathe.service.index.protocol import Artifact, SearchIndex
 from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_originals
-from lathe.training.encoder.spec import HasSpace
-from lathe.training.encoder.text_encoder import compute_space_id
+from lathe.training.encoder.text_encoder import PromptedEncoder, compute_space_id
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class _Spaces:
         target: chain of transforms, cut to the dimensions of the vectors that are searched; no chain for raw vectors.
     """
 
-    encoder: HasSpace | None
+    encoder: PromptedEncoder | None
     fingerprint: str | None
     width: int
     target: Target
@@ -55,8 +54,8 @@ class SpecResolver:
 
     registry: Registry
     resolver: ChainResolver
-    find_encoder: Callable[[str | None], HasSpace]
-    list_encoders: Callable[[], Iterable[HasSpace]]
+    find_encoder: Callable[[str | None], PromptedEncoder]
+    list_encoders: Callable[[], Iterable[PromptedEncoder]]
 
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
         """Return the settings of the index that a request describes, and the files of its chain of transforms.
@@ -87,7 +86,7 @@ class SpecResolver:
 
     def resolve_reindexed(
         self, request: ReindexRequest, index: SearchIndex
-    ) -> tuple[IndexSpec, Artifact, HasSpace | None]:
+    ) -> tuple[IndexSpec, Artifact, PromptedEncoder | None]:
         """Return an index's settings after a reindexing, the files of the chain, and the new encoder, None if it stays.
 
         The files are the manifest and tensors, or None for raw vectors. The settings name the index's next generation
@@ -122,7 +121,7 @@ class SpecResolver:
         spec = replace(spec, **spaces.describe(), vectors=spec.vectors + (encoder is not None))
         return spec, self._read_artifact(spaces.target), encoder
 
-    def _find_encoder(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
+    def _find_encoder(self, name: str | None, chain: str, width: int | None) -> PromptedEncoder | None:
         """Return the encoder of that name, or else the encoder that the chain was fitted for, or None if there is none.
 
         With neither name nor chain, return None if `width` is given, else the default encoder.
@@ -137,7 +136,7 @@ class SpecResolver:
         return next((encoder for encoder in self.list_encoders() if encoder.fingerprint == fitted_for), None)
 
     def _resolve_spaces(
-        self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
+        self, encoder: PromptedEncoder | None, chain: str, dimensions: int | None, width: int | None
     ) -> _Spaces:
         """Return the spaces of an index of an encoder's vectors through a chain, or of vectors without an encoder.
 

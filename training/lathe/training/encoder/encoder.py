@@ -58,7 +58,7 @@ from lathe.training.encoder.prompts import (
     uses_chat_template,
 )
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
-from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder, check_finite
+from lathe.training.encoder.text_encoder import Encoding, TextEncoder, check_finite
 from lathe.training.encoder.unpadding import (
     NAME,
     attend_on_gpu,
@@ -108,7 +108,7 @@ KNOWN_MODULES = ("sentence_transformers.", "lathe.")
 log = logging.getLogger(__name__)
 
 
-class Encoder(PromptedEncoder):
+class Encoder(TextEncoder):
     """Encoder of texts by a loaded sentence-transformers model. It is not thread-safe, because its tokenizer is not.
 
     Attributes:

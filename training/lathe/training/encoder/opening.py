@@ -12,7 +12,7 @@ import numpy as np
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, VectorStores
-from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder, TextEncoder, hash_texts
+from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, TextEncoder, hash_texts
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
 from lathe.training.encoder.vector_database import StoredVector, VectorDatabase
 from lathe.training.errors import EncoderError, UpstreamError
@@ -67,7 +67,7 @@ STORE_TEXTS = 1024
 """Number of texts that are encoded between two writes."""
 
 
-class StoredEncoder(PromptedEncoder):
+class StoredEncoder(TextEncoder):
     """Encoder of a loaded model that stores its vectors in a database and reads them again.
 
     If the database cannot be read or written, texts are encoded as if it were empty, and the log says so once.
@@ -90,12 +90,8 @@ class StoredEncoder(PromptedEncoder):
         self.routed = encoder.routed
         self.default_prompt_name = encoder.default_prompt_name
         self.dimensions = encoder.dimensions
+        self.device = encoder.device
         self.max_length = encoder.max_length
-
-    @property
-    def device(self) -> str:
-        """Name of the torch device that the model is on."""
-        return self.encoder.device
 
     def describe(self) -> dict[str, Any]:
         """Return the settings of the model as a dict, as `Encoder.describe` does."""

@@ -7,7 +7,7 @@ Nothing is loaded here. What an embeddings API is called with is validated here,
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -210,23 +210,3 @@ class EncoderSpec:
 
 DEFAULT_ENCODER = EncoderSpec(name="all-MiniLM-L6-v2")
 """Spec of the encoder used if none is named."""
-
-
-class HasSpace(Protocol):
-    """Interface of an encoder whose embedding space is known: one loaded here, or the description of a remote one."""
-
-    @property
-    def spec(self) -> "EncoderSpec":
-        """Spec it was loaded from."""
-
-    @property
-    def name(self) -> str:
-        """Name of the encoder for users."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash that is the same only for encoders with the same embedding space."""
-
-    @property
-    def dimensions(self) -> int:
-        """Dimensions of the encoder's vectors, before any chain of transforms."""

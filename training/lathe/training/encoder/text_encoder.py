@@ -6,15 +6,16 @@ finite: NaN and inf are errors of their texts, never vectors. Vectors may be com
 
 import copy
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.encoder.spec import EncoderSpec, HasSpace, LongText, SearchSide, Side
+from lathe.training.encoder.spec import EncoderSpec, LongText, SearchSide, Side
 from lathe.training.errors import EncoderError, NotFiniteError, TextError
 from lathe.training.workspace import digest
 
@@ -50,95 +51,21 @@ class Encoding:
     cut: NDArray[np.int64] | None = None
 
 
-class TextEncoder(HasSpace, Protocol):
-    """Interface of an encoder of texts.
-
-    See `lathe.training.encoder.encoder.Encoder` and `lathe.training.encoder.upstream.encoder`.
-
-    Attributes:
-        max_length: tokens that it reads of a text, special tokens included.
-        prompts: prompts by name.
-        default_prompt_name: name of the prompt for texts that name none; None for none.
-        routed: whether queries and documents are encoded by different modules, which a prompt's name chooses.
-    """
-
-    max_length: int
-    prompts: dict[str, str]
-    default_prompt_name: str | None
-    routed: bool
-
-    @property
-    def device(self) -> str:
-        """Name of the torch device on which chains of transforms are fitted to the encoder's vectors."""
-
-    @property
-    def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline, see `PromptedEncoder`."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
-
-        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
-        """
-
-    def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt with this name, or of the default prompt, if there is one, for None.
-
-        Raises:
-            EncoderError: if there is no prompt of that name.
-        """
-
-    def prompt_key(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt, with the side that is encoded if each side has modules of its own.
-
-        A text has one vector for each key.
-        """
-
-    def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return a copy of the encoder with another default prompt, which shares the model or connection.
-
-        Raises:
-            EncoderError: if there is no prompt of that name.
-        """
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        prompt_name: str | None = None,
-        long_text: LongText | None = None,
-        truncation_side: Side = "right",
-        normalize: bool = True,
-        on_batch: Callable[[int], None] | None = None,
-    ) -> Encoding:
-        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the tokens of each text.
-
-        Args:
-            texts: any number of strings.
-            prompt_name: one of `prompts`, or `NO_PROMPT`; None takes the default.
-            long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
-                its chunks; None takes the spec's.
-            truncation_side: the end that is cut off.
-            normalize: whether vectors are L2-normalized.
-            on_batch: called with the number of texts done so far.
-
-        Raises:
-            EncoderError: for an unknown prompt, or a text that cannot be encoded.
-        """
-
-
 class PromptedEncoder:
-    """Base class of the encoders: prompts by name, a default prompt, and the key under which vectors are stored.
+    """Base class of encoders and of their descriptions: space, prompts, and the key under which vectors are stored.
 
     Attributes:
         spec: spec of the encoder.
         fingerprint: fingerprint of its vector space.
         prompts: prompts by name.
+        dimensions: dimensions of its vectors, before any chain of transforms.
         default_prompt_name: name of the prompt for texts that name none; None for none.
         routed: whether queries and documents are encoded by different modules, which a prompt's name chooses.
     """
 
     spec: EncoderSpec
     fingerprint: str
+    dimensions: int
     prompts: dict[str, str]
     default_prompt_name: str | None
     routed: bool = False
@@ -211,6 +138,50 @@ class PromptedEncoder:
                 raise TextError(
                     f"character {error.start} is \\u{code:04x}, half of a surrogate pair without the other", position
                 ) from None
+
+
+class TextEncoder(PromptedEncoder, ABC):
+    """Base class of the encoders of texts.
+
+    Attributes:
+        max_length: tokens that it reads of a text, special tokens included.
+        device: name of the torch device on which chains of transforms are fitted to the encoder's vectors.
+    """
+
+    max_length: int
+    device: str
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
+
+        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
+        """
+
+    @abstractmethod
+    def encode(
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None = None,
+        long_text: LongText | None = None,
+        truncation_side: Side = "right",
+        normalize: bool = True,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> Encoding:
+        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the tokens of each text.
+
+        Args:
+            texts: any number of strings.
+            prompt_name: one of `prompts`, or `NO_PROMPT`; None takes the default.
+            long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
+                its chunks; None takes the spec's.
+            truncation_side: the end that is cut off.
+            normalize: whether vectors are L2-normalized.
+            on_batch: called with the number of texts done so far.
+
+        Raises:
+            EncoderError: for an unknown prompt, or a text that cannot be encoded.
+        """
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
-from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
+from lathe.training.encoder.text_encoder import Encoding, TextEncoder
 from lathe.training.encoder.upstream.client import MAX_CALL_BYTES, NUMBER_BYTES, OnUsage, UpstreamClient, Usage
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions
 from lathe.training.encoder.upstream.space import UpstreamSpace, find_valid_rows, normalize_rows
@@ -43,7 +43,7 @@ PATIENCE_SECONDS = 600.0
 log = logging.getLogger(__name__)
 
 
-class UpstreamEncoder(PromptedEncoder):
+class UpstreamEncoder(TextEncoder):
     """Encoder behind an embeddings API, as `lathe.training.encoder.encoder.Encoder` is one of a loaded model.
 
     Thread-safe: all calls are made in the event loop of one thread, and a text in a call under way is not sent again.
@@ -159,7 +159,7 @@ class UpstreamEncoder(PromptedEncoder):
             raise UpstreamUnavailableError(f"the encoder {self.name} was stopped") from None
 
     @property
-    def device(self) -> str:
+    def device(self) -> str:  # type: ignore[override]  # torch is imported where it is asked for
         """Name of the torch device on which chains of transforms are fitted to the encoder's vectors."""
         from lathe.training.encoder.devices import best_device
 
