@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lathe.training.datasets.data_set import DataSet, find_pairs, normalize_text, read_test_texts
+from lathe.training.datasets.data_set import DataSet, find_pairs, read_test_texts
 from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.records import normalize_text
 from lathe.training.errors import DataSetError
 from lathe.training.finetuning.job import SourceSettings
 from lathe.training.finetuning.opening import open_data_sets

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lathe.training.datasets.data_set import collect_test_queries, collect_test_texts, find_pairs, normalize_text
+from lathe.training.datasets.data_set import collect_test_queries, collect_test_texts, find_pairs
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.pairs import Pair, merge_duplicate_pairs
+from lathe.training.datasets.records import normalize_text
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.job import SourceSettings, TargetSettings
 from lathe.training.finetuning.opening import open_data_sets, open_target

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from lathe.training.datasets.data_set import normalize_text
+from lathe.training.datasets.records import normalize_text
 from research.reze_experiment.report import format_terminal, to_csv, write_report
 from research.reze_experiment.unit import run_unit
 

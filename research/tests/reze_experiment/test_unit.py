@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from lathe.training.datasets.data_set import normalize_text
 from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.records import normalize_text
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.job import SourceSettings
 from lathe.training.finetuning.run import MODEL

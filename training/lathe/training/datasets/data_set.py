@@ -3,38 +3,50 @@
 The target's test texts must not be trained on.
 """
 
-import re
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lathe.training.datasets.layout import Layout
+from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.pairs import Pair, PairRows, PairSettings, RowReader
-from lathe.training.datasets.records import Search, Tables, Warnings
+from lathe.training.datasets.records import Search, Tables, Warnings, normalize_text
 from lathe.training.errors import DataSetError, JobError
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
 
 
-class DataSet(RowReader, Protocol):
-    """Interface of a data set whose rows can become training pairs."""
+class DataSet(RowReader):
+    """Base class of data sets whose rows can become training pairs.
 
-    @property
-    def task(self) -> str:
-        """Name of the task, for tables."""
+    Attributes:
+        task: task, which decides the layout.
+    """
+
+    task: str
 
     @property
     def layout(self) -> Layout:
         """Layout of the task: its fields, and how its test is read, checked and built."""
+        return LAYOUTS[self.task]
 
+    @abstractmethod
     def list_splits(self) -> list[str]:
         """Return the names of the splits, in the order of preference for training."""
 
 
-class EvaluatedDataSet(DataSet, Protocol):
-    """Interface of a data set whose test split can be evaluated."""
+class EvaluatedDataSet(DataSet):
+    """Base class of data sets whose test split can be evaluated.
 
+    Attributes:
+        language: language code of the texts.
+    """
+
+    language: str
+
+    @abstractmethod
     def read_test(self, warnings: Warnings) -> Tables | Search:
         """Read and check the test split, as columns, or as corpus, queries and judgements of a search.
 
@@ -43,6 +55,9 @@ class EvaluatedDataSet(DataSet, Protocol):
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
         """Build an mteb task of the test split, with arguments and errors as in `Layout.read_test`."""
+        from lathe.training.datasets.mteb_tasks import build_task  # seconds of import
+
+        return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
 
 @dataclass(frozen=True)
@@ -89,16 +104,6 @@ def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
 
 MAX_NAMED_SOURCES = 5
 """Maximum number of sources that an error message lists."""
-_BETWEEN_WORDS = re.compile(r"[\W_]+")
-"""Spaces and punctuation, which normalizing replaces by one space."""
-
-
-def normalize_text(text: str) -> str:
-    """Return the text case-folded, with each run of spaces and punctuation replaced by one space.
-
-    Texts are compared in this form. A text of punctuation alone is only stripped.
-    """
-    return _BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()
 
 
 def collect_test_texts(target: EvaluatedDataSet) -> set[str]:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
+from lathe.training.datasets.data_set import DataSet, EvaluatedDataSet
 from lathe.training.datasets.layout import Layout
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.layouts.retrieval import read_judgements
@@ -16,12 +17,9 @@ from lathe.training.datasets.pairs import Judgement
 from lathe.training.datasets.records import Record, Search, Tables, Warnings, find_required_file, read_file_records
 from lathe.training.errors import DataSetError
 
-if TYPE_CHECKING:
-    from mteb.abstasks import AbsTask
-
 
 @dataclass(frozen=True)
-class FolderDataSet:
+class FolderDataSet(EvaluatedDataSet):
     """Data set in a folder, in one of Lathe's layouts.
 
     Attributes:
@@ -35,11 +33,6 @@ class FolderDataSet:
     task: str
     folder: Path
     language: str = "en"
-
-    @property
-    def layout(self) -> Layout:
-        """Layout of the files."""
-        return LAYOUTS[self.task]
 
     def list_splits(self) -> list[str]:
         """Return the names of the splits that have files, in the order of preference for training."""
@@ -90,15 +83,6 @@ class FolderDataSet:
         """
         return self.layout.read_test(self.folder, warnings)
 
-    def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Read and check the test split, and return it as an mteb task that can be evaluated.
-
-        Arguments and errors are those of `Layout.read_test`.
-        """
-        from lathe.training.datasets.mteb_tasks import build_task  # seconds of import
-
-        return build_task(self.layout, self.name, self.language, self.read_test(warnings))
-
     def digest(self) -> str:
         """Return a hash of the data set and mteb's version, as 32 hexadecimal digits.
 
@@ -146,7 +130,7 @@ def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True)
-class FileDataSet:
+class FileDataSet(DataSet):
     """Data set in one file of JSON lines, or of such rows in memory, by default of anchor–positive pairs."""
 
     name: str
@@ -157,7 +141,7 @@ class FileDataSet:
     @property
     def layout(self) -> Layout:
         """Layout of the lines: the task's layout, or anchors and positives if the task needs several files."""
-        layout = LAYOUTS[self.task]
+        layout = super().layout
         return layout if layout.fields else LAYOUTS["pairs"]
 
     def list_splits(self) -> list[str]:
@@ -178,11 +162,3 @@ class FileDataSet:
         if not self.path.is_file():
             raise DataSetError(f"there is no file {self.path.name}")
         yield from read_file_records(self.path)
-
-    def read_judgements(self, split: str) -> list[Judgement]:
-        """Return an empty list, since each row holds its own positive."""
-        return []
-
-    def read_labels(self) -> dict[str, str]:
-        """Return an empty dict, since a file holds no texts of labels."""
-        return {}

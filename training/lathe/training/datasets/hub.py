@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lathe.training.datasets.layout import Layout
-from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.data_set import EvaluatedDataSet
 from lathe.training.datasets.pairs import Judgement
 from lathe.training.datasets.records import Record, Search, Tables, Warnings
 from lathe.training.errors import DataSetError
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class HubDataSet:
+class HubDataSet(EvaluatedDataSet):
     """Data set of the Hugging Face hub in one of Lathe's layouts, downloaded or from the local cache.
 
     Attributes:
@@ -40,11 +39,6 @@ class HubDataSet:
     columns: tuple[tuple[str, str], ...] = ()
     split: str | None = None
     language: str = "en"
-
-    @property
-    def layout(self) -> Layout:
-        """Layout of the task: its fields, and how its test is read, checked and built."""
-        return LAYOUTS[self.task]
 
     def list_splits(self) -> list[str]:
         """Return the name of the only split in a list: `split`, or `train` if that is None."""
@@ -121,12 +115,12 @@ class HubDataSet:
         Raises:
             DataSetError: as in `read_test`.
         """
-        from lathe.training.datasets.mteb_tasks import build_hub_task, build_task  # seconds of import
-
         if not self.layout.fields:
+            from lathe.training.datasets.mteb_tasks import build_hub_task  # seconds of import
+
             source = {"path": self.path, "revision": self.revision or "main"}
             return build_hub_task(self.layout, self.name, self.language, source, self.list_splits()[0])
-        return build_task(self.layout, self.name, self.language, self.read_test(warnings))
+        return super().build_task(warnings)
 
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield each row of a split as a dict of the fields that the layout needs.

@@ -11,9 +11,8 @@ from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTask, AbsTaskClassification
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from lathe.training.datasets.data_set import normalize_text
 from lathe.training.datasets.layout import Layout
-from lathe.training.datasets.records import Search, Tables
+from lathe.training.datasets.records import Search, Tables, normalize_text
 
 LANGUAGES = {
     "ar": "arb-Arab",

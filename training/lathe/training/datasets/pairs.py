@@ -1,9 +1,10 @@
 """Anchor–positive pairs for training, and how they are read from the rows of a split."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from string import digits, punctuation, whitespace
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -82,21 +83,26 @@ class Pair:
         return self.texts or (self.anchor, self.positive)
 
 
-class RowReader(Protocol):
-    """Interface of a data set's rows: rows by split, relevance judgements, and texts of the labels."""
+class RowReader(ABC):
+    """Base class of data sets as far as their rows: rows by split, relevance judgements, and texts of the labels.
 
-    @property
-    def name(self) -> str:
-        """Name in tables and messages."""
+    Attributes:
+        name: name in tables and messages.
+    """
 
+    name: str
+
+    @abstractmethod
     def read_rows(self, name: str) -> Iterator[Record]:
         """Yield the rows of a split, or of the files `corpus` or `queries`."""
 
     def read_judgements(self, split: str) -> list[Judgement]:
         """Return the relevance judgements of a split, an empty list unless the task is retrieval."""
+        return []
 
     def read_labels(self) -> dict[str, str]:
         """Return the text of each label, or an empty dict if only the labels themselves are known."""
+        return {}
 
 
 class PairRows:

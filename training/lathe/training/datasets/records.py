@@ -1,5 +1,6 @@
 """Validated rows of a data set's files, warnings about left-out rows, and the contents of a test."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -295,3 +296,15 @@ def refuse_single_label(rows: Sequence[Record]) -> None:
     """Raise `DataSetError` if all rows of a test have the same label."""
     if len({str(row["label"]) for row in rows}) < 2:
         raise DataSetError("test.jsonl has one label only: there is nothing to tell apart")
+
+
+_BETWEEN_WORDS = re.compile(r"[\W_]+")
+"""Spaces and punctuation, which normalizing replaces by one space."""
+
+
+def normalize_text(text: str) -> str:
+    """Return the text case-folded, with each run of spaces and punctuation replaced by one space.
+
+    Texts are compared in this form. A text of punctuation alone is only stripped.
+    """
+    return _BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.datasets.data_set import DataSet, find_pairs, normalize_text
+from lathe.training.datasets.data_set import DataSet, find_pairs
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.pairs import PairSettings
-from lathe.training.datasets.records import Search, Warnings
+from lathe.training.datasets.records import Search, Warnings, normalize_text
 from lathe.training.encoder.text_encoder import NO_PROMPT, TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import DataSetError
 from lathe.training.finetuning.job import TrainingJob

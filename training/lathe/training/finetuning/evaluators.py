@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.datasets.data_set import EvaluatedDataSet, collect_test_queries, collect_test_texts, normalize_text
+from lathe.training.datasets.data_set import EvaluatedDataSet, collect_test_queries, collect_test_texts
 from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.records import normalize_text
 from lathe.training.errors import JobError
 from lathe.training.finetuning.extras import EvaluatorSettings
 from lathe.training.finetuning.job import TargetSettings

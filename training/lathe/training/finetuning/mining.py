@@ -14,8 +14,9 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from sentence_transformers.util import mine_hard_negatives
 
-from lathe.training.datasets.data_set import DataSet, find_pairs, normalize_text
+from lathe.training.datasets.data_set import DataSet, find_pairs
 from lathe.training.datasets.pairs import Pair
+from lathe.training.datasets.records import normalize_text
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import DataSetError, JobError, SourceError
 from lathe.training.finetuning.evaluators import preserve_random_state

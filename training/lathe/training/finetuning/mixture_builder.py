@@ -13,11 +13,11 @@ from lathe.training.datasets.data_set import (
     collect_training_texts,
     find_overlap,
     find_pairs,
-    normalize_text,
     refuse_overlap,
 )
 from lathe.training.datasets.folder import FileDataSet, FolderDataSet
 from lathe.training.datasets.pairs import Pair, merge_duplicate_pairs
+from lathe.training.datasets.records import normalize_text
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.evaluators import (
     Evaluator,

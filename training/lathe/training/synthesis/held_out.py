@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lathe.training.datasets.data_set import normalize_text, read_test_texts
-from lathe.training.datasets.records import Record, read_file_records
+from lathe.training.datasets.data_set import read_test_texts
+from lathe.training.datasets.records import Record, normalize_text, read_file_records
 from lathe.training.errors import DataSetError, EvaluationError, JobError
 from lathe.training.evaluation.suites import open_folder_suite
 from lathe.training.synthesis.job import HeldOutSettings

@@ -9,7 +9,7 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lathe.training.datasets.data_set import normalize_text
+from lathe.training.datasets.records import normalize_text
 from lathe.training.errors import JobError
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lathe.training.datasets.data_set import normalize_text
-from lathe.training.datasets.records import Record, format_places, read_file_records, shorten_value
+from lathe.training.datasets.records import Record, format_places, normalize_text, read_file_records, shorten_value
 from lathe.training.errors import JobError
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.answer_parsing import Call

@@ -3,7 +3,7 @@
 Exact search compares float queries with either. The codes are never decoded as a whole.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -16,35 +16,13 @@ DECODED_ROWS = 4096
 """Number of codes that are decoded at once for distances."""
 
 
-class VectorFormat(Protocol):
-    """Protocol of a format of compact vectors, the rows that are searched: making, storing and comparing them.
+class VectorFormat:
+    """Format of compact vectors, the rows that are searched: making, storing and comparing them. Here they are floats.
 
     Attributes:
         exact_rows: number of rows up to which exact search is as fast as a graph.
+        width: numbers of a row.
     """
-
-    file_name: str
-    dtype: str
-    exact_rows: int
-    width: int
-    metric: Metric
-
-    def encode(self, originals: Vectors) -> NDArray[Any]:
-        """Convert original vectors `(n, d)` to compact rows of `width` numbers.
-
-        Raises:
-            BadValueError: if a result is not finite.
-        """
-
-    def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the float vectors `(n, k)` that rows stand for. For cosine they have length 1."""
-
-    def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
-        """Return the scores `(q, n)` of reduced queries `(q, k)` with rows: inner products, or negated distances."""
-
-
-class _FloatFormat:
-    """Reduced vectors as float32."""
 
     file_name = "reduced.f32"
     dtype = "float32"
@@ -56,16 +34,23 @@ class _FloatFormat:
         self.reducer = reducer
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
+        """Convert original vectors `(n, d)` to compact rows of `width` numbers.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
         return self.reducer.reduce_documents(originals)
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return the float vectors `(n, k)` that rows stand for. For cosine they have length 1."""
         return rows
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
+        """Return the scores `(q, n)` of reduced queries `(q, k)` with rows: inner products, or negated distances."""
         return score_floats(queries, torch.from_numpy(rows), self.metric)
 
 
-class CodeFormat:
+class CodeFormat(VectorFormat):
     """Byte codes of a chain of transforms that ends in a quantizer."""
 
     file_name = "codes.u8"
@@ -75,9 +60,8 @@ class CodeFormat:
 
     def __init__(self, spec: IndexSpec, reducer: Reducer) -> None:
         assert reducer.quantizer is not None
+        super().__init__(spec, reducer)
         self.width = reducer.measure_bytes(spec.dimensions)
-        self.metric: Metric = spec.metric
-        self.reducer = reducer
         self.quantizer = reducer.quantizer
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
@@ -108,7 +92,7 @@ class CodeFormat:
 
 def choose_format(spec: IndexSpec, reducer: Reducer) -> VectorFormat:
     """Return the format of a generation's rows: byte codes for a chain that ends in a quantizer, else floats."""
-    return _FloatFormat(spec, reducer) if reducer.quantizer is None else CodeFormat(spec, reducer)
+    return VectorFormat(spec, reducer) if reducer.quantizer is None else CodeFormat(spec, reducer)
 
 
 def score_floats(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:
