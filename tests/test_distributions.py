@@ -17,9 +17,7 @@ NAMES = dict(zip(FOLDERS, read_projects(), strict=True))
 PACKAGES = {"transforms": "lathe", "training": "lathe", "service": "lathe", "integrations/lathe-client": "src"}
 """Folder of the code of each distribution whose libraries are all installed here."""
 
-WITHOUT_REQUIREMENT = {
-    "flash_attn": "used if somebody installed it, on GPUs",
-}
+WITHOUT_REQUIREMENT = {"flash_attn": "used if somebody installed it, on GPUs"}
 """Modules that no extra brings, each with the reason."""
 
 

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from benchmarks.ann.data import Data, DataError, find_nearest, read_data, split_rows
+from benchmarks.ann.data import Data, DataError, read_data, split_rows
 
 
 @pytest.fixture
@@ -64,14 +64,3 @@ def test_split_samples_given_queries_by_seed_and_puts_every_vector_in_corpus_or_
         assert keys(cut.queries) < keys(unit[340:])
         assert keys(cut.corpus) | keys(cut.fit) == keys(unit[:340])
     assert keys(cuts[0].queries) != keys(cuts[1].queries)
-
-
-@pytest.mark.parametrize("k", [1, 10, 400, 500])
-def test_nearest_finds_the_k_rows_of_highest_score_as_brute_force_does(unit, k, clusters):
-    queries = clusters(300, 32, seed=1)  # more than a block of them
-    found = find_nearest(queries, unit, k)
-    scores = queries.astype(np.float64) @ unit.T.astype(np.float64)
-    assert found.shape == (300, min(k, 400)) and found.dtype == np.int64
-    assert all(len(set(row)) == len(row) for row in found.tolist())
-    best = -np.sort(-scores, axis=1)[:, :k]
-    np.testing.assert_allclose(np.take_along_axis(scores, found, axis=1), best, rtol=0, atol=1e-5)

@@ -3,12 +3,7 @@ import math
 import pytest
 from scipy import stats
 
-from benchmarks.ann.frontier import (
-    average_ratio,
-    find_frontier,
-    interpolate_at_recall,
-    logit,
-)
+from benchmarks.ann.frontier import average_ratio, find_frontier, interpolate_at_recall, logit
 
 
 def setting(recall, microseconds, **others):

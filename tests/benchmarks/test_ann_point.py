@@ -1,19 +1,10 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from benchmarks.ann.data import find_nearest
 from benchmarks.ann.engines import list_efforts, make_engine
-from benchmarks.ann.point import choose_operating_point, compute_figures, compute_overlap, time_queries
-from benchmarks.ann.searches import LocalSearch, Rescorer
-from benchmarks.ann.spaces import Space
-
-
-@pytest.fixture
-def job():
-    """Return the parts of a job that `timed` and `figures` read."""
-    return SimpleNamespace(k=5, runs=3, engine="flat")
+from benchmarks.ann.point import choose_operating_point, compute_overlap
+from benchmarks.ann.searches import Rescorer
 
 
 def setting(recall, microseconds):
@@ -55,20 +46,3 @@ def test_engine_finds_nearest_neighbours_and_reports_its_bytes(unit, name):
     assert recall > (0.5 if name == "rabitq" else 0.97)
     least = {"rabitq": 400 * 4, "faiss-hnsw-sq8": unit.nbytes // 4}.get(name, unit.nbytes)
     assert least < engine.bytes < 4 * unit.nbytes
-
-
-def test_exact_search_has_a_recall_of_one_and_figures_that_equal_its_raw_times(job, unit):
-    engine = make_engine("flat", 380, 0, 0, 0)
-    engine.build(unit[:380])
-    library = LocalSearch(job, Space("none", None), engine, unit[:380].astype(np.float16))
-    queries, truth = unit[380:], find_nearest(unit[380:], unit[:380], 5)
-    rows, candidates, times = time_queries(job, library, queries, 1)
-    np.testing.assert_array_equal(rows, truth)
-    np.testing.assert_array_equal(candidates, truth)
-    assert times.shape == (3, 20, 3) and (times >= 0).all() and times[..., 1].all()
-    found = compute_figures(job, rows, candidates, times, truth, truth, 1)
-    assert (found["recall"], found["recall_p5"], found["index_recall"], found["runs"]) == (1, 1, 1, 3)
-    assert found["microseconds"] == pytest.approx(times.sum() / 60 / 1000)
-    assert found["p50"] <= found["p95"] <= found["p99"] <= found["p99_9"] <= times.sum(axis=2).max() / 1000
-    parts = found["transform_microseconds"] + found["rescoring_microseconds"]
-    assert parts == pytest.approx(times[..., [0, 2]].sum() / 60 / 1000)

@@ -44,10 +44,7 @@ def test_a_summary_takes_each_familys_best_setting_by_encoder_and_measure_and_pa
         return {"family": family, "setting": setting} | dict(zip(MEASURES, (recalls, recalls, gains), strict=True))
 
     ours = [method(OURS, "", [0.5, 0.7], [0.4, 0.6]), method(PRODUCT, "", [0.5, 0.9], [0.4, 0.6])]
-    rivals = [
-        method("RaBitQ", "1 bit", [0.2, 0.4], [0.5, 0.5]),
-        method("RaBitQ", "2 bits", [0.4, 0.6], [0.3, 0.3]),
-    ]
+    rivals = [method("RaBitQ", "1 bit", [0.2, 0.4], [0.5, 0.5]), method("RaBitQ", "2 bits", [0.4, 0.6], [0.3, 0.3])]
     cell = {"fit": "other half", "budget": 24, "ndcg_of_floats": 0.6, "methods": ours + rivals}
     summary = summarize([{"encoder": "a", "search": s} | cell for s in "xy"] + [{"encoder": "b"} | cell], ["a"])
     rows = {(row["measure"], row["family"]): row for row in summary}

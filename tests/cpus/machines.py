@@ -74,7 +74,6 @@ if platform.machine() in ("x86_64", "AMD64"):
     MACHINES["avx2"] = Machine(threads=1, needs="AVX2", variables=AVX2)
 
 TESTS = {
-    "tests/cpus/emulation.py": (),  # that the variables do what is said above
     "tests/behaviour/transforms/test_every_transform.py": (
         "test_loaded_chain_of_any_step_is_equal_and_has_bit_equal_outputs",
         "test_every_buffer_has_torchs_standard_strides_and_alignment",
@@ -119,7 +118,6 @@ TESTS = {
 
 
 QUICK_TESTS = [
-    "tests/cpus/emulation.py",
     "tests/behaviour/transforms/test_every_transform.py::test_loaded_chain_of_any_step_is_equal_and_has_bit_equal_outputs",
     "tests/behaviour/transforms/test_every_transform.py::test_folded_chain_of_one_step_equals_the_chain",
     "tests/service/http/routes/test_embed.py",

@@ -1,7 +1,6 @@
 """Blocks of the pages as tests."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -71,11 +70,3 @@ def page(workshop):
         del Transform.defined[kind]
     for task in LAYOUTS.keys() - layouts.keys():
         del LAYOUTS[task]
-
-
-@pytest.fixture
-def scratch_page(workshop, tmp_path: Path):
-    """Return an empty page to test the runner with."""
-    page = Page(workshop, tmp_path / "page")
-    yield page
-    page.close()

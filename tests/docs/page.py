@@ -174,13 +174,7 @@ class Page:
         self.workshop.clear()
 
 
-RUNNERS = {
-    "": Page.shell,
-    "sh": Page.shell,
-    "python": Page.python,
-    "javascript": Page.javascript,
-    "text": Page.compare,
-}
+RUNNERS = {"": Page.shell, "sh": Page.shell, "python": Page.python, "javascript": Page.javascript, "text": Page.compare}
 """How a block of each language is run; configurations are read."""
 
 

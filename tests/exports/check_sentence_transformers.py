@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.registry import STARTERS
-from lathe.training.export.sentence_transformers_folder import OLDEST, export_sentence_transformers
+from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
 from tests.exports.environments import run_script
@@ -19,12 +19,6 @@ VERSIONS = {
     "6": [],  # Lathe's own environment
 }
 """Packages that a version of the library is installed with."""
-VERSION_2 = [
-    "sentence-transformers==2.7.0",
-    "transformers==4.41.2",
-    "tokenizers==0.19.1",
-    "huggingface_hub==0.23.4",
-]
 FITTED = {"inner": "r2,normalize,pca:48", "bytes": "r2,pca:32,int8"}
 """Steps of the chains that are fitted here: one with a normalization between two products, and one with codes."""
 TOLERANCE = 1e-5
@@ -93,12 +87,3 @@ def test_a_version_gives_the_chains_vectors(models, version):
             difference = np.abs(found - expected)[compared].max()
             print(f"sentence-transformers {ended.stdout.split()[-1]}, {name}: within {difference:.1e}")
             assert difference <= TOLERANCE
-
-
-def test_version_2_asks_for_pickled_weights_which_exports_do_not_hold(models):
-    """Its Dense module reads `pytorch_model.bin` only, so the README of exports says that it needs a newer version."""
-    ended = run_script(SCRIPT, "stock", "compact", packages=VERSION_2, folder=models.folder)
-    assert ended.returncode == 1
-    assert "FileNotFoundError" in ended.stderr and "3_Dense/pytorch_model.bin" in ended.stderr
-    assert not list(models.folder.rglob("*.bin"))
-    assert f"Needs sentence-transformers {OLDEST} or newer" in (models.folder / "compact/README.md").read_text()

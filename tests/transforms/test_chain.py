@@ -7,17 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lathe.transforms import (
-    PCA,
-    R2,
-    ArtifactError,
-    Chain,
-    GeoPres,
-    InputError,
-    Normalize,
-    StepError,
-    TransformError,
-)
+from lathe.transforms import PCA, R2, ArtifactError, Chain, GeoPres, InputError, Normalize, StepError, TransformError
 
 
 @pytest.fixture(scope="module")

@@ -189,11 +189,7 @@ def test_commands_fit_reduce_export_and_import_in_a_hostile_folder(lathe, hostil
 
 def test_a_fit_by_ray_imports_nothing_from_the_folder(lathe):
     assert "fitted on" in lathe(
-        *("fit", "--name", "by-ray", "--steps", "r2,pca:8", *TEXTS),
-        "--engine",
-        "ray",
-        "--workers",
-        "1",
+        *("fit", "--name", "by-ray", "--steps", "r2,pca:8", *TEXTS), "--engine", "ray", "--workers", "1"
     )
 
 

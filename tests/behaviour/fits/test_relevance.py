@@ -12,7 +12,7 @@ from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.pairs import find_own_texts, read_pairs
 from lathe.training.fitting.requests import QueryPair, RowSource
 from lathe.transforms.progress import no_progress
-from tests.training.fitting.test_pairs import NumberEncoder
+from tests.training.fitting.numbered import NumberEncoder
 
 
 def read_alike(path, rows):

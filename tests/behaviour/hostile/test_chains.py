@@ -19,7 +19,7 @@ from lathe.service.errors import convert_error
 from lathe.service.monitoring.drift import Drift
 from lathe.transforms.errors import ArtifactError
 from tests.behaviour.hostile.conftest import Forger
-from tests.service.encoders.engine.test_worker import Double
+from tests.service.encoders.engine.doubles import EncoderDouble
 from tests.service.encoders.engine.works import whole, work_of
 
 WIDTH = 16
@@ -250,7 +250,7 @@ def test_a_worker_answers_errors_for_any_chain_it_cannot_apply_or_send_and_other
 
     whole_chain, short = (ChainRef(loaded.folder, loaded.digest, dimensions, True) for dimensions in (None, 8))
     works = [work_of(["a"], whole_chain), work_of(["b"], short), work_of(["c"])]
-    worker = WorkerWithBadChains(Double())
+    worker = WorkerWithBadChains(EncoderDouble())
     head, arrays = worker.encode_message(worker.tokenize([build_message(whole(work)) for work in works]))
     assert [result.get("error") for result in head["results"]] == ["TypeError", "AttributeError", None]
     assert arrays[0].shape == (1, 2)

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import shutil
-from multiprocessing.connection import Pipe
 
 import numpy as np
 import orjson
@@ -16,26 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import STARTERS, Registry, parse_size_routes
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.codec import as_vectors, dump_json, parse_npy
-from lathe.service.encoders.engine import framing
 from lathe.service.errors import ServiceError
-from lathe.service.http import schemas
-from lathe.service.http.json_body import count_containers, parse_json, validate_json
+from lathe.service.http.json_body import count_containers, parse_json
 from lathe.service.index.query import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
-from lathe.service.index.spec import IndexRequest, ReindexRequest
-from lathe.training.deciding.requests import AdaptRequest, AdviceRequest
-from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.requests import NewFit
-from lathe.training.json_object import JsonObject
 from lathe.transforms.artifact import MANIFEST
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.errors import ArtifactError
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
-MODELS = [model for model in vars(schemas).values() if isinstance(model, type) and issubclass(model, JsonObject)]
-MODELS += [AdaptRequest, AdviceRequest, IndexRequest, NewFit, NewTraining, ReindexRequest]
 
 
 def fuzz(examples, **inputs):
@@ -136,19 +125,6 @@ def test_malformed_requests_to_every_route_with_a_body_get_no_5xx_and_a_short_er
 
     ask()
     lathe.client.delete("/indexes/asked-for", headers=lathe.admin)
-
-
-@fuzz(20, model=st.sampled_from(MODELS), content=odd)
-def test_validate_json_returns_the_model_or_raises_a_service_error_for_any_json(model, content):
-    """Other than a ServiceError, only the recursion error of the test's own JSON writer may be raised."""
-    fields = dict.fromkeys(model.model_fields, content)
-    for body in (content, fields):
-        try:
-            parsed = validate_json(orjson.dumps(body), model)
-        except (ServiceError, TypeError) as refused:
-            assert isinstance(refused, ServiceError) or "Recursion" in str(refused)  # what orjson cannot write
-        else:
-            assert isinstance(parsed, model)
 
 
 @fuzz(
@@ -300,59 +276,3 @@ def write_manifest(chains, manifest):
         path.write_text(json.dumps(manifest))
     except RecursionError:  # Python writes less deep nesting than it is asked to read
         path.write_text("[" * 100_000)
-
-
-@fuzz(
-    20, content=st.one_of(st.binary(max_size=30), like({"live": 1, "earlier": [1], "last": 2, "forced": {"1": ["a"]}}))
-)
-def test_pointer_parse_raises_artifact_error_or_returns_whole_numbers_that_round_trip(content):
-    content = content if isinstance(content, bytes) else json.dumps(content).encode()
-    try:
-        pointer = Pointer.parse("odd", content)
-    except ArtifactError:
-        return
-    assert all(type(version) is int for version in (*pointer.earlier, pointer.last, *pointer.forced))
-    assert Pointer.parse("odd", pointer.serialize()) == pointer
-
-
-@fuzz(20, content=st.one_of(odd, like({"128": "compact", "nested": "compact"})))
-def test_parse_size_routes_returns_chain_names_by_size_or_raises_value_or_attribute_error(content):
-    try:
-        found = parse_size_routes(content)
-    except (ValueError, AttributeError):
-        return
-    assert all(isinstance(ref, str) and (place == "nested" or int(place) >= 0) for place, ref in found.items())
-
-
-arrays = st.sampled_from(
-    [
-        ["<f4", [1]],
-        ["<f4", [2**40, 0]],
-        ["<f4", [-1]],
-        ["|O", [1]],
-        ["<f4", "x"],
-        ["nothing", [1]],
-        [],
-        ["<i8", [1] * 65],
-    ]
-)
-heads = st.one_of(
-    st.binary(max_size=30),
-    odd.map(lambda value: json.dumps(value).encode()),
-    st.lists(arrays, max_size=3).map(lambda found: json.dumps({"arrays": found}).encode()),
-)
-
-
-@fuzz(20, messages=st.lists(st.one_of(heads, st.binary(max_size=16)), max_size=4))
-def test_framing_receive_raises_os_or_eof_error_for_malformed_messages(messages):
-    """Any messages give a head and numeric arrays, or an OSError or EOFError."""
-    ours, theirs = Pipe()
-    with ours:
-        with theirs:
-            for message in messages:
-                theirs.send_bytes(message)
-        try:
-            head, found = framing.receive(ours)
-        except (OSError, EOFError):
-            return
-        assert isinstance(head, dict) and all(array.dtype.kind in "fiu" for array in found)

@@ -5,17 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms import (
-    PCA,
-    R2,
-    TRANSFORMS,
-    Chain,
-    InputError,
-    Moments,
-    NotFittedError,
-    StepError,
-    build_steps,
-)
+from lathe.transforms import PCA, R2, TRANSFORMS, Chain, InputError, Moments, NotFittedError, StepError, build_steps
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import deserialize_chain, serialize_chain
 from lathe.transforms.kinds import KINDS

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lathe.service.cli.doctor import (
-    Machine,
-    find_shortfalls,
-    find_unmet,
-    read_machine,
-)
+from lathe.service.cli.doctor import Machine, find_shortfalls, find_unmet, read_machine
 from lathe.service.settings import Settings
 
 SMALL = Machine(
@@ -68,11 +63,7 @@ def test_an_extra_is_missing_if_a_package_of_it_or_of_an_included_extra_is_missi
 
 def test_a_missing_hnswlib_is_reported_with_the_tools_needed_to_build_it(tmp_path):
     for compiler, headers, words in [
-        (
-            False,
-            False,
-            "install a C++ compiler and Python's headers, then pip install 'lathe-service[index]'",
-        ),
+        (False, False, "install a C++ compiler and Python's headers, then pip install 'lathe-service[index]'"),
         (False, True, "install a C++ compiler, then pip"),
         (True, True, "with all rows; pip install 'lathe-service[index]' installs hnswlib"),
     ]:

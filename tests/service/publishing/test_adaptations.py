@@ -22,7 +22,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.transforms.progress import no_progress
-from tests.training.fitting.test_pairs import pairs_of, write
+from tests.training.fitting.numbered import pairs_of, write
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 

@@ -12,7 +12,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.requests import QueryPair, RowSource
 from lathe.transforms.progress import no_progress
-from tests.training.fitting.test_pairs import NumberEncoder, pairs_of
+from tests.training.fitting.numbered import NumberEncoder, pairs_of
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 

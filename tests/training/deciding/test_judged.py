@@ -10,7 +10,7 @@ from lathe.training.deciding.requests import AdaptRequest
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import QueryPair, RowSource
 from lathe.transforms.progress import no_progress
-from tests.training.fitting.test_pairs import NumberEncoder, pairs_of, write
+from tests.training.fitting.numbered import NumberEncoder, pairs_of, write
 
 
 def request(pairs, **fields):

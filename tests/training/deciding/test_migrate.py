@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from lathe.training.deciding import migrate
-from lathe.training.deciding.migrate import (
-    ADAPT,
-    AGAIN,
-    BRIDGE,
-    SMALL,
-    STAY,
-    Cost,
-    Migration,
-    decide_migration,
-)
+from lathe.training.deciding.migrate import ADAPT, AGAIN, BRIDGE, SMALL, STAY, Cost, Migration, decide_migration
 from lathe.training.deciding.requests import MigrateRequest
 from lathe.training.deciding.trial import Trial
 from lathe.training.encoder.encoder import Encoding

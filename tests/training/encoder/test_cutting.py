@@ -12,13 +12,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lathe.training.encoder.cutting import (
-    MAX_EXAMINED,
-    PIECE,
-    STATIC_CHARACTERS,
-    TextCutter,
-    cut_by_words,
-)
+from lathe.training.encoder.cutting import MAX_EXAMINED, PIECE, STATIC_CHARACTERS, TextCutter, cut_by_words
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import TooLongError

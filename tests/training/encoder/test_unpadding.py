@@ -13,13 +13,7 @@ from lathe.training.encoder.devices import PROBES, measure_agreement
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.model_checks import find_first_position
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.encoder.unpadding import (
-    NAME,
-    CannotUnpadError,
-    attend_on_gpu,
-    attend_within_texts,
-    try_unpadding,
-)
+from lathe.training.encoder.unpadding import NAME, CannotUnpadError, attend_on_gpu, attend_within_texts, try_unpadding
 
 LICENSE = Path(__file__).parents[3] / "LICENSE"
 

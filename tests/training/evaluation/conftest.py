@@ -21,15 +21,7 @@ def build_method(name):
 
 
 def build_results(
-    values,
-    types=None,
-    languages=None,
-    problems=None,
-    broken=None,
-    title="A suite",
-    units=None,
-    metric="main",
-    **asked,
+    values, types=None, languages=None, problems=None, broken=None, title="A suite", units=None, metric="main", **asked
 ):
     """Build results with a score for each (encoder, method, task). None stands for a failure.
 

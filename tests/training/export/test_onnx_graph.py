@@ -20,10 +20,7 @@ FLOATS = {
     "a normalisation": ("normalize,pca:48", True),
     "a selection to unit length": ("truncation:40", True),
 }
-CODES = {
-    "bytes of any length": ("pca:20,int8", False),
-    "bits that leave part of a byte": ("pca:13,binary", False),
-}
+CODES = {"bytes of any length": ("pca:20,int8", False), "bits that leave part of a byte": ("pca:13,binary", False)}
 CHAINS = FLOATS | CODES
 TEXTS = [
     "lathe",

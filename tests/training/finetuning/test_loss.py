@@ -8,11 +8,7 @@ from torch import nn
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.model_checks import find_first_position
 from lathe.training.encoder.unpadding import enable_unpadded
-from lathe.training.finetuning.loss import (
-    CachedContrastiveLoss,
-    ContrastiveLoss,
-    NonFiniteLossError,
-)
+from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.trainer import assign_negative_ids, assign_text_ids

@@ -42,15 +42,18 @@ def sample_halves_with_topics_in(columns, rows, noise=0.3):
     return TextHalves(*sides)
 
 
-def test_the_default_codes_stay_unless_others_are_ahead_by_more_than_their_interval(rows):
-    chain = Chain(parse_steps("codes:6")).fit(rows[:2500])
-    found = search_codes(chain, rows[:2500], sample_halves_with_topics_in([0, 1], rows), rows[:300], None, no_progress)
-    assert [(trial.weighting, trial.bits) for trial in found.trials] == [(0, None), (0.5, None), (0, 1)]
-    assert found.trials[0].ahead == found.trials[0].ci95 == 0
-    ahead = [trial for trial in found.trials if trial.ahead > trial.ci95]
-    chosen = found.chain.quantizer
-    assert (chosen.weighting, chosen.bits) in [(trial.weighting, trial.bits) for trial in ahead or found.trials[:1]]
-    assert chain.quantizer.weighting == 0
+def test_codes_stay_unless_others_are_ahead_by_more_than_their_interval(rows):
+    """Codebooks are tried from 2,560 rows on."""
+    halves = sample_halves_with_topics_in([0, 1], rows)
+    for count, place in ((2500, 1), (3000, 3)):
+        chain = Chain(parse_steps("codes:6")).fit(rows[:count])
+        found = search_codes(chain, rows[:count], halves, rows[:300], None, no_progress)
+        tried = [("codes", 0, None), ("codes", 0.5, None), ("codes", 0, 1), ("product_codes", 0.5, None)]
+        assert [(trial.kind, trial.weighting, trial.bits) for trial in found.trials] == tried[: 3 + place // 3]
+        assert 0 < found.trials[place].ahead < found.trials[place].ci95
+        chosen = found.chain.quantizer
+        assert chosen.kind == "codes" and (place == 3 or chosen.weighting == 0)
+        assert found.trials[0].ahead == found.trials[0].ci95 == chain.quantizer.weighting == 0
 
 
 def test_weighting_by_queries_is_chosen_if_topics_lie_in_few_directions(rows):
@@ -110,14 +113,6 @@ def test_learned_codebooks_are_chosen_if_they_retrieve_more_beyond_the_interval(
     expected = Chain(parse_steps(f"product_codes:4,weighting={weighting}")).fit(rows)
     np.testing.assert_array_equal(found.chain.transform(heldout), expected.transform(heldout))
     assert "product_codes" not in found.not_tried and chain.quantizer.kind == "codes"
-
-
-def test_codes_stay_if_learned_codebooks_are_not_ahead_beyond_their_interval(rows):
-    """Coordinates of normal rows have the distribution that the grids are made for."""
-    halves = sample_halves_with_topics_in([0, 1], rows)
-    found = search_codes(Chain(parse_steps("codes:6")).fit(rows), rows, halves, rows[:300], None, no_progress)
-    (trial,) = (one for one in found.trials if one.kind == "product_codes")
-    assert (found.chain.quantizer.kind == "product_codes") == (trial.ahead > trial.ci95)
 
 
 @pytest.mark.parametrize(

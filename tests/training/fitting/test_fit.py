@@ -15,7 +15,7 @@ from lathe.transforms import PCA
 from lathe.transforms.base import Checkpoint
 from lathe.transforms.progress import no_progress
 from lathe.transforms.statistics import Gaussian, Moments
-from tests.training.fitting.test_pairs import ADAPTER, NumberEncoder, pairs_of, write
+from tests.training.fitting.numbered import ADAPTER, NumberEncoder, pairs_of, write
 
 CANARY = "query 777777"
 """A query that no other text has a part of; its vector is as unique."""

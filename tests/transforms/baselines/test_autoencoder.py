@@ -37,8 +37,7 @@ def train_with_torch_layers(autoencoder, rows):
     optimizer = torch.optim.AdamW(layers.values(), lr=1.0, weight_decay=0.1)
     warm = int(0.1 * recipe.steps)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: 0.01 * min((step + 1) / max(warm, 1), (recipe.steps - step) / (recipe.steps - warm)),
+        optimizer, lambda step: 0.01 * min((step + 1) / max(warm, 1), (recipe.steps - step) / (recipe.steps - warm))
     )
     batches = Batches(rows, recipe, autoencoder.seed, torch.device("cpu"))
     losses = []

@@ -1,15 +1,7 @@
 import numpy as np
 import pytest
 
-from lathe.transforms import (
-    PCA,
-    Chain,
-    Moments,
-    RandomProjection,
-    RandomSelection,
-    StepError,
-    Truncation,
-)
+from lathe.transforms import PCA, Chain, Moments, RandomProjection, RandomSelection, StepError, Truncation
 
 WIDTH = 24
 REDUCTIONS = [RandomProjection, RandomSelection, Truncation]

@@ -5,14 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lathe.transforms import (
-    PCA,
-    Binary,
-    Chain,
-    InputError,
-    Int8,
-    Moments,
-)
+from lathe.transforms import PCA, Binary, Chain, InputError, Int8, Moments
 
 WIDTH = 24
 QUANTIZERS = [Int8, Binary]

@@ -8,12 +8,7 @@ from torch import Tensor
 
 from lathe.transforms import InputError
 from lathe.transforms.base import FitContext, TrainingConfig
-from lathe.transforms.learned.descent import (
-    PAPER_EPOCHS,
-    Batches,
-    build_paper_config,
-    limit_threads,
-)
+from lathe.transforms.learned.descent import PAPER_EPOCHS, Batches, build_paper_config, limit_threads
 from lathe.transforms.learned.descent import train as train_parameters
 
 CPU = torch.device("cpu")

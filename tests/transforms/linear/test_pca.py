@@ -43,9 +43,7 @@ def test_pca_directions_projections_and_inverse_equal_scikit_learns(rows, fresh,
     np.testing.assert_allclose(pca.mean, reference.mean_, atol=1e-6)
     np.testing.assert_allclose(pca.transform(fresh), reference.transform(fresh) * signs, atol=1e-5)
     np.testing.assert_allclose(
-        pca.inverse_transform(pca.transform(fresh)),
-        reference.inverse_transform(reference.transform(fresh)),
-        atol=1e-5,
+        pca.inverse_transform(pca.transform(fresh)), reference.inverse_transform(reference.transform(fresh)), atol=1e-5
     )
 
 

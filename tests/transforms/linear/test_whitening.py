@@ -5,17 +5,7 @@ from hypothesis import strategies as st
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.decomposition import PCA as Reference
 
-from lathe.transforms import (
-    ABTT,
-    PCA,
-    R2,
-    Chain,
-    InputError,
-    Moments,
-    StepError,
-    Whitening,
-    parse_steps,
-)
+from lathe.transforms import ABTT, PCA, R2, Chain, InputError, Moments, StepError, Whitening, parse_steps
 from lathe.transforms.linear.whitening import compute_shrinkage_weight
 
 WIDTH = 16

@@ -1,15 +1,18 @@
-"""Fake worker processes for engines and dispatchers, and what tests ask of them."""
+"""Fake encoders for workers, fake worker processes for engines and dispatchers, and what tests ask of them."""
 
 import threading
 from collections import deque
 
 import numpy as np
+import torch
 
 from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo, PartResult, Reply
 from lathe.service.errors import ServiceError
+from lathe.training.encoder.batching import Batch
 from lathe.training.encoder.encoder import WINDOW_BATCHES
+from lathe.training.encoder.long_texts import Pieces
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.errors import TooLongError
+from lathe.training.errors import EncoderError, TooLongError
 
 SECONDS = 10.0
 """Timeout of every wait in these tests."""
@@ -75,6 +78,50 @@ class Double:
     def stop(self):
         self.loaded.set()
         self.set(dead=True)
+
+
+class EncoderDouble:
+    """Fake encoder: a text's vector is its length, and some texts fail."""
+
+    dimensions, device, spec = 2, "cpu", DEFAULT_ENCODER
+
+    def __init__(self):
+        self.tokenized = []
+
+    def route(self, name):
+        return self
+
+    def prompt(self, name):
+        if name not in (None, "query"):
+            raise EncoderError(f"no prompt {name}")
+        return name
+
+    def divide(self, texts, prompt, long_text, places, limit):
+        for text, place in zip(texts, places, strict=True):
+            if text == "too long" and long_text == "error":
+                raise TooLongError(f"input {place} is too long")
+        halves = [[text[:2], text[2:]] if long_text == "mean" and len(text) > 2 else [text] for text in texts]
+        owners = [row for row, parts in enumerate(halves) for _ in parts]
+        return Pieces([part for parts in halves for part in parts], np.array(owners), len(texts))
+
+    def tokenize(self, texts, prompt, side):
+        self.tokenized.append(texts)
+        if "untokenizable" in texts:
+            raise ValueError("a text nobody may read in a log")
+        half = len(texts) // 2 + 1
+        backwards = np.arange(len(texts))[::-1].copy()
+        return [
+            Batch(rows, {"texts": [texts[row] for row in rows]}, rows * 0 + 3, 4 * len(rows))
+            for rows in (backwards[:half], backwards[half:])
+            if len(rows)
+        ]
+
+    def forward(self, batch, normalize):
+        if "crash" in batch.features["texts"]:
+            raise RuntimeError("a text nobody may read in a log")
+        if "contagious" in batch.features["texts"]:
+            return torch.full((len(batch.rows), 2), torch.nan)
+        return torch.tensor([[len(text), float(normalize)] for text in batch.features["texts"]])
 
 
 class Starter:

@@ -3,7 +3,6 @@ import threading
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,60 +10,15 @@ from lathe.service.chains.folded_forms import ChainRef
 from lathe.service.encoders.engine import framing, worker
 from lathe.service.encoders.engine.dispatcher import WorkerOptions, WorkerProcess, build_message
 from lathe.service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
-from lathe.training.encoder.batching import Batch
-from lathe.training.encoder.long_texts import Pieces
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from lathe.training.errors import EncoderError, TooLongError
+from lathe.training.errors import EncoderError
+from tests.service.encoders.engine.doubles import EncoderDouble
 from tests.service.encoders.engine.works import compact, whole, work_of
-
-
-class Double:
-    """Fake encoder: a text's vector is its length, and some texts fail."""
-
-    dimensions, device, spec = 2, "cpu", DEFAULT_ENCODER
-
-    def __init__(self):
-        self.tokenized = []
-
-    def route(self, name):
-        return self
-
-    def prompt(self, name):
-        if name not in (None, "query"):
-            raise EncoderError(f"no prompt {name}")
-        return name
-
-    def divide(self, texts, prompt, long_text, places, limit):
-        for text, place in zip(texts, places, strict=True):
-            if text == "too long" and long_text == "error":
-                raise TooLongError(f"input {place} is too long")
-        halves = [[text[:2], text[2:]] if long_text == "mean" and len(text) > 2 else [text] for text in texts]
-        owners = [row for row, parts in enumerate(halves) for _ in parts]
-        return Pieces([part for parts in halves for part in parts], np.array(owners), len(texts))
-
-    def tokenize(self, texts, prompt, side):
-        self.tokenized.append(texts)
-        if "untokenizable" in texts:
-            raise ValueError("a text nobody may read in a log")
-        half = len(texts) // 2 + 1
-        backwards = np.arange(len(texts))[::-1].copy()
-        return [
-            Batch(rows, {"texts": [texts[row] for row in rows]}, rows * 0 + 3, 4 * len(rows))
-            for rows in (backwards[:half], backwards[half:])
-            if len(rows)
-        ]
-
-    def forward(self, batch, normalize):
-        if "crash" in batch.features["texts"]:
-            raise RuntimeError("a text nobody may read in a log")
-        if "contagious" in batch.features["texts"]:
-            return torch.full((len(batch.rows), 2), torch.nan)
-        return torch.tensor([[len(text), float(normalize)] for text in batch.features["texts"]])
 
 
 class TestWorkerInThisProcess:
     def answer(self, *works):
-        self.encoder = Double()
+        self.encoder = EncoderDouble()
         self.worker = Worker(self.encoder)
         head, arrays = self.worker.encode_message(self.worker.tokenize([build_message(whole(work)) for work in works]))
         self.batches = head["batches"]
@@ -140,7 +94,7 @@ class TestWorkerInThisProcess:
         assert seen == [[1, 3, 2], [4]]
 
     def test_the_most_recently_used_chains_are_kept_whatever_their_dimensions(self, tmp_path):
-        worker = Worker(Double())
+        worker = Worker(EncoderDouble())
         whole_chain = build_message(whole(work_of(["a"], compact())))["chain"]
         copies = [tmp_path / str(number) for number in range(MAX_CHAINS + 1)]
         for copy in copies:
@@ -157,7 +111,7 @@ class TestWorkerInThisProcess:
         assert str(copies[0]) in kept and str(copies[1]) not in kept
 
     def test_worker_tokenizes_requests_together_and_each_alone_if_that_fails(self):
-        worker = Worker(Double())
+        worker = Worker(EncoderDouble())
         (group,) = worker.tokenize([build_message(whole(work_of(["a"]))), build_message(whole(work_of(["b"])))])
         assert isinstance(group, Tokenized) and group.positions == [0, 1] and group.error is None
         groups = worker.tokenize([build_message(whole(work_of([text]))) for text in ("a", "untokenizable")])
@@ -167,7 +121,7 @@ class TestWorkerInThisProcess:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_messages_are_answered_in_order_also_while_the_next_is_computed(monkeypatch, device):
-    encoder = Double()
+    encoder = EncoderDouble()
     encoder.device = device
     monkeypatch.setattr(worker, "_load_encoder", lambda request: (encoder, {}))
     ended = threading.Event()

@@ -524,10 +524,7 @@ def test_a_client_that_disconnects_leaves_nothing(whole_app, path, left):
         "headers": [(b"authorization", whole_app.admin["authorization"].encode()), (b"content-length", b"9000000")],
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
     }  # fmt: skip
-    messages = [
-        {"type": "http.request", "body": bytes(3_000_000), "more_body": True},
-        {"type": "http.disconnect"},
-    ]
+    messages = [{"type": "http.request", "body": bytes(3_000_000), "more_body": True}, {"type": "http.disconnect"}]
     sent, seen = [], []
 
     async def receive():
