@@ -3,11 +3,8 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
 
 COMMANDS = ["--help", "chains list"]
 COMMAND = (
@@ -46,23 +43,3 @@ def test_importing_loads_no_heavy_library_that_is_not_needed(case, tmp_path):
     )
     assert set(done.stderr.split()) & unwanted == set()
     assert "compact" in done.stdout or "list" not in words
-
-
-@pytest.mark.release
-def test_tests_of_transforms_are_collected_where_only_their_requirements_are_installed():
-    absent = [
-        "lathe.training",
-        "lathe.service",
-        "fastapi",
-        "orjson",
-        "pydantic",
-        "transformers",
-        "sentence_transformers",
-    ]
-    code = (
-        f"import sys, pytest; sys.modules.update(dict.fromkeys({absent}))\n"
-        "sys.exit(pytest.main(['--collect-only', '-p', 'no:schemathesis', 'tests/transforms', "
-        "'tests/behaviour/transforms']))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]

@@ -5,12 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.ann import disk
-from benchmarks.ann.candidates import view_as_index
 from benchmarks.ann.data import find_nearest
 from benchmarks.ann.engines import make_engine
 from benchmarks.ann.point import compute_overlap
-from lathe.service.index.embedded.exact import rescore
 
 FAISS_NAMES = ["hnsw-byte16", "hnsw-pca16-8bit", "hnsw-pca16-4bit", "hnsw-codes8", "hnsw-rabitq2"]
 
@@ -25,39 +22,6 @@ def test_candidates_of_a_graph_over_codes_hold_the_true_neighbours(name, least, 
     assert compute_overlap(found, find_nearest(unit[:50], unit, 10)).mean() > least
     links = 400 * 4 * 2 * 8
     assert links < engine.bytes < links + unit.nbytes
-
-
-@pytest.mark.parametrize("metric", [0, 1])
-def test_a_view_of_mapped_originals_ranks_candidates_as_lathe_does(metric, unit, tmp_path):
-    import faiss
-
-    unit.astype(np.float16).tofile(tmp_path / "originals.f16")
-    originals = np.memmap(tmp_path / "originals.f16", np.float16, "c", shape=unit.shape)
-    rough = faiss.index_factory(32, "SQ4", metric)
-    rough.train(unit)
-    rough.add(unit)
-    store = view_as_index(originals, metric)
-    refined = faiss.IndexRefine(rough, store)
-    refined.k_factor = 4
-    candidates = rough.search(unit[:20], 40)[1]
-    ranked, _ = rescore(unit[:20], originals, candidates, 10, "l2" if metric else "ip")
-    assert (refined.search(unit[:20], 10)[1] == ranked).mean() > 0.97  # nearly equal scores may change places
-    assert not store.codes.is_owned
-    del refined, store
-    originals[:] = 0  # a copy on write: the file stays
-    assert np.fromfile(tmp_path / "originals.f16", np.float16).any()
-
-
-def test_searches_with_originals_on_the_disk_find_what_those_in_memory_find(unit, tmp_path, monkeypatch):
-    np.save(tmp_path / "base.npy", unit)
-    np.save(tmp_path / "queries.npy", unit[:50])
-    np.save(tmp_path / "truth.npy", find_nearest(unit[:50], unit, 10))
-    unit.astype(np.float16).tofile(tmp_path / "originals.f16")
-    monkeypatch.setattr(disk, "QUERIES", 50)
-    lathe = disk.LatheOnDisk(tmp_path, 8)
-    found = [lathe.search(200, 100, cold) for cold in (True, False)]
-    assert found[0]["recall"] == found[1]["recall"] > 0.95
-    assert all(0 < one["p50"] <= one["p99"] for one in found)
 
 
 @pytest.mark.release

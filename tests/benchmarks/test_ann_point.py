@@ -4,7 +4,6 @@ import pytest
 from benchmarks.ann.data import find_nearest
 from benchmarks.ann.engines import list_efforts, make_engine
 from benchmarks.ann.point import choose_operating_point, compute_overlap
-from benchmarks.ann.searches import Rescorer
 
 
 def setting(recall, microseconds):
@@ -20,19 +19,6 @@ def test_operating_point_is_the_fastest_setting_with_enough_recall_or_that_of_hi
     if wanted == 0.999:
         settings = settings[1:]
     assert tuple(choose_operating_point(settings, wanted).values()) == chosen
-
-
-@pytest.mark.parametrize("candidates", [1, 4, 5, 6, 40])
-def test_rescorer_keeps_the_k_candidates_with_the_best_scores_by_the_original_vectors(unit, candidates):
-    originals = unit.astype(np.float16)
-    rescore = Rescorer(originals, 5)
-    rng = np.random.default_rng(0)
-    for query in unit[:20] + np.float32(0.01):
-        rows = rng.permutation(len(unit))[:candidates]
-        found = rescore(query, rows)
-        best = rows[np.argsort(-(originals[rows].astype(np.float64) @ query))[:5]]
-        assert len(found) == min(5, candidates)
-        assert set(found) == set(best)
 
 
 @pytest.mark.parametrize("name", ["hnswlib", "faiss-hnsw", "faiss-hnsw-sq8", "flat", "rabitq"])

@@ -30,15 +30,3 @@ def test_space_ask_and_reduce_equal_the_unit_outputs_of_the_chain(wide, method, 
     np.testing.assert_allclose(asked, space.chain.floats(wide[:50], size), rtol=0, atol=1e-5)
     np.testing.assert_allclose(space.reduce(wide[:50]), asked, rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(asked, axis=1), 1, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("method", ["pca:16,int8", "pca:16,binary", "int8", "binary"])
-def test_space_of_codes_stores_decoded_codes_and_keeps_queries_as_floats(wide, method):
-    space = find_space(method, wide, 0)
-    asked, stored = space.reduce_queries(wide[:50]), space.reduce(wide[:50])
-    np.testing.assert_allclose(asked, space.chain[:-1].floats(wide[:50]), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(stored, space.chain.floats(wide[:50]), rtol=0, atol=1e-5)
-    assert asked.shape == stored.shape and 0 < np.abs(asked - stored).max()
-    values = [len(np.unique(column)) for column in stored.T]
-    assert max(values) <= (2 if method.endswith("binary") else 256)
-    assert min(len(np.unique(column)) for column in asked.T) == 50

@@ -4,14 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rates import FULL, list_graphs, list_recalls, read_rates
+from benchmarks.rates import list_graphs, list_recalls, read_rates
 from benchmarks.scaling import (
     FORMATS,
-    GrowingTime,
     Inputs,
-    compute_encoding,
     compute_graph_bytes,
-    compute_max_rows,
     compute_storage,
 )
 
@@ -40,32 +37,12 @@ INPUTS = Inputs(
 )
 
 
-def test_encoding_time_is_texts_over_rate_and_cores():
-    assert compute_encoding(7_200_000, INPUTS) == {"bfloat16": 10, "float32": 20, "days": pytest.approx(1 / 12)}
-
-
 def test_graph_bytes_match_the_recorded_measurements():
     figures = json.loads((RESULTS / "ann.json").read_text())["figures"]
     measured = list_graphs(figures)
     assert len(measured) >= 5
     for dimensions, m, count in measured:
         assert compute_graph_bytes(dimensions, m) == pytest.approx(count, rel=1e-3)
-
-
-def test_a_graph_beyond_one_machines_memory_takes_more_machines_and_each_searches_every_query():
-    fits = compute_max_rows(INPUTS, FULL)
-    one, three = (compute_storage(int(times * fits), INPUTS, FULL) for times in (0.999, 2.999))
-    assert (one["machines"], three["machines"]) == (1, 3)
-    for least, most in zip(one["query_core_ms"], three["query_core_ms"], strict=True):
-        assert most == pytest.approx(3 * least, rel=1e-2)
-
-
-def test_search_time_is_extrapolated_between_a_logarithm_and_a_power_of_the_rows():
-    growing = GrowingTime(micros=100, growth=0.5, rows=100)
-    assert growing.at(100) == (100, 100)
-    assert growing.at(400) == pytest.approx((100 * (1 + 0.5 * math.log(4)), 200))
-    rows = growing.rows_within(1e6)
-    assert rows * growing.at(rows)[1] == pytest.approx(1e6)
 
 
 def test_read_rates_reads_every_measured_input_with_its_file_and_key():

@@ -1,7 +1,6 @@
 """The app under a real local Ray Serve: its answers, and the arguments that are refused before it starts."""
 
 import contextlib
-import io
 import json
 import os
 import subprocess
@@ -122,26 +121,6 @@ def test_embed_under_ray_serve_answers_the_same_vectors_and_headers_as_the_app(s
         np.testing.assert_allclose(ours.json(), plain.json(), atol=1e-5)
         for header in ("content-type", "x-space-id", "x-chain", "x-dimensions"):
             assert ours.headers[header] == plain.headers[header]
-
-
-@pytest.mark.release
-def test_npy_requests_and_responses_under_ray_serve_equal_the_apps(served, client, raw):
-    body = io.BytesIO()
-    np.save(body, np.asarray(raw, np.float32))
-    headers = {"content-type": "application/x-npy", "accept": "application/x-npy"}
-    ours, plain = (
-        where.post("/reduce?chain=compact", content=body.getvalue(), headers=headers)
-        for where in (served.client, client)
-    )
-    assert ours.headers["content-type"] == plain.headers["content-type"] == "application/x-npy"
-    np.testing.assert_allclose(np.load(io.BytesIO(ours.content)), np.load(io.BytesIO(plain.content)), atol=1e-6)
-
-
-@pytest.mark.release
-def test_promote_under_ray_serve_needs_the_admin_key(served):
-    answer = served.client.post("/chains/compact/promote", json={"version": 1})
-    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert served.client.post("/chains/compact/promote", json={"version": 1}, headers=ADMIN).status_code == 200
 
 
 @pytest.mark.release

@@ -5,10 +5,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import torch
 
 from lathe.transforms import R2, ArtifactError, Chain, GeoPres
-from lathe.transforms.artifact import MANIFEST, TENSORS, read_artifact, read_manifest, write_artifact
+from lathe.transforms.artifact import MANIFEST, TENSORS, read_manifest
 from lathe.transforms.artifact.folder import manifest_digest
 
 
@@ -26,15 +25,6 @@ def chain(rows):
 def saved(chain, tmp_path):
     chain.save(tmp_path / "chain", {"encoder": "e", "certificate": {"local_spearman": 0.931}})
     return tmp_path / "chain"
-
-
-def rewrite(path, change):
-    """Write a changed copy of an artifact, with correct digests, and return its folder."""
-    manifest, tensors = read_artifact(path)
-    del manifest["tensors_sha256"]
-    change(manifest, tensors)
-    write_artifact(path.with_name("changed"), manifest, tensors)
-    return path.with_name("changed")
 
 
 @contextmanager
@@ -144,44 +134,6 @@ def test_loading_refuses_a_manifest_that_is_not_a_json_object_with_the_required_
     (saved / MANIFEST).write_bytes(content)
     with pytest.raises(ArtifactError, match="cannot be read"):
         Chain.load(saved)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("steps", steps, "cannot be")
-        for steps in (None, 5, [], ["r2", "geopres"], {"kind": "r2"}, [{"kind": "unheard-of"}], [{"kind": "geopres"}])
-    ]
-    + [
-        ("steps", [["kind", "r2"]], "cannot be"),
-        ("input_dimensions", 7, "manifest says otherwise"),
-        ("output_dimensions", 7, "manifest says otherwise"),
-    ],
-)
-def test_loading_refuses_steps_that_cannot_be_built_or_contradict_the_tensors(saved, name, value, reason):
-    changed = rewrite(saved, lambda manifest, tensors: manifest.update({name: value}))
-    with pytest.raises(ArtifactError, match=reason):
-        Chain.load(changed)
-
-
-TENSOR_CHANGES = {
-    "one is missing": lambda tensors: tensors.pop("0.mean_norm"),
-    "one is not known": lambda tensors: tensors.update({"1.bias": torch.zeros(6)}),
-    "one is NaN": lambda tensors: tensors["1.weight"].fill_(torch.nan),
-    "one is infinite": lambda tensors: tensors["0.mean_norm"].fill_(torch.inf),
-    "one has too few outputs": lambda tensors: tensors.update({"1.weight": tensors["1.weight"][:5]}),
-    "one takes another width": lambda tensors: tensors.update({"1.weight": tensors["1.weight"][:, :5]}),
-    "one is a vector for a matrix": lambda tensors: tensors.update({"1.weight": tensors["1.weight"][0]}),
-    "one is a matrix for a vector": lambda tensors: tensors.update({"0.direction": torch.ones(2, 12)}),
-    "one is empty": lambda tensors: tensors.update({"0.direction": torch.empty(0)}),
-}
-
-
-@pytest.mark.parametrize("change", TENSOR_CHANGES)
-def test_loading_refuses_tensors_that_do_not_fit_the_steps_or_are_not_finite(saved, change):
-    changed = rewrite(saved, lambda manifest, tensors: TENSOR_CHANGES[change](tensors))
-    with pytest.raises(ArtifactError):
-        Chain.load(changed)
 
 
 def test_saving_over_an_existing_artifact_is_refused_and_leaves_its_files_unchanged(saved, embeddings):

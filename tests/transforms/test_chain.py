@@ -105,35 +105,11 @@ def test_folded_chain_knows_its_dimensions_and_is_float32(compact):
     assert next(folded.buffers()).dtype == torch.float32
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(kinds=ORDERS, factor=st.floats(1e-15, 1e15), sign=st.sampled_from([-1, 1]))
-def test_chain_with_r2_maps_zero_rows_and_rows_parallel_to_the_mean_to_zero_folded_or_not(rows, kinds, factor, sign):
-    chain = Chain([R2(), *make(kinds)]).fit(rows)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    lost = np.stack([sign * factor * unit.astype(np.float64).mean(0), np.zeros(24)]).astype(np.float32)
-    assert not chain.transform(lost).any()
-    assert not chain.fold().transform(lost).any()
-    if chain.nested:
-        assert not chain.transform(lost, dimensions=2).any()
-        assert not chain.fold(2).transform(lost).any()
-
-
 def test_each_step_of_a_chain_is_fitted_on_the_outputs_of_the_steps_before(rows, compact):
     r2 = R2().fit(rows)
     geopres = GeoPres(12, nested=True, steps=5).fit(r2.transform(rows))
     np.testing.assert_allclose(compact.transforms[0].direction, r2.direction, atol=1e-7)
     np.testing.assert_allclose(compact.transforms[1].weight, geopres.weight, atol=1e-6)
-
-
-def test_loaded_nested_chain_has_bit_equal_outputs_at_every_size_tried(rows, compact, tmp_path):
-    compact.save(tmp_path / "chain")
-    loaded = Chain.load(tmp_path / "chain")
-    assert loaded.specs() == compact.specs()
-    assert (loaded.normalize, loaded.nested) == (True, True)
-    assert (loaded.input_dimensions, loaded.output_dimensions) == (24, 12)
-    np.testing.assert_array_equal(loaded.transform(rows), compact.transform(rows))
-    np.testing.assert_array_equal(loaded.transform(rows, dimensions=5), compact.transform(rows, dimensions=5))
-    np.testing.assert_array_equal(loaded.fold(5).transform(rows), compact.fold(5).transform(rows))
 
 
 def test_saving_a_refitted_loaded_chain_writes_the_new_fit_and_the_loaded_metadata(rows, embeddings, compact, tmp_path):

@@ -190,28 +190,6 @@ def test_scores_of_few_queries_by_tables_equal_scores_of_many_by_matrix_products
     np.testing.assert_allclose(of_tensor, step.score(queries, codes), atol=1e-6)
 
 
-def test_code_scores_match_the_definition_written_out_in_numpy(rows, fresh):
-    step = TransformCoding(16, weighting=1.0).fit(rows * np.linspace(0.5, 2, 3000, dtype=np.float32)[:, None])
-    assert float(step.norm) == 0, "norms differ, so that f = 1"
-    data = (rows * np.linspace(0.5, 2, 3000, dtype=np.float32)[:, None]).astype(np.float64)
-    mean, moment = data.mean(0), data.T @ data / len(data)
-    values, axes = np.linalg.eigh(moment)
-    root = (axes * np.sqrt(np.maximum(values, 1e-6 * values.max()))) @ axes.T
-    spread, principal = np.linalg.eigh(root @ np.cov(data.T, ddof=0) @ root)
-    y = (fresh - mean) @ root @ principal[:, ::-1]
-    quantized = np.zeros_like(y)
-    layout = lay_out(allocate_bits(spread[::-1], 128), spread[::-1], 16)
-    for coordinate, bits in zip(layout.coordinates, layout.bits, strict=True):
-        sigma, found = np.sqrt(spread[::-1][coordinate]), build_normal_quantizer(int(bits))
-        cell = np.searchsorted(found.thresholds, y[:, coordinate] / sigma)
-        quantized[:, coordinate] = sigma * found.levels[cell]
-    queries = fresh[:20].astype(np.float64)
-    expected = (queries @ mean)[:, None] + queries @ np.linalg.inv(root) @ principal[:, ::-1] @ quantized.T
-    scores = step.score(fresh[:20], step.transform(fresh))
-    # A value within rounding of a threshold may fall into the next cell: 20 of 10,000 scores.
-    assert np.quantile(np.abs(scores - expected), 0.98) < 1e-4
-
-
 def test_codes_of_rows_of_equal_norm_decode_to_that_norm(rows, fresh):
     for length in (1.0, 7.0):
         step = TransformCoding(8).fit(rows * length)
@@ -459,13 +437,6 @@ def test_random_rotation_evens_out_the_variances_of_coordinates_with_equal_bits(
     np.testing.assert_allclose(step.decoder @ PCA(32).fit(rows).weight.T, step.decoder @ PCA().fit(rows).weight[:32].T)
     again = TransformCoding(8, weighting=0, bits=2, rotation="random", seed=3).fit(rows)
     np.testing.assert_array_equal(again.transform(fresh), step.transform(fresh))
-
-
-def test_chain_with_codes_states_its_bytes_per_vector_and_decodes_to_unit_vectors(rows):
-    chain = Chain(parse_steps("r2,codes:16")).fit(rows)
-    assert chain.bytes_per_vector == 16 == chain.transform(rows[:1]).nbytes
-    assert chain.output_dimensions == WIDTH
-    np.testing.assert_allclose(np.linalg.norm(chain.floats(rows[:50]), axis=1), 1, rtol=1e-5)
 
 
 # Learned codebooks

@@ -5,12 +5,10 @@ The vectors of the libraries are compared with those of sentence-transformers.
 
 import asyncio
 import base64
-import io
 import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx
 import huggingface_hub
 import numpy as np
 import openai
@@ -120,27 +118,6 @@ def test_openai_client_selects_chain_and_size_by_model_plus_chain_or_by_dimensio
         speaker.embeddings.create(input="x", model=f"{PLAIN}:64", dimensions=128)
 
 
-def test_openai_client_gets_the_default_prompt_or_selects_one_by_an_extra_field(speaker, reference, sentences):
-    for extra, name in ({}, "passage"), ({"prompt_name": "query"}, "query"):
-        answer = speaker.embeddings.create(input=sentences, model="prompted", extra_body=extra)
-        assert_same(rows_of(answer), reference.encode(sentences, prompt=PROMPTS[name]))
-    with pytest.raises(openai.BadRequestError, match="there are: document, passage, query"):
-        speaker.embeddings.create(input="x", model="prompted", extra_body={"prompt_name": "poem"})
-
-
-@pytest.mark.parametrize("dtype", ["int8", "ubinary"])
-def test_openai_client_gets_typed_values_as_integers_and_as_base64(speaker, sentences, url, dtype):
-    """Both hold the bytes of the .npy file that `/embed` answers."""
-    asked = {"input": sentences, "model": f"{PLAIN}+compact", "extra_body": {"output_dtype": dtype}}
-    rows = rows_of(speaker.embeddings.create(**asked, encoding_format="float"))
-    body = {"inputs": sentences, "chain": "compact", "model": PLAIN, "output_dtype": dtype}
-    headers = {"accept": "application/x-npy", "authorization": f"Bearer {KEY}"}
-    codes = np.load(io.BytesIO(httpx.post(f"{url}/embed", json=body, headers=headers).content))
-    np.testing.assert_array_equal(rows, codes)
-    texts = rows_of(speaker.embeddings.create(**asked, encoding_format="base64"))
-    np.testing.assert_array_equal([np.frombuffer(base64.b64decode(text), codes.dtype) for text in texts], codes)
-
-
 def test_openai_client_gets_the_models_own_token_count(speaker, reference, sentences):
     texts = [*sentences, "counted for the first time, unlike those before"]
     counted = sum(len(ids) for ids in reference.tokenizer(texts)["input_ids"])
@@ -229,18 +206,6 @@ def test_inference_client_gets_the_default_encoders_vectors_at_each_path(url, re
         client = huggingface_hub.InferenceClient(base_url=url + path, api_key=KEY)
         assert_same(client.feature_extraction(sentences), expected)
         assert_same(client.feature_extraction(sentences[0]), expected[:1])
-
-
-def test_inference_client_selects_the_truncation_direction(inference, reference):
-    """From the left, the text is cut and not the prompt."""
-    tokens = reference.tokenizer(LONG, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    room = reference.max_seq_length - len(reference.tokenizer(PROMPTS["passage"])["input_ids"])
-    kept = {"left": LONG[tokens[-room][0] :], "Right": LONG}  # TEI itself knows the capital ones only
-    vectors = {}
-    for side, text in kept.items():
-        vectors[side] = inference.feature_extraction(LONG, truncate=True, truncation_direction=side)
-        assert_same(vectors[side], reference.encode([text], prompt=PROMPTS["passage"]))
-    assert np.abs(vectors["left"] - vectors["Right"]).max() > 0.001
 
 
 def test_inference_client_raises_its_own_exceptions_for_error_responses(inference, url):

@@ -1,15 +1,10 @@
 import json
-import os
-import subprocess
-import threading
-import time
 
 import pytest
 
 from lathe.training.datasets.data_set import find_pairs
 from lathe.training.datasets.folder import FileDataSet
 from lathe.training.finetuning.job import SourceSettings
-from tests.helpers import LATHE
 
 
 @pytest.fixture
@@ -48,30 +43,6 @@ def test_synthesize_writes_pairs_and_prints_calls_tokens_and_cost(synthesize, sy
 def test_synthesize_sends_no_request_without_yes(synthesize, synthesis_job, chat_server):
     require_one_line(synthesize("--config", synthesis_job()), "use --yes to start")
     assert chat_server.bodies == []
-
-
-@pytest.mark.release
-def test_a_killed_synthesize_resumes_without_repeating_requests(synthesize, synthesis_job, tmp_path, chat_server, home):
-    enough = threading.Event()
-
-    def slow(server, body):
-        if len(server.prompts) > 20:  # among the documents, some of which are under way
-            enough.set()
-            time.sleep(5)
-
-    chat_server.script = slow
-    config = synthesis_job()
-    command = [*LATHE, "train", "synthesize", "--config", str(config), "--out", str(tmp_path / "out"), "--yes"]
-    process = subprocess.Popen(command, env=os.environ | {"LATHE_HOME": str(home)}, stderr=subprocess.DEVNULL)
-    assert enough.wait(60)
-    process.kill()
-    process.wait()
-    answered = sum(len(path.read_bytes().splitlines()) for path in (tmp_path / "out" / "answers").iterdir())
-    assert 16 <= answered <= 20
-    chat_server.reset()
-    status, printed, err = synthesize("--config", config, "--yes")
-    assert status == 0, err
-    assert len(chat_server.prompts) == 24 - answered and "8 pairs are in" in printed
 
 
 def test_synthesize_write_templates_copies_the_prompt_templates(run, tmp_path):

@@ -35,7 +35,6 @@ from tests.behaviour.encoders.tiny_models import (
     SPECIAL,
     TinyModel,
     build_tokenizer,
-    choose_models,
 )
 
 TEXTS = [
@@ -94,16 +93,6 @@ def assert_vectors_of_sentence_transformers(folder: Path, model: TinyModel) -> N
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_a_model_gives_the_vectors_of_sentence_transformers_in_any_batch(tmp_path, model):
     assert_vectors_of_sentence_transformers(tmp_path / "model", model)
-
-
-@pytest.mark.release
-def test_models_with_each_pair_of_values_of_two_axes_give_the_vectors_of_sentence_transformers(tmp_path):
-    models = choose_models()
-    for one, other in ((a, b) for a in AXES for b in AXES if a != b):
-        pairs = {(getattr(model, one), getattr(model, other)) for model in models}
-        assert len(pairs) == len(AXES[one]) * len(AXES[other])
-    for number, model in enumerate(models):
-        assert_vectors_of_sentence_transformers(tmp_path / str(number), model)
 
 
 @pytest.mark.parametrize("model", MODELS[::3], ids=str)

@@ -1,11 +1,8 @@
 """Tiny models with random weights, in folders as several versions of sentence-transformers write them."""
 
 import json
-import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -113,33 +110,6 @@ PATHS = {
     "LayerNorm": "sentence_transformers.sentence_transformer.modules.layer_norm.",
 }
 """Import paths of the modules in version 6."""
-
-
-def choose_models(seed: int = 0) -> list[TinyModel]:
-    """Return models in which each pair of values of two axes occurs.
-
-    Values are drawn by a fixed seed, around a pair that is missing; of several draws, the one with the most missing
-    pairs is taken.
-    """
-    draw = random.Random(seed)  # noqa: S311
-    missing = {
-        ((one, first), (other, second)): None  # in order, unlike a set
-        for one, other in combinations(AXES, 2)
-        for first, second in product(AXES[one], AXES[other])
-    }
-    chosen = []
-    while missing:
-        wanted = dict(next(iter(missing)))
-        draws = [{axis: draw.choice(values) for axis, values in AXES.items()} | wanted for _ in range(200)]
-        best = max(draws, key=lambda values: len(missing.keys() & _pairs(values)))
-        for pair in _pairs(best):
-            missing.pop(pair, None)
-        chosen.append(TinyModel(**best))
-    return chosen
-
-
-def _pairs(values: Mapping[str, Any]) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
-    return set(combinations(values.items(), 2))
 
 
 @cache

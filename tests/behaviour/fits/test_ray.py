@@ -1,6 +1,5 @@
 """Fits with a real Ray on this machine."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from lathe.training.distributed.pool import MAX_TRIES, Pool, Task
-from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import EngineError, SourceError
 from lathe.training.fitting.encoded_shards import HASHES, POSITION, VECTORS
 from lathe.training.fitting.encoding import LOCAL, encode_source
@@ -40,15 +38,6 @@ def folder_of_vectors(folder, rows=30):
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory):
     return folder_of_vectors(tmp_path_factory.mktemp("vectors"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("texts")
-    for file in range(6):
-        lines = [f"row {row} of {file} speaks of {'ledgers rivers lathes'.split()[row % 3]}" for row in range(200)]
-        (folder / f"{file}.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in [*lines, " "]))
-    return str(folder)
 
 
 def fit(engine, source, encoder, workspace, steps, on_progress=no_progress):
@@ -191,17 +180,3 @@ def test_pool_raises_engine_error_if_a_worker_lacks_a_package(engine):
     with closing(pool_of(elsewhere.Worker)) as pool:
         with pytest.raises(EngineError, match="No module named 'only_in_this_process'.* needs Lathe"):
             list(pool.run_tasks([]))
-
-
-def test_a_ray_fit_on_texts_equals_the_local_fit_although_a_worker_is_killed(engine, texts, tiny, tmp_path):
-    encoder, killed = Encoder(tiny), []
-
-    def kill_one(fraction, message):
-        if "encoded" in message and not killed:
-            killed.append(pids(engine)[0])
-            os.kill(killed[0], signal.SIGKILL)
-
-    shared = fit(engine, texts, encoder, tmp_path, "r2,pca:4", kill_one)
-    local = fit(LOCAL, texts, encoder, tmp_path, "r2,pca:4")
-    assert killed and killed[0] not in pids(engine)
-    assert shared[0] == local[0] and shared[1:] == local[1:]

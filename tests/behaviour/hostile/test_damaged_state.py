@@ -246,15 +246,6 @@ def test_an_index_with_an_odd_snapshot_of_a_valid_checksum_is_rebuilt(what, root
         assert_serves(root, rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("codes.u8", 0), ("labels.i64", 1), ("originals.f16", 2 * WIDTH * ITEMS - 8)]
-)
-def test_an_index_with_a_cut_off_row_file_is_rebuilt(name, size, root, rows, within_limits):
-    os.truncate(root / "docs" / "graph-1" / name, size)
-    with within_limits():
-        assert_serves(root, rows)
-
-
 @pytest.mark.parametrize("content", [b"", b"IHNf" * 100])
 def test_a_graph_file_of_somebody_else_with_a_valid_checksum_is_rebuilt(content, root, rows, within_limits):
     """The checksum says only that the file is the one that the snapshot names."""

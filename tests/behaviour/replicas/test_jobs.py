@@ -8,7 +8,6 @@ import subprocess
 import numpy as np
 import pytest
 
-from lathe.service.jobs.redis_queue import build_queue_name
 from tests.helpers import LATHE, eventually
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
@@ -51,28 +50,6 @@ def test_a_queued_job_is_shown_and_can_be_cancelled_at_another_replica(replicas)
     assert [job["id"] for job in there.client.get("/jobs").json()] == [job_id]
     assert there.client.delete(f"/jobs/{job_id}", headers=there.admin).json()["state"] == "cancelled"
     assert state(here, job_id) == "cancelled"
-
-
-def test_damaged_job_keys_in_redis_are_counted_and_every_job_route_answers(replicas):
-    here, _ = replicas
-    client = here.services.replica.connection.client
-    job_id, other = (submit(here, "/fit-transform", name="never", steps=[{"kind": "r2"}]) for _ in range(2))
-    client.hset(f"lathe:job:{job_id}", "job", b"\xff{")
-    client.set(f"lathe:job:{'0' * 22}", "no hash")
-    client.zadd("lathe:jobs", {b"\xff\xfe": 1, "0" * 22: 2})
-    try:
-        listed = here.client.get("/jobs")
-        assert listed.status_code == 200 and {other, job_id, "0" * 22} <= {job["id"] for job in listed.json()}
-        metrics = here.client.get("/metrics")
-        assert metrics.status_code == 200 and 'lathe_redis_damaged_total{what="job"}' in metrics.text
-        for path in (f"/jobs/{job_id}", f"/jobs/{'0' * 22}", f"/jobs/{job_id}/events"):
-            answer = here.client.get(path)
-            assert answer.status_code == 200 and "damaged" in answer.text
-        assert here.client.get(f"/jobs/{job_id}/vectors").status_code == 404
-        assert here.client.delete(f"/jobs/{job_id}", headers=here.admin).json()["state"] == "failed"
-        assert here.client.delete(f"/jobs/{other}", headers=here.admin).json()["state"] == "cancelled"
-    finally:
-        client.delete(f"lathe:job:{'0' * 22}", f"lathe:queue:{build_queue_name()}")
 
 
 def test_events_and_vectors_of_a_fit_are_available_at_another_replica(replicas, worker):

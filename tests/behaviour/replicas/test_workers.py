@@ -2,7 +2,6 @@ import contextlib
 import io
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -338,23 +337,6 @@ def test_a_worker_waits_for_an_unreachable_redis_until_it_is_stopped(start_worke
     waiting.process.send_signal(signal.SIGTERM)
     assert waiting.process.wait(10) == 0
     assert own_redis.password not in waiting.log.read_text() + waiting.errors.read_text()
-
-
-@pytest.mark.release
-def test_a_worker_waits_while_redis_cannot_write_to_its_disk(start_worker, own_redis):
-    worker = start_worker(own_redis.url)
-    eventually(worker.listens, 60)
-    shutil.rmtree(own_redis.folder)  # a full disk fails a snapshot the same way
-    own_redis.client.config_set("save", "3600 1")
-    own_redis.client.bgsave()
-    eventually(lambda: own_redis.client.info("persistence")["rdb_last_bgsave_status"] == "err", 20)
-
-    eventually(lambda: b"Redis cannot write to its disk" in worker.log.read_bytes(), 20)
-    assert worker.process.poll() is None
-    own_redis.client.config_set("save", "")
-    eventually(lambda: worker.log.read_bytes().count(b"taking jobs") == 2, 20)
-    worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(10) == 0
 
 
 def test_worker_check_imports_no_torch(redis_server):

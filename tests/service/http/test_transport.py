@@ -11,9 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
 from lathe.service.errors import ServiceError
-from lathe.service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED
 from lathe.service.http.request_body import BodyMemoryMiddleware, read_body
-from lathe.service.http.transport import JoinedWrites
 from lathe.service.settings import Settings
 from tests.service.http.connections import on_connections, status
 
@@ -178,78 +176,3 @@ async def test_a_body_after_an_offer_is_read_whole_and_not_as_a_request(served, 
 async def test_pipelined_requests_with_offers_and_without_bodies_are_all_answered(served):
     asked = [b"GET / HTTP/1.1\r\nhost: localhost\r\n" + offer + b"\r\n" for offer in OFFERS.values()]
     assert (await served.say(b"".join(asked) + CLOSE)).count(b"200 OK") == served.requests == 4
-
-
-@on_connections()
-async def test_requests_with_offers_keep_the_limits_of_others(served):
-    many = b"".join(b"a%d: b\r\n" % number for number in range(HEADERS))
-    assert status(await served.say(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + many + b"\r\n")) == 431
-    long = b"GET /" + b"x" * LINE_BYTES + b" HTTP/1.1\r\n"
-    assert status(await served.say(long + OFFERS["java"] + b"\r\n")) == 414
-    assert served.requests == 0
-    served.release.clear()
-    flood = b"GET / HTTP/1.1\r\n" + OFFERS["java"] + b"\r\n"
-    reader, _ = await served.connect(flood * (MAX_PIPELINED + 2))
-    assert await asyncio.wait_for(reader.read(), 10) == b""
-    assert served.requests == 1
-    reader, _ = await served.connect(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 3\r\n\r\nab")
-    served.pass_seconds(121)
-    assert status(await asyncio.wait_for(reader.read(), 10)) == 408
-
-
-class Recorder:
-    """A transport that records what it was asked to do."""
-
-    def __init__(self):
-        self.calls, self.closing = [], False
-
-    def writelines(self, pieces):
-        self.calls.append(b"+".join(pieces))
-
-    def write_eof(self):
-        self.calls.append("eof")
-
-    def close(self):
-        self.calls.append("close")
-        self.closing = True
-
-    def is_closing(self):
-        return self.closing
-
-    def get_write_buffer_size(self):
-        return 7
-
-
-def run(test):
-    """Run a test's coroutine with a transport and its recorder."""
-
-    async def on_a_loop():
-        recorder = Recorder()
-        await test(JoinedWrites(recorder, asyncio.get_running_loop()), recorder)
-
-    asyncio.run(on_a_loop())
-
-
-def test_a_head_is_sent_with_its_body_and_later_pieces_follow_in_order():
-    async def test(transport, recorder):
-        transport.write(b"head")
-        assert recorder.calls == []
-        transport.write(b"body")
-        assert recorder.calls == [b"head+body"]
-        transport.write(b"more")
-        await asyncio.sleep(0)
-        assert recorder.calls == [b"head+body", b"more"]
-
-    run(test)
-
-
-@pytest.mark.parametrize(("ending", "call"), [("close", "close"), ("write_eof", "eof")])
-def test_what_is_kept_is_sent_before_the_end_and_nothing_after_it(ending, call):
-    async def test(transport, recorder):
-        transport.write(b"head")
-        getattr(transport, ending)()
-        assert recorder.calls == [b"head", call]
-        await asyncio.sleep(0)
-        assert recorder.calls == [b"head", call]
-
-    run(test)

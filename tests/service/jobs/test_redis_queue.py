@@ -5,7 +5,6 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
-from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
@@ -14,13 +13,11 @@ from lathe.service.jobs.redis_queue import (
     LOST_SECONDS,
     RedisQueue,
     build_queue_name,
-    list_live_workers,
     read_server_time,
 )
 from lathe.service.jobs.redis_record import FileLimits, build_file_key
-from lathe.service.jobs.runner import JobThread, JobWorker
-from lathe.service.processes.program import Spawner
-from lathe.service.redis.connection import RedisConnection, as_unavailable
+from lathe.service.jobs.runner import JobThread
+from lathe.service.redis.connection import RedisConnection
 
 pytestmark = pytest.mark.services
 
@@ -93,18 +90,6 @@ def keys_of(client, job):
 def beat(client, ago=0.0, queue=None, name="somebody"):
     """Record a worker's heartbeat from some seconds ago."""
     client.zadd(f"lathe:workers:{queue or build_queue_name()}", {f"a-machine/{name}": read_server_time(client) - ago})
-
-
-def test_list_live_workers_returns_the_workers_of_a_queue_with_a_recent_heartbeat(redis_server):
-    client, queue = redis_server.client, build_queue_name()
-    assert list_live_workers(client, queue) == []
-    beat(client, name="one")
-    beat(client, name="two", ago=ALIVE_SECONDS - 2)
-    beat(client, name="silent", ago=ALIVE_SECONDS + 1)
-    beat(client, name="of another version", queue="0.0.1")
-    assert list_live_workers(client, queue) == ["a-machine", "a-machine"]
-    client.zadd(f"lathe:workers:{queue}", {b"\xff\xfe": read_server_time(client)})  # whatever stands there
-    assert sorted(list_live_workers(client, queue)) == ["", "a-machine", "a-machine"]
 
 
 def test_waiting_jobs_without_a_worker_are_warned_of(jobs, submit, redis_server):
@@ -359,18 +344,6 @@ def test_a_redis_that_takes_no_writes_is_a_warning_a_passing_refusal_and_no_secr
         own_redis.client.execute_command("REPLICAOF", "NO", "ONE")
     thread.manage()  # the next write succeeds
     assert jobs.get(job.id).state == "queued" and not any("managed" in warning for warning in thread.warnings())
-
-
-def test_a_worker_waits_for_a_password_that_it_had_been_let_in_with_and_not_for_one_that_never_was(jobs):
-    worker, rejected = JobWorker(jobs, "jobs", {}, Spawner()), redis_errors.AuthenticationError("WRONGPASS")
-    error = as_unavailable(rejected)
-    error.__cause__ = rejected
-    with pytest.raises(UnavailableError):
-        worker._log_outage(error)
-    worker.reached = True
-    worker._log_outage(error)
-    worker._log_outage(error)
-    assert worker.reached is False
 
 
 def test_progress_of_a_job_whose_record_was_lost_creates_none(jobs, submit, tmp_path):

@@ -12,7 +12,6 @@ from redis.client import Pipeline
 from redis.exceptions import WatchError
 
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.encoder_settings import TrainedSpecs
 from lathe.service.encoders.trained import TrainedEncoders
@@ -110,32 +109,6 @@ def test_a_size_route_assigned_by_one_replica_reaches_the_other_within_a_second(
         lambda: there.registry.size_routes.serve_dimensions("second"),
         lambda: here.registry.size_routes.find_chain_for("enc", 4, 8).name == "second",
     )
-
-
-def test_a_version_appears_on_another_replica_only_when_complete(open_replica, chains):
-    here, there = open_replica("here"), open_replica("there")
-    here.registry.publish(chains[0], "mine", True)
-    eventually(lambda: live(there) == 1)
-    done = threading.Event()
-
-    def keep_reading():
-        seen = set()
-        while not done.is_set():
-            fresh = Registry(there.registry.root)  # remembers nothing
-            seen.add(fresh.load("mine").version)
-            seen.update(fresh.load(f"mine@{version}").version for version in fresh.versions("mine")[-2:])
-        return seen
-
-    with ThreadPoolExecutor() as pool:
-        reading = pool.submit(keep_reading)
-        try:
-            for number in range(8):
-                here.registry.publish(chains[number % 3], "mine", True)
-            eventually(lambda: live(there) == 9)
-        finally:
-            done.set()
-        seen = reading.result()
-    assert max(seen) >= 8 and left_over(there.registry) == []
 
 
 def test_concurrent_publishes_of_replicas_get_distinct_versions_and_those_of_one_job_get_one(open_replica, chains):
@@ -260,29 +233,6 @@ def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
     redis_server.client.hset(key, mapping=files)
     promote_with_gates(following.registry, "mine", 2)
     assert live(following) == 2 and following.warnings() == []
-
-
-def test_the_version_served_instead_of_a_refused_one_stays_until_the_refused_one_is_deleted(
-    open_replica, redis_server, chains, tmp_path
-):
-    here, there = open_replica("here"), open_replica("there")
-    for name in ("mine", "other"):
-        here.registry.publish(chains[0], name, True)
-    eventually(lambda: live(there, "other") == 1)
-    publish_altered(redis_server.client, chains, "cut", tmp_path, "other")
-    publish_altered(redis_server.client, chains, "cut", tmp_path)
-    eventually(lambda: all(len(replica.warnings()) == 2 for replica in (here, there)))
-    here.registry.delete("other", 1)  # the record says that version 2 is live
-    here.registry.publish(chains[2], "mark", None)
-    eventually(lambda: live(there, "mark") == 1)
-    assert live(here, "other") == live(there, "other") == 1
-    promote_with_gates(here.registry, "mine", 1)
-    here.registry.delete("mine", 2)
-    for replica in (here, there):
-        eventually(lambda replica=replica: not any("mine" in warning for warning in replica.warnings()), 3)
-        assert live(replica) == 1
-    assert here.registry.publish(chains[2], "mine", True) == (3, True)
-    eventually(lambda: live(there) == 3)
 
 
 @pytest.mark.parametrize("content", [b"[]", None])

@@ -11,7 +11,6 @@ from lathe.training.encoder.batching import (
     estimate_tokens,
     map_in_threads,
     prefetch,
-    sort_longest_first,
     split_padded_batches,
     split_unpadded_batches,
 )
@@ -50,13 +49,6 @@ def test_split_unpadded_batches_holds_every_text_once_and_as_many_as_fit_the_bud
         assert run.stop - run.start == 1 or sum(lengths[run]) <= budget
     for run in runs[:-1]:
         assert sum(lengths[run.start : run.stop + 1]) > budget
-
-
-@given(lengths=st.lists(st.integers(0, 9)))
-def test_sort_longest_first_keeps_the_order_of_equal_lengths(lengths):
-    order = sort_longest_first(lengths)
-    assert sorted(order) == list(range(len(lengths)))
-    assert all((-lengths[a], a) < (-lengths[b], b) for a, b in zip(order, order[1:], strict=False))
 
 
 def test_estimate_tokens_is_within_a_factor_of_two_and_at_most_the_limit(encoder):

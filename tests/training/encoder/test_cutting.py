@@ -1,6 +1,5 @@
 import random
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from lathe.training.encoder.cutting import MAX_EXAMINED, PIECE, STATIC_CHARACTERS, TextCutter, cut_by_words
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import TooLongError
-from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.run import count_truncated
-from lathe.training.finetuning.trainer import build_dataset
 
 LINES = [
     "The ledger is closed at the end of every month, and audited in the next one.",
@@ -159,12 +155,6 @@ def test_cut_leaves_out_the_middle_of_stretches_without_tokens_and_keeps_the_wor
         assert "hello" in cut.text and cut.text.endswith(" a later word"), label
 
 
-def test_cut_returns_a_short_text_itself(encoder):
-    cutter = TextCutter(encoder.model.tokenizer, READ)
-    text = "a b" * (2 * cutter.part // 3)
-    assert cutter.cut(text).text is text
-
-
 def test_cut_of_a_text_of_unknown_words_keeps_at_most_max_examined_characters(encoder):
     text = "".join(chr(0x250 + number * 7919 % 600) for number in range(3 * MAX_EXAMINED))  # unknown words of letters
     cutter = TextCutter(encoder.model.tokenizer, 4096)
@@ -197,13 +187,6 @@ def test_encode_without_truncation_refuses_a_text_of_megabytes_in_under_a_second
     with pytest.raises(TooLongError, match=r"input 1 is 4000000 characters long, of which .* reads 256 tokens"):
         encoder.encode(["short", "a b " * 1_000_000], long_text="error")
     assert time.process_time() - begun < 1
-
-
-def test_a_long_text_keeps_its_prompt_when_cut(encoder):
-    prompted = Encoder(replace(DEFAULT_ENCODER, prompts={"query": "find: "}))
-    text = "the ledger, " * 2000
-    found = prompted.encode([text], prompt_name="query")
-    np.testing.assert_allclose(found.vectors, encoder.encode(["find: " + text[:4000]]).vectors, rtol=0, atol=1e-6)
 
 
 def test_cut_by_words_keeps_the_truncated_tokens_of_every_tokenizer(tokenizers):
@@ -242,33 +225,3 @@ def test_a_static_encoder_reads_at_most_static_characters_from_either_end(static
     assert static.cut(text, truncation_side="left").text == text[1:]
     with pytest.raises(TooLongError, match="input 1"):
         static.encode(["short", text], long_text="error")
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_static_encoder_whose_tokenizer_truncates_reads_the_same_tokens_of_long_texts(static, side):
-    limited = Encoder(static.spec, "cpu")
-    limited.model.tokenizer.enable_truncation(READ, direction=side)
-    limited.cutter, limited.words = limited.make_cutter(), None  # as if it had been loaded so
-    texts = ["short", *LONG.values()]
-    encoded = limited.encode(texts, normalize=False)
-    expected = limited.model(limited.model.preprocess(texts))["sentence_embedding"].detach().numpy()
-    np.testing.assert_allclose(encoded.vectors, expected, rtol=0, atol=1e-5)
-    assert encoded.tokens.max() == READ
-    limited.encode(["a b " * 9999], long_text="error")
-
-
-def test_count_truncated_counts_texts_over_the_limit_in_under_a_second(encoder):
-    begun = time.process_time()
-    assert (
-        count_truncated(encoder, ["a b " * 1_000_000, "short", "word " * 255, "word " * 254, " " * 10_000 + "x"]) == 2
-    )
-    assert time.process_time() - begun < 1
-
-
-def test_build_dataset_cuts_long_anchors_and_negatives_and_keeps_short_ones(encoder):
-    anchors, negatives = ["a b " * 100_000, "short"], [("e " * 99_999,), ()]
-    mixture = Mixture(anchors, ["c", "d"], np.zeros(2, np.int64), ["one"], [], negatives=negatives)
-    data = build_dataset(mixture, encoder.model)
-    assert [len(text) < 4000 for text in data["anchor"]] == [True, True]
-    assert data["anchor"][1] == "short"
-    assert [[len(text) < 4000 for text in some] for some in data["negative"]] == [[True], []]

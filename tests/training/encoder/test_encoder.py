@@ -3,7 +3,6 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -13,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import ByteLevelBPETokenizer, CharBPETokenizer, Tokenizer, models, pre_tokenizers
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.loading import compute_fingerprint, locate_model
+from lathe.training.encoder.loading import locate_model
 from lathe.training.encoder.model_checks import require_words
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from lathe.training.errors import EncoderError, NotFiniteError, TextError, TooLongError
@@ -131,13 +130,6 @@ def test_encode_counts_the_tokens_that_it_reads_and_those_that_it_cuts(encoder):
     assert encoder.encode(texts[2:3], "query", truncation_side="left").cut.tolist() == [46]
 
 
-def test_long_text_mean_gives_short_texts_the_same_vectors_and_tokens(encoder, encoded):
-    short = [text for text in TEXTS if len(text) < 1000]
-    found, expected = (encoder.encode(short, long_text=choice) for choice in ("mean", "truncate"))
-    np.testing.assert_array_equal(found.vectors, expected.vectors)
-    assert found.tokens.tolist() == expected.tokens.tolist() and not found.cut.any()
-
-
 def test_long_text_mean_is_the_normalized_mean_of_its_chunks_weighted_by_tokens(encoder):
     numbered = " ".join(f"sentence {number} is about something else." for number in range(200))
     pieces = encoder.divide(["tea", numbered], None, "mean")
@@ -173,13 +165,6 @@ def test_a_prompt_that_leaves_no_space_for_chunks_is_refused(tiny):
         wordy.encode(["word " * 100], "query")
 
 
-def test_a_prompt_counts_towards_the_limit(variant):
-    prompted = variant(prompts={"query": "find: "})
-    assert prompted.encode(["word " * 252], prompt_name="query", long_text="error").tokens.tolist() == [256]
-    with pytest.raises(TooLongError, match="257"):
-        prompted.encode(["word " * 253], prompt_name="query", long_text="error")
-
-
 def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_listed(encoder):
     with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
         encoder.encode(["x"], prompt_name="poem")
@@ -188,13 +173,6 @@ def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_listed(encoder
 def test_a_text_with_half_of_a_surrogate_pair_is_named_by_its_position(encoder):
     with pytest.raises(TextError, match=r"input 1: character 4 is \\ud83d, half of a surrogate pair"):
         encoder.encode(["whole \U0001f600", "cut \ud83d"])
-
-
-def test_a_prompt_is_put_before_the_text(variant):
-    prompted = variant(prompts={"query": "find: "})
-    with_prompt = prompted.encode(["a red bicycle"], prompt_name="query")
-    np.testing.assert_allclose(with_prompt.vectors, prompted.encode(["find: a red bicycle"]).vectors, rtol=0, atol=1e-5)
-    assert with_prompt.tokens[0] == prompted.encode(["a red bicycle"]).tokens[0] + 2
 
 
 def test_the_specs_prompts_join_the_models_and_its_default_prompt_applies_if_none_is_named(tmp_path):
@@ -295,16 +273,6 @@ def test_the_default_encoder_has_the_fingerprint_that_starter_chains_and_earlier
     assert encoder.fingerprint == "717f8caa72867d08da845acee1eb648e"
 
 
-def test_the_fingerprint_depends_on_scalar_buffers(encoder):
-    tokenizer = encoder.model.tokenizer
-    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))  # its count of batches has no dimensions
-    model.tokenizer = tokenizer
-    encoder = SimpleNamespace(model=model, max_length=8, prompts={})
-    before = compute_fingerprint(encoder.model, encoder.max_length, encoder.prompts)
-    model[0].num_batches_tracked += 1
-    assert compute_fingerprint(encoder.model, encoder.max_length, encoder.prompts) != before
-
-
 def test_layer_2_gives_the_normalized_mean_of_that_layers_hidden_states(encoder, variant):
     features = encoder.model.preprocess(["The cat sat on the mat."])
     with torch.no_grad():
@@ -354,15 +322,6 @@ def test_an_encoder_that_overflows_on_ordinary_texts_is_refused_when_it_is_loade
     save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
     with pytest.raises(EncoderError, match="the encoder hot cannot be used, as 'yes' shows: .* float16"):
         Encoder(EncoderSpec("hot", str(tmp_path / "model"), dtype="float16"))
-
-
-def test_damaged_weights_raise_encoder_error(tmp_path):
-    folder = Path(copy_default_model(tmp_path / "damaged"))
-    weights = (folder / "model.safetensors").read_bytes()[:1000]
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors").write_bytes(weights)
-    with pytest.raises(EncoderError, match="all-MiniLM-L6-v2"):
-        Encoder(replace(DEFAULT_ENCODER, model=str(folder)))
 
 
 def test_a_compiled_encoder_calls_the_compiled_forward_with_dynamic_shapes(monkeypatch, encoded):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lathe.training.encoder.long_texts import OVERLAP, WINDOW_CHARACTERS, Pieces, split_texts
-from lathe.training.errors import EncoderError, TooLongError
+from lathe.training.errors import TooLongError
 
 TOKENS = 40
 PROSE = " ".join(
@@ -70,11 +70,6 @@ def test_a_text_of_more_tokens_than_the_limit_is_refused_by_its_position(tokeniz
         divide(tokenizer, "tea", "word " * 200, limit=199)
     with pytest.raises(TooLongError, match="^input 7 has more than 1,000 tokens"):
         divide(tokenizer, "tea", PROSE, limit=1000, positions=[3, 7])
-
-
-def test_too_little_space_for_chunks_is_refused(tokenizer):
-    with pytest.raises(EncoderError, match="leaves 0 tokens"):
-        divide(tokenizer, "tea", tokens=-3)
 
 
 @settings(max_examples=60, deadline=None)

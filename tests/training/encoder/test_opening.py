@@ -67,15 +67,6 @@ def test_what_changes_a_vector_has_a_row_of_its_own(model, stored, encoded, opti
     assert encoded == [*TEXTS[:2], *TEXTS[:2]]
 
 
-def test_another_default_prompt_has_rows_of_its_own(model, stored, encoded, monkeypatch):
-    monkeypatch.setitem(model.prompts, "query", "query: ")
-    prompted = stored.with_default_prompt("query")
-    found = prompted.encode(TEXTS[:2]).vectors
-    np.testing.assert_array_equal(stored.encode(TEXTS[:2], "query").vectors, found)
-    assert not np.allclose(stored.encode(TEXTS[:2]).vectors, found, atol=1e-3)
-    assert encoded == [*TEXTS[:2], *TEXTS[:2]]
-
-
 def test_no_text_is_in_the_file_and_only_its_owner_can_read_it(stored, tmp_path):
     stored.encode(["Quillfeather lives here."])
     files = list(tmp_path.iterdir())
@@ -89,13 +80,6 @@ def test_errors_count_the_texts_that_were_given(stored):
         stored.encode([*TEXTS[:3], "word " * 2000], long_text="error")
     with pytest.raises(EncoderError, match="not one string"):
         stored.encode("one string")
-
-
-def test_progress_counts_stored_texts_and_never_falls(stored):
-    stored.encode(TEXTS[:15])
-    counts = []
-    stored.encode(TEXTS, on_batch=counts.append)
-    assert counts == sorted(counts) and counts[0] > 15 and counts[-1] == len(TEXTS)
 
 
 @pytest.mark.parametrize("damage", ["file", "row", "disk"])

@@ -6,7 +6,7 @@ import torch
 
 from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.packing import PackedLinear, can_pack, pack_linear_layers, unpack_linear_layers
+from lathe.training.encoder.packing import PackedLinear, can_pack, pack_linear_layers
 
 
 @pytest.fixture
@@ -41,15 +41,6 @@ def test_packed_linear_equals_the_layer_and_the_gelu_after_it_and_is_unpacked_to
     found = packed.unpack()
     assert torch.equal(found.weight, linear.weight) and found.in_features == 24 and found.out_features == 40
     assert found.bias is None if not bias else torch.equal(found.bias, linear.bias)
-
-
-def test_pack_linear_layers_keeps_a_layer_in_several_places_one():
-    linear = torch.nn.Linear(4, 4)
-    model = torch.nn.Sequential(linear, torch.nn.Sequential(linear), linear)
-    pack_linear_layers(model)
-    assert type(model[0]) is PackedLinear and model[0] is model[1][0] is model[2]
-    unpack_linear_layers(model)
-    assert type(model[0]) is torch.nn.Linear and model[0] is model[1][0] is model[2]
 
 
 def test_pack_linear_layers_leaves_subclasses_and_other_activations():

@@ -11,7 +11,6 @@ from lathe.training.encoder import encoder as encoder_module
 from lathe.training.encoder import unpadding
 from lathe.training.encoder.devices import PROBES, measure_agreement
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.model_checks import find_first_position
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.encoder.unpadding import NAME, CannotUnpadError, attend_on_gpu, attend_within_texts, try_unpadding
 
@@ -71,25 +70,6 @@ def test_attention_by_products_equals_attention_of_each_text_alone(largest, monk
         )
         if largest == 1:
             torch.testing.assert_close(alone, found[:, start:stop], rtol=0, atol=0.01, equal_nan=True)
-
-
-def test_attend_within_texts_refuses_a_sliding_window():
-    states = torch.zeros(1, 1, 2, 4)
-    with pytest.raises(CannotUnpadError):
-        attend_within_texts(
-            torch.nn.Module(), states, states, states, None, sliding_window=8, cu_seq_lens_q=torch.tensor([0, 2]).int()
-        )
-
-
-def test_find_first_position_is_after_the_padding_index_if_the_position_embeddings_have_one():
-    class Embeddings(torch.nn.Module):
-        def __init__(self, padding):
-            super().__init__()
-            self.padding_idx = padding
-            self.position_embeddings = torch.nn.Embedding(8, 2)
-
-    assert find_first_position(torch.nn.Sequential(Embeddings(1))) == 2
-    assert find_first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
 
 
 def test_unpadded_vectors_equal_those_after_restore_model():

@@ -1,10 +1,6 @@
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,18 +25,6 @@ CHAINS = {
     "bits": ("r2,geopres:20,steps=5,binary", True),
 }
 IMPORT = re.compile(r"\b(?:import|from)\s+lathe\b|[\"']lathe\.(?:transforms|training|service)\b")
-
-ELSEWHERE = """
-import sys
-import numpy as np
-from sentence_transformers import SentenceTransformer
-
-texts = open("texts.txt", encoding="utf-8").read().splitlines()
-for folder, own_code in [(sys.argv[1], False), (sys.argv[2], True)]:
-    model = SentenceTransformer(folder, trust_remote_code=own_code, device="cpu")
-    np.save(f"{own_code}.npy", model.encode(texts))
-assert "lathe" not in sys.modules
-"""
 
 
 @dataclass
@@ -205,34 +189,3 @@ def test_an_export_for_a_server_that_would_give_other_vectors_is_refused(fitted,
         assert not (tmp_path / "model").exists()
     exported = export_sentence_transformers(make("truncated").chain, encoder, tmp_path / "model", "x@1", "any")
     assert "modules.json" in exported.files
-
-
-@pytest.mark.release
-def test_exported_models_load_without_lathe_installed(make, new_texts, new_vectors, decided, tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
-    (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    (site_packages / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in new_texts), encoding="utf-8")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_MODULES_CACHE": str(tmp_path / "hf/modules"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-
-    def python(*arguments):
-        command = [tmp_path / "env/bin/python", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-
-    absent = python("-c", "import lathe.transforms")
-    assert absent.returncode == 1 and "No module named 'lathe'" in absent.stderr
-
-    stock, own_code = make("nested"), make("bytes")
-    ended = python("-c", ELSEWHERE, stock.folder, own_code.folder)
-    assert ended.returncode == 0, ended.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "False.npy"), stock.chain.floats(new_vectors), atol=1e-4)
-    clear = decided(own_code.chain, new_vectors)
-    expected = own_code.chain.floats(new_vectors)
-    np.testing.assert_allclose(np.load(tmp_path / "True.npy")[clear], expected[clear], atol=1e-4)

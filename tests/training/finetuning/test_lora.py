@@ -130,16 +130,6 @@ def test_lora_without_peft_is_refused_and_the_extra_is_named(job_of, run_job, mo
         run_job(job_of(), "reze")
 
 
-def test_last_token_pooling_does_not_depend_on_padding(decoder):
-    encoder = Encoder(decoder, "cpu")
-    together, alone = encoder.encode(TEXTS).vectors, [encoder.encode([text]).vectors[0] for text in TEXTS]
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    encoder.restore_model()
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, together, atol=1e-5)
-    mean = Encoder(replace(decoder, pooling="mean"), "cpu").encode(TEXTS).vectors
-    assert np.abs(mean - together).max() > 1e-2
-
-
 def test_a_decoder_trained_with_lora_keeps_last_token_pooling_and_left_padding(job_of, run_job, decoder):
     from sentence_transformers import SentenceTransformer
 

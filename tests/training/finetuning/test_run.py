@@ -1,7 +1,5 @@
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,6 @@ from lathe.training.finetuning.regularizers.registry import REGULARIZED
 from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import compute_source_moments, fit_shrinkage
 
-LATHE = "from lathe.service.cli.main import main; main()"
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint_steps": 2, "max_length": 12}
 METHODS = ("reze", "distill", "pft")  # ft trains like pft
@@ -215,21 +212,3 @@ def test_a_model_with_weights_that_are_not_finite_is_not_saved(job_of, run_job, 
     with pytest.raises(NonFiniteLossError):
         run_job(job_of((4,), learning_rate=1e30, max_grad_norm=1e30))
     assert not (tmp_path / "out" / "model").exists()
-
-
-@pytest.mark.release  # of torchrun itself; what it starts is in behaviour/fits
-def test_torchrun_with_two_processes_trains_one_model(job_of, lines, tmp_path):
-    job = job_of((24, 16))
-    config, out = tmp_path / "job.yaml", tmp_path / "out"
-    config.write_bytes(orjson.dumps(job.model_dump(mode="json", exclude_none=True)))
-    script = tmp_path / "run_lathe.py"  # as lathe.py it would hide the package
-    script.write_text(LATHE)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command += [str(script), "train", "reze", "--config", str(config), "--out", str(out)]
-    found = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=120)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.count("Trained 5 steps") == 1  # 40 pairs, 4 a step of each of two
-    assert [line["step"] for line in lines()] == [2, 4]
-    assert orjson.loads((out / "training.json").read_bytes())["steps"] == 5
-    assert np.isfinite(vectors_of(out / "model")).all()
-    assert not list((out / "training").glob("checkpoint-*"))

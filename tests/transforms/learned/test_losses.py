@@ -40,6 +40,12 @@ def plain_positional(x, z):
     return (torch.pdist(x) - torch.pdist(z)).square().mean()
 
 
+def plain_scaled_positional(x, z):
+    original, reduced = torch.pdist(x), torch.pdist(z)
+    scale = (original * reduced).sum() / reduced.square().sum()
+    return (original - scale * reduced).square().mean()
+
+
 def plain_angular(x, z):
     return (others(x) - others(z)).square().mean()
 
@@ -89,7 +95,8 @@ OBJECTIVES = {
         lambda x, z, index: plain_blend(x, z, STARTS[index]),
         True,
     ),
-    "positional as published": (positional_loss, lambda x, z, _: plain_positional(x, z), False),
+    "positional as published": (partial(positional_loss, scaled=False), lambda x, z, _: plain_positional(x, z), False),
+    "positional": (partial(positional_loss, scaled=True), lambda x, z, _: plain_scaled_positional(x, z), True),
 }
 
 
@@ -130,8 +137,8 @@ def test_losses_and_gradient_equal_autograds_for_any_prefix_sizes_and_block_size
     objective, plain, normalized = asked
     if HELD_AT_ONCE[held_at_once] is not None:
         entries, tile = HELD_AT_ONCE[held_at_once]
-        if objective is positional_loss:
-            objective = partial(positional_loss, tile=tile)
+        if getattr(objective, "func", None) is positional_loss:
+            objective = partial(objective, tile=tile)
         elif objective is not angular_loss:  # which needs no matrix of pairs
             objective = partial(objective, block_entries=entries)
     x, weight = batch(m, 12, sizes[-1])
@@ -173,7 +180,8 @@ def test_losses_of_all_zero_or_all_equal_outputs_are_positive_with_finite_gradie
         x = torch.nn.functional.normalize(x)
         weight[:, 1:] = 0
     losses, gradient = prefix_losses(objective, x, weight, [2, 5], [1.0, 1.0], normalized)
-    assert np.isfinite(losses).all() and min(losses) > 0
+    scaled = getattr(objective, "keywords", {}).get("scaled", False)  # rounding errors scaled up fit anything
+    assert np.isfinite(losses).all() and (min(losses) > 0 or scaled)
     assert torch.isfinite(gradient).all()
 
 
@@ -196,3 +204,15 @@ def test_float32_losses_and_gradients_are_within_1e_4_of_float64(asked):
     single_losses, single = prefix_losses(objective, x.float(), weight.float(), [4, 8], [0.5, 1.0], normalized)
     np.testing.assert_allclose(single_losses, losses, rtol=1e-4)
     assert_close(single, exact, 1e-4)
+
+
+def test_positional_loss_of_rows_in_a_narrow_cone_is_accurate_in_float32():
+    """Not centred first, such rows cost the losses forty times the error."""
+    x, weight = batch(300, 32, 8)
+    x = torch.nn.functional.normalize(x + 50 * x[:1])
+    found = [
+        prefix_losses(partial(positional_loss, scaled=True), x.to(dtype), weight.to(dtype), [8], [1.0])
+        for dtype in (torch.float32, torch.float64)
+    ]
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
+    assert_close(found[0][1], found[1][1], 0.05)

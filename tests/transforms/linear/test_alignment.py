@@ -154,14 +154,6 @@ def test_paired_moments_equal_numpys_second_moments_and_means(rows, targets):
     assert (moments.source_dimensions, moments.dimensions) == (WIDTH, WIDTH + OTHER)
 
 
-def test_paired_moments_of_9000_pairs_in_several_blocks_equal_numpys(embeddings):
-    rows = embeddings(9000, 4)
-    targets = rows.astype(np.float64) @ np.random.default_rng(0).normal(size=(4, 3))
-    own, cross = PairedMoments.from_pairs(rows, targets).blocks(centered=False)
-    np.testing.assert_allclose(cross, rows.T.astype(np.float64) @ targets / 9000, atol=1e-10)
-    np.testing.assert_allclose(own, rows.T.astype(np.float64) @ rows / 9000, atol=1e-10)
-
-
 def test_paired_moments_of_other_source_dimensions_are_not_merged(rows, targets):
     moments = PairedMoments.from_pairs(rows, targets)
     with pytest.raises(InputError, match="cannot merge pairs from 10 dimensions into pairs from 16"):

@@ -208,14 +208,6 @@ def test_whitening_without_epsilon_refuses_a_constant_column_and_the_default_acc
     assert np.isfinite(out).all()
 
 
-@pytest.mark.parametrize(
-    "parameters", [{}, {"rcond": 0.1}, {"shrinkage": 0.5}, {"power": 0.0}, {"epsilon": 0}], ids=str
-)
-def test_whitening_refuses_identical_rows(rows, parameters):
-    with pytest.raises(InputError):
-        Whitening(**parameters).fit(np.repeat(rows[:1], 20, axis=0))
-
-
 @pytest.mark.parametrize("form", ["pca", "zca"])
 @pytest.mark.parametrize("dimensions", [None, 5])
 def test_whitening_without_renormalising_inverts_to_the_projection_on_its_kept_directions(
@@ -234,13 +226,3 @@ def test_whitening_without_shrinkage_refuses_fewer_rows_than_directions_despite_
     with pytest.raises(InputError, match="these 20 rows have 19: fit on more rows that differ, or ask for at most 19"):
         Whitening(50).fit(few)
     assert np.isfinite(Whitening(50, shrinkage="ledoit-wolf").fit(few).transform(few)).all()
-
-
-def test_a_failed_whitening_fit_leaves_its_outputs_unchanged(rows):
-    whitening = Whitening().fit(rows)
-    close = (whitening.mean * (1 + 1e-7)).numpy()[None]
-    expected, gain = whitening.transform(close), whitening.gain
-    with pytest.raises(InputError, match="too large or too small"):
-        whitening.fit(rows.astype(float) * 1e-60)
-    np.testing.assert_array_equal(whitening.transform(close), expected)
-    assert whitening.gain == gain

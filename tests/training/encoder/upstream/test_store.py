@@ -1,24 +1,17 @@
 """What an API answered stays, in bounded space, and a damaged file gives an error or nothing, never other vectors."""
 
-import json
-import os
 import sqlite3
-import subprocess
 import threading
 import time
 from contextlib import closing
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from lathe.training.encoder.spec import StoreSettings
-from lathe.training.encoder.upstream.encoder import UpstreamEncoder
 from lathe.training.encoder.upstream.store import StoredSpace, UpstreamStore
 from lathe.training.encoder.vector_database import BLOCKS
 from lathe.training.errors import UpstreamError
-from tests.embeddings_server import rows_of
-from tests.helpers import LATHE
 
 
 @pytest.fixture
@@ -134,31 +127,3 @@ def test_two_stores_write_the_same_file_at_once(open_store):
     for thread in threads:
         thread.join()
     assert stores[0].count() == 120
-
-
-@pytest.mark.release
-def test_a_killed_job_asks_again_for_no_text_whose_answer_is_stored(embeddings_server, build_spec, tmp_path):
-    """The stub counts: only texts of the calls in flight at the kill are asked for a second time."""
-    texts = [f"text {number}" for number in range(400)]
-    (tmp_path / "texts.txt").write_text("\n".join(texts))
-    spec = build_spec(batch_size=8, concurrency=2)
-    encoders = [{"name": spec.name, "upstream": asdict(spec.upstream)}]
-    home = tmp_path / "home"
-    environment = os.environ | {"LATHE_HOME": str(home), "LATHE_ENCODERS": json.dumps(encoders)}
-    command = [*LATHE, "embed", "--source", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.npy")]
-    embeddings_server.script = lambda server, number, body: time.sleep(0.01 if number < 25 else 1)
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    while embeddings_server.calls < 27:
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    first = embeddings_server.count_asked()
-    embeddings_server.script = None
-    encoder = UpstreamEncoder(spec, StoreSettings(home / "upstream"))
-    encoder.identify()
-    np.testing.assert_allclose(encoder.encode(texts, normalize=False).vectors, rows_of(texts), rtol=1e-6)
-    encoder.close()
-    both = embeddings_server.count_asked()
-    assert len(both) == 400 and 180 <= len(first) < 400
-    assert both.total() - 400 <= 2 * 8 and max(both.values()) == 2
