@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.report import write_report
-from tests.containers import bad_input, images, sizes, trials
+from tests.containers import bad_input, first_use, images, trials
 from tests.containers.compose import Compose
 from tests.containers.engine import INSIDE, Engine, enter_namespaces, unpack_packages
 
@@ -37,9 +37,7 @@ def list_trials(compose: Compose, kills: int) -> dict[str, Callable[[], dict[str
     """Return all trials in their order: the services are started first."""
     engine = compose.engine
     return {
-        "sizes": partial(sizes.measure_sizes, engine),
-        "starts by bytecode": partial(sizes.measure_starts, engine),
-        "first use": partial(sizes.measure_first_use, engine),
+        "first use": partial(first_use.measure_first_use, engine),
         "start": partial(trials.start, compose),
         "worker killed": partial(trials.kill_worker, compose),
         "redis stopped": partial(trials.stop_redis, compose),

@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -101,20 +100,6 @@ def test_append_refuses_a_symbolic_link(journal, tmp_path):
     with pytest.raises(OSError, match="link"):
         Journal(tmp_path / "link.jsonl", Entry).append([Entry("c")])
     assert journal.path.read_bytes() == before
-
-
-def test_a_writer_killed_within_a_line_loses_only_that_line(tmp_path, start):
-    path = tmp_path / "log.jsonl"
-    process = start(path, 3, "torn")
-    assert process.stdout.readline() == b"written\n"
-    while not path.read_bytes().endswith(b"te"):
-        pass
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    journal = Journal(path, dict)
-    assert [entry["number"] for entry in journal.read()] == [0, 1, 2]
-    journal.append([{"number": 3}])
-    assert [entry["number"] for entry in journal.read()] == [0, 1, 2, 3]
 
 
 def test_a_journal_read_while_another_process_writes_has_only_whole_entries(tmp_path, start):

@@ -181,15 +181,6 @@ def test_scores_are_those_of_the_present_fit_and_take_no_part_in_the_state(rows,
         np.testing.assert_allclose(changed.score(queries, codes), expected, atol=1e-5)
 
 
-def test_scores_of_few_queries_by_tables_equal_scores_of_many_by_matrix_products(step, fresh):
-    codes, queries = step.transform(fresh), biased_rows(9, seed=2)
-    factors = step.norm_factors(codes)
-    np.testing.assert_allclose(step.score(queries[:2], codes, factors), step.score(queries, codes)[:2], atol=1e-5)
-    of_tensor = step.score(torch.from_numpy(queries), torch.from_numpy(codes), torch.from_numpy(factors))
-    assert isinstance(of_tensor, torch.Tensor)
-    np.testing.assert_allclose(of_tensor, step.score(queries, codes), atol=1e-6)
-
-
 def test_codes_of_rows_of_equal_norm_decode_to_that_norm(rows, fresh):
     for length in (1.0, 7.0):
         step = TransformCoding(8).fit(rows * length)
@@ -460,11 +451,6 @@ def mean_error(step, rows):
 def test_learned_codebooks_decode_new_rows_with_less_error_than_the_grid(squared, learned):
     grid = TransformCoding(8, adjust_levels=False).fit(squared[:2500])
     assert mean_error(learned, squared[2500:]) < 0.95 * mean_error(grid, squared[2500:])
-
-
-def test_more_iterations_of_k_means_reduce_the_error_on_the_fitted_rows(squared):
-    errors = [mean_error(ProductCoding(4, iterations=n).fit(squared), squared) for n in (0, 2, 10)]
-    assert errors[0] > errors[1] > errors[2]
 
 
 def test_each_code_is_that_of_the_nearest_centroids(squared, learned):

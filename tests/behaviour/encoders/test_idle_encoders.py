@@ -1,7 +1,5 @@
 """Encoders that a running server unloads because nobody uses them, as clients see them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -54,17 +52,6 @@ def test_an_unloaded_encoder_answers_texts_from_the_cache_without_being_loaded(a
     known = embed(app, "tea").json()
     eventually(lambda: engine.state == "idle")
     assert embed(app, "tea").json() == known and engine.state == "idle"
-
-
-def test_requests_for_an_idle_encoder_are_answered_503_with_retry_after_if_they_are_not_held(app, engine):
-    engine.options = replace(engine.options, hold=False)
-    try:
-        refused = embed(app, "rain")
-        assert refused.status_code == 503 and 1 <= int(refused.headers["retry-after"]) <= 60
-        assert "was unloaded and is being loaded again" in refused.json()["error"]["message"]
-        assert eventually(lambda: embed(app, "rain").status_code == 200)
-    finally:
-        engine.options = replace(engine.options, hold=True)
 
 
 def test_idle_seconds_of_an_encoder_take_precedence_over_those_of_all(tmp_path):

@@ -65,13 +65,6 @@ def test_a_static_encoder_whose_tokens_share_weighted_vectors_returns_their_weig
     np.testing.assert_allclose(found, mean / mean.norm(), rtol=0, atol=1e-5)
 
 
-def test_a_static_encoder_in_bfloat16_gives_unit_vectors_of_a_text_of_any_length(static):
-    encoder = Encoder(EncoderSpec("static", str(static), dtype="bfloat16"), "cpu")
-    vectors = encoder.encode(["word " * 2000], long_text="error").vectors
-    assert vectors.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)
-
-
 def test_a_static_encoder_refuses_max_length(static):
     with pytest.raises(EncoderError, match="reads texts of any length: leave max_length out"):
         Encoder(EncoderSpec("static", str(static), max_length=64), "cpu")

@@ -15,7 +15,6 @@ from tests.helpers import LATHE, eventually
 from tests.service.processes.started import MODULE, SECONDS, Started, closing
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = [ROOT / name / "lathe" for name in ("transforms", "training", "service")]
 
 FILES = ("setproctitle", "json", "logging", "socket", "random", "numpy", "torch", "orjson", "ray", "redis", "lathe")
 """Names of modules in the folder."""
@@ -103,16 +102,3 @@ def test_make_and_containers_run_modules_of_ours_with_the_option_that_leaves_the
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines() if "-m lathe." in line]
     assert [line for line in lines if "python -P " not in line] == []
     assert lines or name not in ("Makefile", "docker")
-
-
-def test_every_new_python_of_the_packages_is_started_without_the_working_directory():
-    """`sys.executable` begins a command. A title or a message that quotes it has the same words."""
-    uses = [
-        (path.relative_to(ROOT), line.strip())
-        for package in PACKAGES
-        for path in package.rglob("*.py")
-        for line in path.read_text().splitlines()
-        if "sys.executable" in line
-    ]
-    assert len(uses) >= 3
-    assert [use for use in uses if "-P" not in use[1]] == []

@@ -97,19 +97,6 @@ def test_exact_and_graph_search_of_codes_find_the_best_by_the_chains_own_scores(
             assert overlap(filtered, truth(queries, 10, metric, steps, lambda n: n % 2)) >= least
 
 
-def test_rows_hold_codes_and_no_floats(folder, chain_of, vectors):
-    chain, _ = chain_of(STEPS)
-    names = {file.name for file in (folder / "graph-1").iterdir()}
-    assert names == {"labels.i64", "originals.f16", "codes.u8", SNAPSHOT, f"graph.{ROWS - 50}.codes"}
-    with opened(folder) as index:
-        view = index.generation.rows.take_view()
-        np.testing.assert_array_equal(view.compact[:ROWS], chain.transform(vectors[:ROWS]))
-        described = index.describe()
-        assert described["bytes"]["rows"] == (ROWS + 20) * (8 + 2 * 16 + 4)
-        assert set(described["memory"]["page_cache"]) == {"labels.i64", "originals.f16", "codes.u8"}
-        assert set(described["memory"]["anonymous"]) == {"graph", "alive", "filters", "payloads"}
-
-
 def test_a_reopened_index_of_codes_finds_the_same_from_its_snapshot_and_from_its_record(folder, biased):
     queries = biased(30, 9)
     with opened(folder) as index:

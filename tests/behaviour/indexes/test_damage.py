@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 
 import numpy as np
 import pytest
@@ -88,22 +87,6 @@ def test_damage_inside_a_record_is_reported_while_the_index_serves(root):
         eventually(indexes.warnings)
         assert "the index good is damaged" in indexes.warnings()[0]
         assert indexes.count_states()["damaged"] == 1
-
-
-def test_opening_and_closing_indexes_does_not_wait_for_a_record_check(root):
-    begun = threading.Event()
-
-    def check(_path, stop):
-        begun.set()
-        while not stop():
-            threading.Event().wait(0.01)
-
-    with serving(root) as indexes:
-        indexes.checks.check = check
-        indexes.open_all()
-        assert indexes.ready.is_set() and indexes.get("good").describe()["count"] == ITEMS
-        assert begun.wait(10)
-    assert not indexes.checks.thread.is_alive() and indexes.warnings() == []
 
 
 @pytest.mark.parametrize("planted", ["owner.json", "graph-1/.snapshot.json", "graph-1/labels.i64"])

@@ -3,7 +3,6 @@ import pytest
 
 from lathe.service.chains.resolve import encode_output
 from lathe.service.errors import BadValueError
-from lathe.transforms import Chain, parse_steps
 
 
 @pytest.fixture
@@ -11,11 +10,6 @@ def rows():
     """Draw unit vectors `(300, 64)`."""
     found = np.random.default_rng(0).normal(size=(300, 64)).astype(np.float32)
     return found / np.linalg.norm(found, axis=1, keepdims=True)
-
-
-@pytest.fixture
-def int8_chain(rows):
-    return Chain(parse_steps("r2,int8")).fit(rows)
 
 
 def test_encode_output_packs_bits_from_the_highest_and_binary_is_ubinary_minus_128():
@@ -42,12 +36,3 @@ def test_encode_output_to_float16_rounds_and_refuses_what_it_cannot_hold(rows):
     np.testing.assert_allclose(halves, rows, atol=5e-4)
     with pytest.raises(BadValueError, match="above 65,504"):
         encode_output(70_000 * rows / np.abs(rows).max(), "float16", None)
-
-
-def test_encode_output_to_bytes_uses_the_codes_of_a_chain_that_ends_in_int8(int8_chain, rows):
-    floats, codes = int8_chain.floats(rows), int8_chain.transform(rows)
-    for dtype in ("int8", "codes"):
-        np.testing.assert_array_equal(encode_output(floats, dtype, int8_chain.quantizer), codes)
-    unsigned = encode_output(floats, "uint8", int8_chain.quantizer)
-    assert unsigned.dtype == np.uint8
-    np.testing.assert_array_equal(unsigned.astype(int) - 128, codes)

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.version_folder import promote_with_gates
 from lathe.transforms import Chain, parse_steps
 
 NAME = "gated"
@@ -106,24 +104,3 @@ def test_chains_commands_check_gates_promote_by_force_roll_back_delete_and_show_
     assert json.loads(run("chains", "show", NAME)[1])["live"] == 2
     assert NAME in {chain["name"] for chain in json.loads(run("chains", "list", "--json")[1])}
     assert NAME in run("chains", "list")[1]
-
-
-@pytest.mark.services
-def test_replicas_refuse_a_failed_gate_and_share_the_overridden_gates(open_replica, real_rows):
-    here = open_replica("here")
-    for gates in ({}, {"recall_at_10": 0.9}):
-        chain = Chain(parse_steps("r2,pca:8")).fit(real_rows)
-        chain.metadata = {"encoder": None, "provenance": {"gates": gates}, "certificate": {"recall_at_10": 0.5}}
-        here.registry.publish(chain, NAME, None)
-    there = open_replica("there")
-    for replica in (here, there):
-        with pytest.raises(Exception, match="recall_at_10 is 0.5, wanted at least 0.9") as refused:
-            promote_with_gates(replica.registry, NAME, 2)
-        assert refused.value.code == "gate_failed" and replica.registry.live(NAME) == 1
-    assert promote_with_gates(there.registry, NAME, 2, force=True).overridden_gates == ("recall_at_10",)
-    here.registry.pull(NAME)
-    assert (
-        here.registry.read_pointer(NAME)
-        == there.registry.read_pointer(NAME)
-        == Pointer(2, (1,), 2, {2: ("recall_at_10",)})
-    )

@@ -4,8 +4,6 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import pytest
-
 from lathe.service.cli.doctor import Machine, find_shortfalls, find_unmet, read_machine
 from lathe.service.settings import Settings
 
@@ -90,16 +88,6 @@ def test_find_shortfalls_reports_a_missing_gpu_bfloat16_or_redis_a_single_core_a
     assert "no Redis" in found and "little disk" not in found
     found = find_costs(Path("~"), replace(SMALL, free_bytes=300_000_000), redis_url="redis://127.0.0.1:1/0")
     assert "no Redis" not in found and "0.3 GB are free" in found["little disk"]
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_read_machine_finds_compiler_headers_and_driver_by_their_files(tmp_path, monkeypatch, there):
-    for name in ("g++", "nvidia-smi", "Python.h") if there else ():
-        (tmp_path / name).touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = read_machine(Settings(home=tmp_path, device="cpu"), include=tmp_path)
-    assert (found.compiler, found.headers) == (there, there)
-    assert found.driver is (there or Path("/proc/driver/nvidia/version").exists())
 
 
 def test_doctor_and_adding_an_encoder_warn_of_a_chat_template_until_it_is_decided_on(run, home, chatty_model, caplog):

@@ -342,20 +342,6 @@ def test_items_with_a_nul_are_named_and_left_out_on_request(run, database, home,
     }  # fmt: skip
 
 
-def test_interrupted_export_is_completed_by_the_same_command(run, database, fill):
-    fill("broken")
-    command = ("index", "export", "broken", "--to", "pgvector")
-    run(*command)
-    database.execute("TRUNCATE broken")
-    database.execute("ALTER TABLE broken ADD CONSTRAINT stop CHECK (id <> 'doc 1060')")
-    status, _, err = run(*command)
-    assert status == 1
-    assert 'violates check constraint "stop"' in err
-    assert database.execute("SELECT count(*) FROM broken").fetchone() == (1024,)
-    database.execute("ALTER TABLE broken DROP CONSTRAINT stop")
-    assert "1,100 items, 76 of them new or changed" in run(*command)[1]
-
-
 def test_types_of_the_columns_are_those_asked_for(run, database, fill):
     fill("typed", rows=40)
     for table, options, types in [

@@ -200,15 +200,6 @@ def test_fit_with_bad_shards_skip_leaves_out_damaged_files_and_names_them(run, t
     assert status != 0 and "refuse" in err
 
 
-def test_fit_with_a_byte_budget_says_which_codes_were_chosen_and_not_tried(run, texts):
-    status, out, err = run("fit", "--name", "small", "--bytes", 16, "--source", texts)
-    assert status == 0, err
-    lines = {line.split()[0]: line for line in out.splitlines() if line}
-    assert lines["bytes_per_vector"].endswith("→ 16")
-    assert "codes, weighting 0 by default" in lines["codes"]
-    assert "Not tried: product_codes, because" in out
-
-
 def test_fit_command_prints_the_codes_that_were_tried_and_what_each_was_compared_with():
     def trial(kind, weighting, ahead):
         return {"kind": kind, "weighting": weighting, "rows": 4000, "retrieval": 71.5, "ahead": ahead, "ci95": 0.75}

@@ -41,11 +41,6 @@ def test_a_size_in_the_model_name_gives_the_vectors_and_space_of_the_field_dimen
             assert named.headers[header] == asked.headers[header], name
 
 
-def test_a_size_in_the_query_of_embed_works_like_one_in_the_body(client):
-    answer = client.post("/embed", params={"model": f"{COMPACT}:64"}, json={"inputs": "tea"})
-    assert vectors_of(answer).shape == (1, 64)
-
-
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embed"])
 def test_a_size_in_the_model_name_and_another_in_dimensions_are_answered_400(client, path):
     answer = embed(client, path, model=f"{ENCODER}:64", dimensions=128)

@@ -280,20 +280,6 @@ def test_starter_chains_have_a_fit_distribution_that_matches_their_certificate()
         assert distribution.gaussian.mean_norm == pytest.approx(certificate["mean_norm"]["before"], abs=0.01)
 
 
-@pytest.mark.services
-def test_replicas_share_fit_distributions_and_one_altered_in_redis_is_unknown(open_replica, redis_server, fitted):
-    here, there = open_replica("here"), open_replica("there")
-    loaded = fitted.services.registry.load("mine@1")
-    here.registry.publish(loaded.chain, "shared", None, distribution=loaded.fit_distribution)
-    there.registry.pull("shared")
-    assert there.registry.load("shared").fit_distribution.payload == loaded.fit_distribution.payload
-    for key in redis_server.client.keys("lathe:files:*"):
-        redis_server.client.hset(key, "reference.safetensors:0", b"altered")
-    later = open_replica("later")
-    assert "altered" in str(later.registry.load("shared").fit_distribution)
-    later.registry.load("shared").chain.transform(rows_like(3, 1))
-
-
 def test_only_live_versions_give_warnings_and_windows_of_deleted_ones_are_dropped(fitted):
     fit(fitted, "left", rows_like(1500, 1))
     observe(fitted, rows_like(1500, 2, turned=True), "left")

@@ -145,15 +145,6 @@ def test_the_shared_cache_stays_within_its_bytes_and_has_the_newest_vectors(open
     assert not any(cache.get(keys_of(*(f"0 {row}" for row in range(40))), True, WIDTH))
 
 
-def test_a_batch_larger_than_the_shared_cache_does_not_stay(open_cache, redis_server):
-    cache = open_cache(cache_bytes=100_000)
-    put(cache, keys_of(*map(str, range(1000))), unit(random_vectors(1000)))
-    put(cache, keys_of(*map(str, range(1000, 1100))), unit(random_vectors(100)))
-    put(cache, keys_of(*map(str, range(1100, 1200))), unit(random_vectors(100)))
-    used = sum(redis_server.client.memory_usage(key, samples=0) or 0 for key in (YOUNG, OLD, STATE))
-    assert used <= 3 * 100_000
-
-
 def test_cached_vectors_and_all_keys_expire(open_cache, redis_server):
     cache, client, vectors = open_cache(cache_seconds=2), redis_server.client, unit(random_vectors(1))
 

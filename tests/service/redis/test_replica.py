@@ -104,15 +104,6 @@ def test_damaged_keys_do_not_stop_the_replicator_and_are_warned_of(open_replica,
     assert any(warning.startswith("which chain answers which size") for warning in again.warnings())
 
 
-def test_a_stopped_replica_has_no_open_connection(open_replica, chains, redis_server):
-    before = connections(redis_server.client)
-    replica = open_replica("replica", cache_bytes=1000, cache_seconds=60)
-    replica.registry.publish(chains[0], "mine", None)
-    assert connections(redis_server.client) > before
-    replica.stop()
-    assert connections(redis_server.client) <= before
-
-
 def connections(client):
     """Return the ids of all connections to Redis."""
     return {connection["id"] for connection in client.client_list()}

@@ -1,30 +1,13 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from lathe.training.deciding.advise import advise, check_encoded_rows, list_remarks
-from lathe.training.deciding.evidence import compute_cosine_of_means, measure_evidence
-from lathe.training.deciding.requests import AdviceRequest
+from lathe.training.deciding.advise import check_encoded_rows
+from lathe.training.deciding.evidence import measure_evidence
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
-
-
-def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
-    east, north = np.tile([1.0, 0.0], (10, 1)), np.tile([0.0, 1.0], (10, 1))
-    fit, heldout = np.concatenate([100 * east, north]), np.concatenate([east, 100 * north])
-    assert compute_cosine_of_means(fit, heldout) == pytest.approx(1)
-    assert compute_cosine_of_means(fit, 5 * east) == pytest.approx(np.sqrt(0.5))
-    assert compute_cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
-
-
-def test_list_remarks_counts_zero_held_out_vectors(make_sample):
-    sample = make_sample(rows=300)
-    sample.heldout[:3] = 0
-    assert "3 of 150 held-out vectors are zero: they have no direction." in list_remarks(sample)
-    assert not any("zero" in note for note in list_remarks(make_sample()))
 
 
 @pytest.mark.parametrize(
@@ -41,29 +24,6 @@ def test_require_enough_encoded_refuses_a_sample_with_too_few_encoded_rows(make_
     told = rf"fails on {sampled - fit - heldout} of .* of some.txt \(RuntimeError: index .*\): {fit} are left to fit on"
     with pytest.raises(AdviceError, match=told):
         check_encoded_rows("some.txt", sample, sampled)
-
-
-class FailsOnMost:
-    """Encoder that raises for all texts but one."""
-
-    name, dimensions, fingerprint = "fails on most", 4, "print"
-    vectors_key = fingerprint
-    prompts, default_prompt_name = {}, None
-
-    def encode(self, texts):
-        if list(texts) != ["the text number 7 of many that are here"]:
-            raise RuntimeError("no")
-        return SimpleNamespace(vectors=np.ones((1, 4), np.float32))
-
-    def describe(self):
-        return {"name": self.name, "fingerprint": self.fingerprint}
-
-
-def test_advise_refuses_an_encoder_that_fails_on_119_of_120_texts(tmp_path):
-    lines = [f"the text number {number} of many that are here" for number in range(120)]
-    (tmp_path / "some.txt").write_text("\n".join(lines))
-    with pytest.raises(AdviceError, match=r"fails on 119 of 120 texts of some.txt \(RuntimeError: no\)"):
-        advise(AdviceRequest(source=str(tmp_path / "some.txt")), FailsOnMost(), no_progress)
 
 
 @pytest.mark.usefixtures("few_steps")

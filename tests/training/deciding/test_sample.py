@@ -6,7 +6,6 @@ import pytest
 from lathe.training.deciding.advise import list_remarks
 from lathe.training.deciding.sample import (
     MIN_HALVES,
-    build_text_sample,
     count_heldout,
     encode_leniently,
     encode_sample,
@@ -58,11 +57,6 @@ def test_encode_sample_leaves_out_texts_and_halves_on_which_the_encoder_fails():
     assert (whole.cut, whole.halves, len(whole.heldout)) == (0, None, aside - 2)
     (note,) = list_remarks(sample)
     assert note.startswith("The encoder fails on 4 texts or halves")
-
-
-def test_build_text_sample_without_a_vector_to_fit_on_has_no_rows_to_fit_on():
-    sample = build_text_sample(RowSample(TEXTS, None, 200, 0, 0.0), {TEXTS[0]: np.ones(4, np.float32)})
-    assert (sample.fit.shape, sample.heldout.shape, sample.halves) == ((0, 4), (1, 4), None)
 
 
 def test_encode_leniently_raises_encoder_error_if_every_text_fails():

@@ -4,9 +4,6 @@ import gzip
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -159,43 +156,6 @@ def test_a_shard_encoded_before_is_not_encoded_again(folder_of_files, counting_h
     assert len(encoder.texts) == 1500 + ROWS - SHARD_ROWS + 10
 
 
-@pytest.mark.release
-def test_after_a_kill_encoding_resumes_at_the_unfinished_batch_with_equal_files(
-    folder_of_files, counting_hashes, tmp_path
-):
-    script = """
-import sys
-from pathlib import Path
-from tests.training.conftest import HashingEncoder
-from lathe.training.fitting.encoding import encode_source
-from lathe.training.sources.source import open_source
-
-class Slow(HashingEncoder):
-    def encode(self, texts, **options):
-        print(texts[0], flush=True)
-        if texts[0] == "row 3072":
-            sys.stdin.read()
-        return super().encode(texts, **options)
-
-encode_source(open_source(sys.argv[1]), Slow(), Path(sys.argv[2]), lambda *_: None)
-"""
-    root = Path(__file__).parents[3]
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, folder_of_files, str(tmp_path / "work")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
-    )  # fmt: skip
-    with child:
-        while child.stdout.readline() != b"row 3072\n":
-            assert child.poll() is None
-        child.send_signal(signal.SIGKILL)
-    encoder = counting_hashes()
-    killed = encode(folder_of_files, encoder, tmp_path / "work")
-    assert encoder.texts[0] == "row 3072"
-    assert len(encoder.texts) == ROWS - 3 * BATCH_ROWS + 10
-    assert killed.digest == encode(folder_of_files, counting_hashes(), tmp_path / "whole").digest
-    assert read_all_files(tmp_path / "work") == read_all_files(tmp_path / "whole")
-
-
 def test_only_a_file_added_to_a_folder_is_encoded_and_the_workspace_key_stays(counting_hashes, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
@@ -244,15 +204,6 @@ def test_stacked_indexes_like_one_array(stacked):
         found = vectors[chosen]
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, rows[chosen], err_msg=str(chosen))
-
-
-def test_stacked_raises_index_error_beyond_its_rows_and_converts_to_an_array(stacked):
-    vectors, rows = stacked
-    for beyond in (60, -61, np.array([0, 60])):
-        with pytest.raises(IndexError):
-            vectors[beyond]
-    np.testing.assert_array_equal(np.asarray(vectors), rows)
-    assert np.asarray(vectors, np.float64).dtype == np.float64
 
 
 def test_the_vectors_of_300_files_are_read_with_at_most_256_open_files(tmp_path):

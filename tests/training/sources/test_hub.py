@@ -103,27 +103,6 @@ def test_a_column_of_lists_of_a_hub_data_set_is_a_source_of_vectors(data_set, tm
     assert len(list((tmp_path / "work").rglob("vectors.f32"))) == 4  # two of each file: a full batch, and the rest
 
 
-def test_a_stopped_encoding_of_a_hub_data_set_resumes_within_a_file_and_ends_equal(data_set, tmp_path):
-    class Stopped(Exception):
-        pass
-
-    done = []
-
-    def stop(fraction, _message):
-        done.append(fraction)
-        if len(done) == 3:
-            raise Stopped
-
-    written = f"hf:{data_set}/vectors:train#embedding"
-    with pytest.raises(Stopped):
-        encode_source(open_source(written), None, tmp_path / "work", stop)
-    resumed = []
-    encoded = encode_source(open_source(written), None, tmp_path / "work", lambda fraction, _: resumed.append(fraction))
-    assert 0.5 < resumed[0] <= 1 and resumed[-1] == 1
-    whole = encode_source(open_source(written), None, tmp_path / "whole", no_progress)
-    np.testing.assert_array_equal(np.asarray(encoded.vectors), np.asarray(whole.vectors))
-
-
 def test_local_data_sets_of_csv_and_text_lines_are_read_and_a_changed_file_is_a_new_one(tmp_path, counting_hashes):
     folder = tmp_path / "pairs"
     folder.mkdir()

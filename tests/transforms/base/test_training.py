@@ -37,19 +37,6 @@ def saved(tmp_path):
     return checkpoint
 
 
-def test_checkpoint_loads_the_saved_tensors_with_their_dtypes_and_shapes(saved):
-    found = saved.load()
-    assert found.keys() == TENSORS.keys()
-    for name, tensor in TENSORS.items():
-        assert found[name].dtype == tensor.dtype
-        np.testing.assert_array_equal(found[name], tensor)
-
-
-def test_a_checkpoint_is_not_loaded_under_another_key(saved):
-    assert Checkpoint(saved.path, "another key").load() is None
-    assert saved.load() is not None
-
-
 @pytest.mark.parametrize("damage", ["empty", "garbage", "cut off", "without a key", "a folder"])
 def test_a_checkpoint_that_cannot_be_read_is_none(saved, damage):
     whole = saved.path.read_bytes()

@@ -84,16 +84,6 @@ def test_flow_couplings_limit_their_log_scale(fitted):
     assert 0.9 * LOG_SCALE_LIMIT < log_scale.abs().max() <= LOG_SCALE_LIMIT
 
 
-def test_flow_learns_the_log_density_of_a_gaussian_within_0_03():
-    (rows, _), (heldout, true) = gaussian(6000, 0), gaussian(4000, 1)
-    flow = Flow(blocks=2, noise=0.0, learning_rate=3e-3).fit(rows)
-    differences = flow.log_likelihood(heldout) - true
-    assert -0.03 < differences.mean() < 4 * differences.std() / math.sqrt(len(heldout))
-    z = flow.transform(heldout)
-    np.testing.assert_allclose(z.mean(0), np.zeros(6), atol=0.1)
-    np.testing.assert_allclose(np.cov(z.T), np.eye(6), atol=0.15)
-
-
 def test_flow_learns_the_density_of_the_rows_with_the_noise_added():
     rows, _ = gaussian(6000, 0)
     noise = 0.3 * math.sqrt(rows.var(axis=0).mean())

@@ -70,19 +70,3 @@ def test_reductions_accept_up_to_as_many_dimensions_as_their_input(rows, cls):
         cls(25).fit(rows)
     with pytest.raises(StepError, match=f"{cls.kind} to 9 needs vectors of at least 9 dimensions, not 8"):
         Chain([PCA(8), cls(9)])
-
-
-def test_random_selection_inverse_fills_dropped_columns_with_zeros(rows):
-    selection = RandomSelection(8, 4).fit(rows)
-    assert selection.inverse_kind == "approximate"
-    back = selection.inverse_transform(selection.transform(rows))
-    columns = selection.columns.tolist()
-    np.testing.assert_array_equal(back[:, columns], rows[:, columns])
-    assert not np.delete(back, columns, axis=1).any()
-
-
-def test_random_projection_inverse_is_the_pseudoinverse(rows):
-    projection = RandomProjection(8).fit(rows)
-    weight = projection.weight.double().numpy()
-    expected = rows @ weight.T @ np.linalg.pinv(weight).T
-    np.testing.assert_allclose(projection.inverse_transform(projection.transform(rows)), expected, atol=1e-5)

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lathe.transforms import R2, Chain, InputError, Normalize, StepError, build_steps, parse_steps
+from lathe.transforms import R2, Chain, Normalize, StepError, build_steps, parse_steps
 from lathe.transforms.base import Signature
 from lathe.transforms.linear import Affine
 from lathe.transforms.statistics import drop_rounding_residue, unit_rows
@@ -80,9 +80,3 @@ def test_drop_rounding_residue_zeroes_only_rows_within_rounding_error_of_their_i
     y = torch.tensor([[1e-7, 0.0], [1e-4, 0.0], [0.0, 0.0]])
     np.testing.assert_array_equal(drop_rounding_residue(y, x), torch.tensor([[0.0, 0.0], [1e-4, 0.0], [0.0, 0.0]]))
     assert not drop_rounding_residue(y, x, gain=1000).any(), "what a map lengthens, it lengthens the error of too"
-
-
-@pytest.mark.parametrize("number", [3.0, np.float32(3), torch.tensor(3.0)])
-def test_normalize_refuses_a_scalar(number):
-    with pytest.raises(InputError, match="dimensions"):
-        Normalize().transform(number)

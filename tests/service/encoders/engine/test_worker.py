@@ -6,7 +6,6 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from lathe.service.chains.folded_forms import ChainRef
 from lathe.service.encoders.engine import framing, worker
 from lathe.service.encoders.engine.dispatcher import WorkerOptions, WorkerProcess, build_message
 from lathe.service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
@@ -68,14 +67,6 @@ class TestWorkerInThisProcess:
         asking.positions = [4]  # the cache had the vectors of the others
         error = ("NotFiniteError", "input 4: all-MiniLM-L6-v2 gives NaN or inf for this text in float32")
         assert self.answer(work_of(["a"]), asking, work_of(["ccc"])) == [[1], error, [3]]
-
-    def test_a_chain_that_cannot_be_loaded_or_an_unknown_prompt_fails_its_own_request_only(self, tmp_path):
-        gone, replaced = ChainRef(tmp_path / "gone", "0", None, True), compact(digest="0" * 64)
-        works = [work_of(["a"]), work_of(["bb"], gone), work_of(["ccc"]), work_of(["dddd"], replaced)]
-        found = self.answer(*works, work_of(["e"], prompt_name="poem"))
-        assert (found[0], found[2], found[4]) == ([1], [3], ("EncoderError", "no prompt poem"))
-        assert found[1][0] == found[3][0] == "ArtifactError" and "replaced" in found[3][1]
-        assert self.encoder.tokenized == [["a", "bb", "ccc", "dddd"]]
 
     def test_the_vectors_of_all_requests_for_a_chain_are_mapped_together(self, monkeypatch):
         seen = []

@@ -3,15 +3,6 @@ import numpy as np
 HEADERS = ("x-space-id", "x-chain", "x-dimensions", "x-request-id", "x-queue-time", "x-inference-time")
 
 
-def test_a_nested_starter_chain_serves_any_size_up_to_its_own_with_norm_1(client, sentences):
-    for size in (128, 96, 1):
-        answer = client.post("/embed", json={"inputs": sentences, "dimensions": size})
-        vectors = np.array(answer.json())
-        assert vectors.shape == (len(sentences), size)
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-        assert (answer.headers["x-chain"], answer.headers["x-dimensions"]) == ("compact@1", str(size))
-
-
 def test_every_vector_response_has_the_documented_headers(client, sentences, raw):
     answers = [
         client.post("/embed", json={"inputs": sentences}),

@@ -128,22 +128,3 @@ def test_rescore_returns_fewer_columns_if_there_are_fewer_candidates_than_k():
     originals, queries = normal(20, 0).astype(np.float16), normal(2, 1)
     assert rescore(queries, originals, np.array([[3, 4], [9, -1]]), 5, "ip")[0].shape == (2, 2)
     assert rescore(queries, originals, np.empty((2, 0), np.int64), 5, "ip")[0].shape == (2, 0)
-
-
-def test_rescore_reads_each_candidate_once_in_the_order_of_the_file():
-    originals, queries = normal(300, 0).astype(np.float16), normal(8, 1)
-    candidates = np.random.default_rng(2).integers(100, size=(8, 30)) * 3
-    candidates[2, 5:] = -1
-
-    class Recorded:
-        reads: list = []
-
-        def __getitem__(self, rows):
-            self.reads.append(rows)
-            return originals[rows]
-
-    rows, scores = rescore(queries, Recorded(), candidates, 30, "ip")
-    (read,) = Recorded.reads
-    assert (np.diff(read) > 0).all() and set(read.tolist()) <= {0, *candidates.ravel().tolist()}
-    np.testing.assert_allclose(scores[0], np.sort(originals[candidates[0]] @ queries[0])[::-1], atol=1e-2)
-    assert (rows[2] >= 0).sum() == 5

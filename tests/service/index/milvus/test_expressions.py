@@ -1,4 +1,3 @@
-import itertools
 import json
 
 import numpy as np
@@ -8,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lathe.service.errors import TooLargeError
-from lathe.service.index.items import MAX_FIELDS, convert_to_stored, list_entries
+from lathe.service.index.items import MAX_FIELDS, list_entries
 from lathe.service.index.milvus.expressions import (
     build_entries,
     build_ranges,
-    compute_field_digest,
-    convert_to_sortable,
 )
 from lathe.service.index.milvus.indexes import MilvusIndexes
 from lathe.service.index.query import MAX_CONDITIONS, MAX_DEPTH, Query, parse_filter
@@ -23,10 +20,6 @@ SPEC = IndexSpec(
     encoder=None, encoder_fingerprint=None, width=4, raw_space_id="r", chain="none", dimensions=4, space_id="r"
 )
 ITEMS = 60
-WHOLE = st.integers(-(2**63) + 1, 2**63 - 1)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-NEIGHBOURS = st.tuples(WHOLE, st.integers(-3, 3)).map(lambda pair: [pair[0], max(-(2**63) + 1, pair[0] + pair[1])])
-AS_DOUBLES = WHOLE.map(lambda number: [number, float(number)])
 
 
 def nested(depth):
@@ -90,45 +83,6 @@ def find_ids(index, given):
 def expected_ids(satisfies, metadata, given):
     """Return the ids of the items whose metadata satisfies a filter."""
     return sorted(str(place) for place, said in enumerate(metadata) if satisfies(said, given))
-
-
-def check_order(one, other):
-    """Assert that sortable forms and digests order and equal as their values do."""
-    one, other = convert_to_stored(one), convert_to_stored(other)
-    (kind, first), (other_kind, second) = convert_to_sortable(one), convert_to_sortable(other)
-    assert kind == other_kind
-    assert (first < second, first == second) == (one < other, one == other)
-    assert (compute_field_digest("a", one) == compute_field_digest("a", other)) == (one == other)
-
-
-def test_convert_to_sortable_preserves_the_order_of_awkward_values(awkward):
-    for values in awkward:
-        for one, other in itertools.product(values, values):
-            check_order(one, other)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.one_of(st.lists(st.one_of(WHOLE, FLOATS), min_size=2, max_size=2), NEIGHBOURS, AS_DOUBLES))
-def test_convert_to_sortable_preserves_the_order_of_any_numbers(pair):
-    check_order(*pair)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(max_size=4), st.text(max_size=4))
-def test_convert_to_sortable_preserves_the_order_of_any_texts(one, other):
-    check_order(one, other)
-
-
-def test_compute_field_digest_is_equal_for_equal_values_of_a_field_only():
-    values = [1, True, "1", None, 0, False, "", "true", "null", 1.5, "n1", b"\x02"]
-    stored = [value if isinstance(value, bytes) else convert_to_stored(value) for value in values]
-    assert len({compute_field_digest("a", value) for value in stored}) == len(stored)
-    for one, other in [(1, 1.0), (0, -0.0), (2**53, float(2**53)), (2**64, float(2**64))]:
-        assert compute_field_digest("a", convert_to_stored(one)) == compute_field_digest("a", convert_to_stored(other))
-    assert compute_field_digest("a", 1) != compute_field_digest("b", 1)
-    names = [("a",), ("b",), ("a\0",), ("a", ""), ("a\0s",), ("as",), ("a", b"")]
-    assert len({compute_field_digest(*parts) for parts in names}) == len(names)
-    assert compute_field_digest("tenant", "acme") != compute_field_digest("tenant\0\0\0t61636d65\0s")
 
 
 @settings(max_examples=40, deadline=None)

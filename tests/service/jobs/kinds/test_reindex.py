@@ -276,25 +276,6 @@ def test_reindexing_with_another_encoder_fails_on_an_item_without_text_unless_th
     assert [items[0]["id"] for items in found] == ["a", "b", "bare", "bare too"]
 
 
-@pytest.mark.release
-def test_reindexed_indexes_are_unchanged_after_a_restart(server, many, vectors, texts):
-    kept = server.put("/indexes/kept", chain="none", text_field="text")
-    server.ok(f"{kept}/upsert", ids=[f"t{n}" for n in range(20)], texts=texts[:20])
-    assert ended(server, begin(server, kept, encoder="shallow", chain="none")) == ("succeeded", None)
-    eventually(lambda: server.get(kept)["encoder"] == "shallow")
-    queries = [(MANY, {"vectors": vectors[:3].tolist(), "rescore": 2}), (kept, {"texts": texts[:3]})]
-    before = [(server.get(path), server.ok(f"{path}/search", **query)) for path, query in queries]
-    server.restart()
-    for (path, query), (shown, found) in zip(queries, before, strict=True):
-        again = server.get(path)
-        for key in ("count", "sequence", "chain", "space_id", "encoder", "deleted", "notes"):
-            assert again[key] == shown[key]
-        answer = server.ok(f"{path}/search", **query)
-        assert [[i["id"] for i in items] for items in answer["results"]] == [
-            [i["id"] for i in items] for items in found["results"]
-        ]
-
-
 def test_progress_of_reindexing_follows_the_texts_of_a_batch():
     class Encoder:
         def encode(self, texts, on_batch):

@@ -3,7 +3,6 @@
 import errno
 import io
 import sys
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -187,27 +186,3 @@ def test_a_missing_engine_is_a_message_for_the_user(without_hnswlib, monkeypatch
     spec = replace(coded_spec(), chain="none")
     assert create_graph(spec, choose_format(spec, Reducer(spec, None)), 1) is None
     assert "pip install 'lathe-service[faiss]'" in find_graph_problem(None)
-
-
-@one_case
-def test_whoever_describes_a_graph_while_rows_are_added_gets_an_answer(made):
-    graph, codes, _, _ = made
-    stopping, failures, seen = threading.Event(), [], set()
-
-    def describe():
-        while not stopping.is_set():
-            try:
-                seen.add(graph.bytes)
-            except Exception as error:
-                failures.append(error)
-
-    reader = threading.Thread(target=describe)
-    reader.start()
-    try:
-        for start in range(0, 300, 30):
-            graph.extend(codes[start : start + 30], 1, 300 - start)
-    finally:
-        stopping.set()
-        reader.join()
-    assert not failures
-    assert max(seen) > 0
