@@ -1,9 +1,7 @@
 import base64
 import io
-import json
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 
 NPY = "application/x-npy"
@@ -53,11 +51,6 @@ def name(request, jobs):
 @pytest.fixture
 def chain(app, name):
     return app.services.registry.load(name).chain
-
-
-@pytest.fixture(scope="module")
-def home(app):
-    return app.settings.home
 
 
 def npy_of(answer):
@@ -113,30 +106,6 @@ def test_a_quantized_chain_is_served_at_its_own_size_only(app, name, texts, raw)
     ]:
         answer = app.client.post(path, json=body | {"dimensions": size - 1})
         assert answer.status_code == 400 and f"only {size}" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
-def test_reduce_command_writes_integer_codes_and_other_fields(app, run, jobs, raw, tmp_path, suffix):
-    name = "bits" if suffix == ".parquet" else "bytes"
-    rows = [{"id": number, "vector": row.tolist()} for number, row in enumerate(raw)]
-    (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    out = tmp_path / f"x{suffix}"
-    status, _, err = run("reduce", "--source", f"{tmp_path / 'raw.jsonl'}#vector", "--chain", name, "--out", out)
-    assert status == 0 and f"{len(raw)} × {WIDTHS[name]} through {name}@1" in err
-    if suffix == ".npy":
-        codes = np.load(out)
-        assert codes.dtype == FORMS[name][0]
-    else:
-        if suffix == ".parquet":
-            table = pyarrow.parquet.read_table(out)
-            assert str(table.schema.field("embedding").type.value_type) == np.dtype(FORMS[name][0]).name
-            found = table.to_pylist()
-        else:
-            found = [json.loads(line) for line in out.read_text().splitlines()]
-        assert [row["id"] for row in found] == list(range(len(raw)))
-        assert all(type(number) is int for row in found for number in row["embedding"])
-        codes = np.array([row["embedding"] for row in found])
-    np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 import contextlib
 import io
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -278,22 +277,6 @@ def test_a_job_of_a_killed_worker_is_requeued_and_done_once_by_another(api, crew
     assert job["state"] == "succeeded" and job["result"]["chain"] == "slow@1"
     assert api.versions("slow") == [1]
     assert np.load(io.BytesIO(api.client.get(f"/jobs/{job_id}/vectors").content)).shape == (200, 16)
-
-
-@pytest.mark.release
-def test_a_job_whose_process_is_killed_twice_fails_with_its_last_message(api, worker):
-    job_id = api.submit("fatal", endless())
-    api.busy(job_id)
-    first = worker.horse()
-    os.kill(first, signal.SIGKILL)
-    second = eventually(lambda: pid if (pid := worker.horse()) != first else None, 30)
-    api.busy(job_id)
-    assert api.job(job_id)["state"] == "running"
-    os.kill(second, signal.SIGKILL)
-    job = api.wait(job_id, *ENDED, seconds=15)
-    assert job["state"] == "failed" and job["result"] is None and job["finished_at"]
-    assert re.search("the job's process was killed or crashed 2 times, last while .+", job["error"])
-    assert api.versions("fatal") == [] and worker.process.poll() is None
 
 
 def test_sigterm_lets_a_worker_finish_its_job(api, crew):

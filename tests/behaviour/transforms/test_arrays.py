@@ -15,32 +15,6 @@ def chain(rows):
     return Chain([R2(), GeoPres(6, steps=2)]).fit(rows)
 
 
-def frozen(rows):
-    copy = rows.copy()
-    copy.flags.writeable = False
-    return copy
-
-
-LAYOUTS = {
-    "negative strides": lambda rows: rows[::-1].copy()[::-1],
-    "Fortran order": np.asfortranarray,
-    "every other column of a wider array": lambda rows: np.repeat(rows, 2, axis=1)[:, ::2],
-    "read-only": frozen,
-    "big-endian": lambda rows: rows.astype(">f4"),
-    "float64": lambda rows: rows.astype(np.float64),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_fit_and_transform_do_not_depend_on_the_memory_layout_or_dtype_of_the_array(
-    rows, chain, layout, torch_warns_always
-):
-    again = Chain([R2(), GeoPres(6, steps=2)]).fit(LAYOUTS[layout](rows))
-    out = again.transform(LAYOUTS[layout](rows))
-    assert out.dtype == np.float32
-    np.testing.assert_allclose(out, chain.transform(rows), atol=1e-5)
-
-
 def test_a_chain_can_be_fitted_on_a_tensor(rows, chain):
     fitted = Chain([R2(), GeoPres(6, steps=2)]).fit(torch.from_numpy(rows))
     np.testing.assert_allclose(fitted.transform(rows), chain.transform(rows), atol=1e-5)

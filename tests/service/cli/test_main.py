@@ -4,10 +4,12 @@ from importlib.metadata import version
 
 import fsspec
 import numpy as np
+import pyarrow.parquet
 import pytest
 import typer
 from fsspec.implementations.memory import MemoryFileSystem
 
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.cli.fit import format_fit_result
 from lathe.service.cli.main import app
 from lathe.training.fitting import encoded_shards
@@ -51,6 +53,26 @@ def test_fit_embed_and_reduce_give_the_same_vectors_from_file_to_file(run, texts
     assert status == 0 and "× 8 through compact@1" in err
     batch = next(open_source(f"{tmp_path / 'eight.parquet'}#embedding").batches())
     assert batch.values.shape == (100, 8) and batch.records[3]["id"] == 3
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
+def test_reduce_writes_integer_codes_and_other_fields(run, tmp_path, suffix):
+    vectors, out = np.random.default_rng(0).normal(size=(30, 384)).astype(np.float32), tmp_path / f"codes{suffix}"
+    rows = [{"id": number, "vector": row.tolist()} for number, row in enumerate(vectors)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    status, _, err = run("reduce", "--source", f"{tmp_path / 'rows.jsonl'}#vector", "--chain", "codes48", "--out", out)
+    assert status == 0 and "30 × 384 through codes48@1" in err
+    if suffix == ".npy":
+        codes = np.load(out)
+        assert codes.dtype == np.uint8
+    else:
+        is_parquet = suffix == ".parquet"
+        found = (
+            pyarrow.parquet.read_table(out).to_pylist() if is_parquet else map(json.loads, out.read_text().splitlines())
+        )
+        ids, codes = zip(*((row["id"], row["embedding"]) for row in found), strict=True)
+        assert list(ids) == list(range(30)) and {type(number) for row in codes for number in row} == {int}
+    np.testing.assert_array_equal(codes, Registry(STARTERS, shipped=True).load("codes48").chain.transform(vectors))
 
 
 def test_a_fit_below_a_gate_says_so_and_no_output_contains_the_sources_folder(run, texts):
