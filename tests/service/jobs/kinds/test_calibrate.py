@@ -1,6 +1,10 @@
+import shutil
+import sqlite3
+
 import numpy as np
 import pytest
 
+from lathe.service.index.embedded.backup import back_up_index, restore_index
 from lathe.training.sources.readers import read_docstring_paragraphs
 from tests.helpers import eventually
 
@@ -235,20 +239,50 @@ def test_judged_queries_and_the_log_are_used_again_when_the_encoder_changes(star
     assert abs(cosine_after - cosine) > 0.2
 
 
-def test_a_calibration_is_there_after_a_restart_unless_it_is_damaged(start_app, tmp_path, rows, log):
+def test_a_calibration_is_part_of_the_record_like_the_items(start_app, tmp_path, rows, log):
+    indexes = tmp_path / "indexes"
     with start_app(home=tmp_path, indexes_only=True) as app:
         index = create(app, "kept", rows)
         index.calibrate(queries={"vectors": log.tolist()}, base_rate=0.3)
-        before = index.search(rows[:5])
+        before = [[hit["probability"] for hit in hits] for hits in index.search(rows[:5])]
+        back_up_index(indexes / "kept", tmp_path / "backup")
+    restore_index(tmp_path / "backup", indexes, "restored")
+    shutil.rmtree(*indexes.glob("kept/graph-*"))  # rows and graph are rebuilt
+
+    def assert_kept(index):
+        assert index.calibration["base_rate"] == 0.3
+        for hits, expected in zip(index.search(rows[:5]), before, strict=True):
+            assert [hit["probability"] for hit in hits] == pytest.approx(expected)
+
     with start_app(home=tmp_path, indexes_only=True) as app:
         index.app = app
-        assert index.calibration["base_rate"] == 0.3
-        for found, expected in zip(index.search(rows[:5]), before, strict=True):
-            assert [hit["probability"] for hit in found] == pytest.approx([hit["probability"] for hit in expected])
+        for name in ("kept", "restored"):
+            index.path = f"/indexes/{name}"
+            assert_kept(index)
+        assert index.run("reindex")["state"] == "succeeded"  # a compaction
+        assert_kept(index)
 
-    (path,) = (tmp_path / "indexes" / "kept").glob("graph-*/calibration/relevance.safetensors")
-    path.write_bytes(path.read_bytes()[:-1])
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "model = substr(model, 2)",
+        """content = replace(content, '0.3, "first_rate"', '2.0, "first_rate"')""",
+        "content = '{}'",
+        "content = 'x'",
+        "model = 1",
+    ],
+)
+def test_a_damaged_calibration_is_none_and_an_index_can_be_calibrated_again(start_app, tmp_path, rows, damage):
+    with start_app(home=tmp_path, indexes_only=True) as app:
+        index = create(app, "damaged", rows)
+        index.calibrate(base_rate=0.3)
+    with sqlite3.connect(tmp_path / "indexes" / "damaged" / "record.db") as db:
+        db.execute(f"UPDATE calibrations SET {damage}")
     with start_app(home=tmp_path, indexes_only=True) as app:
         index.app = app
         description = app.client.get(index.path).json()
         assert description["calibration"] is None and "calibrate the index again" in " ".join(description["notes"])
+        assert "probability" not in index.search(rows[:1])[0][0]
+        assert index.run("reindex")["state"] == "succeeded"
+        assert index.calibration["kind"] == "rows"

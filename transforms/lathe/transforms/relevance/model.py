@@ -121,6 +121,10 @@ class Searches:
         if shape[1] < MIN_HITS:
             raise InputError(f"a search must have at least {MIN_HITS} hits, got {shape[1]}")
 
+    def select(self, rows: NDArray[np.int64]) -> "Searches":
+        """Return some of the searches, by their numbers."""
+        return Searches(self.queries[rows], self.scores[rows], self.hubs[rows])
+
 
 class RelevanceModel:
     """Model of the probability that each hit of a search is right, which needs no judgement.
@@ -311,8 +315,11 @@ class RelevanceModel:
         d = background.dimensions
         shapes = [(FEATURES,), (2, FEATURES + 1), (len(model.references), d), (len(background.directions), d)]
         found = [array.shape for array in (model.scale, model.weights, model.references, background.directions)]
+        rates = [model.base_rate, model.base_rate if model.first_rate is None else model.first_rate]
         if found != shapes or not all(np.isfinite(array).all() for array in arrays.values()):
             raise ArtifactError("the relevance model has arrays of other shapes than a fitted one, or NaN")
+        if not all(isinstance(rate, float) and 0 < rate < 1 for rate in rates) or not (model.scale > 0).all():
+            raise ArtifactError("the relevance model has rates or scales that no fitted one has")
         return model
 
     def save(self, folder: Path) -> None:

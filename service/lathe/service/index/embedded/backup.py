@@ -244,6 +244,10 @@ MAX_VALUE_BYTES = {
     ("chains", "chain"): 4 * MAX_TEXT,
     ("chains", "manifest"): MAX_CHAIN_MANIFEST_BYTES,
     ("chains", "tensors"): MAX_CHAIN_BYTES,
+    ("calibrations", "space_id"): 4 * MAX_TEXT,
+    ("calibrations", "content"): MAX_CHAIN_BYTES,
+    ("calibrations", "model"): MAX_CHAIN_BYTES,
+    ("calibrations", "vectors"): MAX_CHAIN_BYTES,
 }
 """Maximum size of a value in each column of a record, in bytes."""
 

@@ -59,10 +59,6 @@ class Calibration:
         self.hubs = np.empty(0, np.float32)  # by row, NaN where not measured
         self.measured = 0  # number of first rows whose hubs are all measured
 
-    def state_facts(self, facts: Facts) -> None:
-        """Say from now on what the calibration was made from."""
-        self.facts = facts
-
     def estimate(self, queries: Vectors, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability that each hit is right, `(q, k)`.
 

@@ -7,10 +7,12 @@ vectors_<n>  label → original vector    re-embedding fills the next table, the
 fields       name, value → label        what filters look up
 tombstones   labels of items that were deleted or replaced, with the sequence of that write
 chains       the chain's artifact, so that the index needs no registry
+calibrations what gives hits their probabilities, by embedding space: see calibration
 
 WAL with synchronous=FULL: a write is on the disk when its transaction returns, whole or not at all.
 """
 
+import json
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.service.chains.names import RAW
-from lathe.service.errors import UnavailableError
+from lathe.service.errors import TooLargeError, UnavailableError
 from lathe.service.index.embedded.record_file import (
+    MAX_CHAIN_BYTES,
     TABLES,
     VECTORS_TABLE,
     RecordFile,
@@ -100,6 +103,13 @@ class IndexRecord(RecordFile):
         if row is None:
             raise UnavailableError(f"the record holds no chain {chain}", code="corrupt_index")
         return row[0], row[1]
+
+    def read_calibration(self, space_id: str) -> tuple[bytes, bytes, bytes] | None:
+        """Return what `write_calibration` stored for an embedding space, or None. The first part is JSON."""
+        query = "SELECT content, model, vectors FROM calibrations WHERE space_id = ?"
+        with self.reading() as db:
+            row: tuple[bytes, bytes, bytes] | None = db.execute(query, (space_id,)).fetchone()
+        return row
 
     def read_counters(self) -> tuple[int, int]:
         """Return the number of the last write, and the last label that an item was given. Labels count from 1.
@@ -185,6 +195,24 @@ class IndexRecord(RecordFile):
         with self.transaction() as db:
             write_meta_values(db, values)
 
+    def write_calibration(self, space_id: str, content: Mapping[str, Any], model: bytes, vectors: bytes) -> None:
+        """Store a calibration in one transaction, in place of the one of the same embedding space.
+
+        Args:
+            space_id: space of the vectors that are searched.
+            content: its description, to be stored as JSON.
+            model: tensors of its model.
+            vectors: vectors of the queries it was made from.
+
+        Raises:
+            TooLargeError: if a part has more than `MAX_CHAIN_BYTES`; no backup could be restored.
+        """
+        parts = (json.dumps(content).encode(), model, vectors)
+        if max(map(len, parts)) > MAX_CHAIN_BYTES:
+            raise TooLargeError(f"a part of a calibration may have at most {MAX_CHAIN_BYTES:,} bytes")
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO calibrations VALUES (?, ?, ?, ?)", (space_id, *parts))
+
     def add_vectors(self, table: int, labels: Labels, vectors: NDArray[np.float32], dtype: str) -> None:
         """Write original vectors by label into table number `table`, which is for an index's next generation.
 
@@ -207,11 +235,13 @@ class IndexRecord(RecordFile):
     def switch_generation(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
         """Replace the index's settings and chain, and drop the old table of original vectors if another is in use now.
 
-        Vectors of items that were deleted meanwhile are then removed from the new table.
+        Calibrations of other embedding spaces are deleted, and vectors of items that were deleted meanwhile are removed
+        from the new table.
         """
         with self.transaction() as db:
             old = read_spec(db)
             write_spec(db, spec, artifact)
+            db.execute("DELETE FROM calibrations WHERE space_id != ?", (spec.space_id,))
             if old.vectors != spec.vectors:
                 db.execute(f"DROP TABLE vectors_{old.vectors}")
                 db.execute(f"DELETE FROM vectors_{spec.vectors} WHERE label NOT IN (SELECT label FROM items)")

@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 
 from lathe.service.errors import BadValueError, ConflictError, UnavailableError
 from lathe.service.home import Home
-from lathe.service.index.embedded.calibration import FACTS, FOLDER, INPUTS, NEXT, POLL_SECONDS, REFUSED, Inputs
+from lathe.service.index.embedded.calibration import MAX_LOG, NEXT, POLL_SECONDS, REFUSED, Inputs, spread
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import CalibrateRequest, IndexSpec
@@ -22,7 +22,7 @@ from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.fitting.pairs import read_pairs
 from lathe.training.settings import NAME_PATTERN
 from lathe.training.sources.source import open_source
-from lathe.transforms.files import read_json_file
+from lathe.transforms.files import parse_json_object, read_json_file
 from lathe.transforms.progress import Progress
 
 OWNER_SECONDS = 600.0
@@ -44,28 +44,34 @@ class CalibrateJob(SourcedJob[CalibrateRequest]):
         root = Home(settings.home).indexes / self.index
         record = IndexRecord(root / "record.db", read_only=True)
         spec = record.spec
-        record.close()
         encoder = self.load_encoders(settings).get("encoder")
         if encoder is not None and encoder.fingerprint != spec.encoder_fingerprint:
             raise ConflictError(f"the index {self.index} has vectors of another encoder than {encoder.name} is now")
 
-        inputs = _read_inputs(self.locate_inputs(folder), folder.name, spec)
+        inputs = gather_inputs(self.locate_inputs(folder), folder.name, spec)
         on_progress(0.1, "encoding the queries")
         encode_inputs(inputs, encoder)
         generation = root / f"graph-{spec.generation}"
         inputs.save(generation)
-        return _wait_for_owner(generation, inputs.id, on_progress)
+        return _wait_for_owner(record, spec, generation, inputs.id, on_progress)
 
 
-def _read_inputs(request: CalibrateRequest, job: str, spec: IndexSpec) -> Inputs:
+def gather_inputs(request: CalibrateRequest, job: str, spec: IndexSpec) -> Inputs:
+    """Read the queries and judgements of a request whose data are in files. Texts remain to be encoded.
+
+    Raises:
+        BadValueError: if vectors of queries have other dimensions than those of the index.
+    """
     inputs = Inputs(job, request.base_rate)
     if request.queries is not None:
         source = open_source(request.queries.location)
         batches = [batch.values for batch in source.batches()]
         if source.kind() == "texts":
-            inputs.texts = list(dict.fromkeys(text for batch in batches for text in batch))
+            texts = list(dict.fromkeys(text for batch in batches for text in batch))
+            inputs.texts = [texts[row] for row in spread(len(texts), MAX_LOG)]
         else:
-            inputs.log = np.concatenate(batches).astype(np.float32)
+            vectors = np.concatenate(batches).astype(np.float32)
+            inputs.log = vectors[spread(len(vectors), MAX_LOG)]
             if inputs.log.shape[1] != spec.width:
                 raise BadValueError(
                     f"the queries have {inputs.log.shape[1]} dimensions, the index takes {spec.width}", param="queries"
@@ -94,16 +100,19 @@ def encode_inputs(inputs: Inputs, encoder: TextEncoder | None) -> None:
     inputs.judged_vectors = encode([*inputs.judged])
 
 
-def _wait_for_owner(generation: Path, job: str, on_progress: Progress) -> dict[str, Any]:
+def _wait_for_owner(
+    record: IndexRecord, spec: IndexSpec, generation: Path, job: str, on_progress: Progress
+) -> dict[str, Any]:
     deadline = time.monotonic() + OWNER_SECONDS
     while (generation / NEXT).exists():
         if time.monotonic() > deadline:
             raise UnavailableError("no server that owns the index calibrates it: start it and try again")
         on_progress(0.5, "the index is being calibrated")
         time.sleep(POLL_SECONDS)
-    if (generation / FOLDER / INPUTS).exists() and read_json_file(generation / FOLDER / INPUTS)["id"] == job:
-        facts: dict[str, Any] = read_json_file(generation / FOLDER / FACTS)
-        return facts
+    stored = record.read_calibration(spec.space_id)
+    record.close()
+    if stored is not None and (facts := parse_json_object(stored[0])["facts"])["id"] == job:
+        return dict(facts)
     if (generation / REFUSED).exists():
         raise ConflictError(str(read_json_file(generation / REFUSED)["error"]))
     raise ConflictError("the index was deleted or reindexed meanwhile; calibrate it again")

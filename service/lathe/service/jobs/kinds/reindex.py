@@ -18,7 +18,7 @@ from lathe.service.chains.names import RAW, is_name
 from lathe.service.errors import ConflictError, UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.bridge import fit_bridge
-from lathe.service.index.embedded.calibration import FOLDER, INPUTS, Inputs
+from lathe.service.index.embedded.calibration import Inputs, read_inputs
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
 from lathe.service.index.embedded.maintenance import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, build_lock_path
 from lathe.service.index.embedded.record import IndexRecord
@@ -205,25 +205,22 @@ def _build_generation(
     if originals is not None:
         originals.sync()
 
-    _request_calibration(folder, served_spec, encoder)
+    _request_calibration(record, folder, served_spec, encoder)
     # Written last: the owner cuts over as soon as this file is there.
     ready = {"spec": spec.to_json(), "sequence": sequence, "text_field": text_field}
     replace_synced(folder / READY, json.dumps(ready).encode())
     return generation.rows.count
 
 
-def _request_calibration(folder: Path, served: IndexSpec, encoder: TextEncoder | None) -> None:
+def _request_calibration(record: IndexRecord, folder: Path, served: IndexSpec, encoder: TextEncoder | None) -> None:
     """Let the owner calibrate the new generation with the queries of the old one, by another encoder if there is one.
 
     Without queries, or with vectors of queries that another encoder gave, rows search for rows.
     """
-    inputs = Inputs(folder.name)
-    present = folder.with_name(f"graph-{served.generation}") / FOLDER
-    if (present / INPUTS).exists():
-        inputs = Inputs.load(present)
-        if encoder is not None:
-            inputs.log = None
-            encode_inputs(inputs, encoder)
+    inputs = read_inputs(record, served.space_id) or Inputs(folder.name)
+    if encoder is not None:
+        inputs.log = None
+        encode_inputs(inputs, encoder)
     inputs.save(folder)
 
 
