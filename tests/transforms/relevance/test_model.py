@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from lathe.transforms.errors import ArtifactError, InputError, NotFittedError
-from lathe.transforms.relevance import RelevanceModel, Searches, fit_logistic, measure_auroc
+from lathe.transforms.relevance import RelevanceModel, ScoreModel, Searches, fit_logistic, measure_auroc
 
 D = 24
 K = 10
@@ -200,3 +200,16 @@ def test_rows_that_say_too_little_are_refused(rows):
         RelevanceModel.from_rows(rows, base_rate=1.0)
     with pytest.raises(InputError, match="24 dimensions, got 23"):
         RelevanceModel.from_rows(rows).measure_hubs(rows[:, 1:])
+
+
+def test_a_model_of_scores_alone_imitates_the_probabilities_and_tells_right_from_wrong(model, rows, queries, answered):
+    searches, _ = search(model, rows, queries)
+    imitation = ScoreModel.imitate(model, searches)
+    probabilities, expected = imitation.predict_proba(searches.scores), model.predict_proba(searches)
+    # Without a prior, the mean of the fitted probabilities is that of what they are fitted to.
+    np.testing.assert_allclose(probabilities[:, 0].mean(), expected[:, 0].mean(), rtol=1e-3)
+    np.testing.assert_allclose(probabilities[:, 1:].mean(), expected[:, 1:].mean(), rtol=1e-3)
+    assert np.corrcoef(probabilities[:, 0], expected[:, 0])[0, 1] > 0.7
+    assert measure_auroc(probabilities[:, 0], answered) > 0.8
+    with pytest.raises(InputError, match="at least 10 hits"):
+        imitation.predict_proba(searches.scores[:, :9])

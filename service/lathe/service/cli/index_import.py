@@ -26,7 +26,10 @@ from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
 
 if TYPE_CHECKING:
+    from lathe.service.chains.registry import Registry
     from lathe.service.index.import_cost import ImportCost
+    from lathe.service.index.protocol import Artifact
+    from lathe.service.index.spec import IndexSpec
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
     from lathe.training.sources.source import Source
@@ -42,7 +45,7 @@ COMPARED = ("chain", "space_id", "raw_space_id", "metric", "text_field", "origin
 """Settings that an existing index must share with the command line."""
 
 
-class _LazyEncoders:
+class LazyEncoders:
     """The encoders of the settings, each loaded when it is first used."""
 
     def __init__(self, settings: "Settings") -> None:
@@ -50,6 +53,7 @@ class _LazyEncoders:
         self.loaded: dict[str, TextEncoder] = {}
 
     def load(self, name: str | None) -> "TextEncoder":
+        """Return an encoder by its name in the settings, or by a model's folder or hub id; None is the default one."""
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)
@@ -94,8 +98,6 @@ def import_rows(
     """
     import torch
 
-    from lathe.service.chains.names import RAW
-    from lathe.service.chains.resolve import ChainResolver
     from lathe.service.index.backend import open_indexes
     from lathe.service.index.embedded.calibration import calibrate_again
     from lathe.service.index.embedded.index import EmbeddedIndex
@@ -104,34 +106,17 @@ def import_rows(
     from lathe.service.index.importing import Ids, add_rows
     from lathe.service.index.reducer import Reducer
     from lathe.service.index.spec import require_same_settings
-    from lathe.service.index.spec_resolver import SpecResolver
-    from lathe.training.encoder.text_encoder import with_document_prompt
     from lathe.training.sources.source import open_source
 
     settings, home = load_state()
     registry = open_chains(write=True)
     torch.set_num_threads(settings.threads)
-    encoders = _LazyEncoders(settings)
+    encoders = LazyEncoders(settings)
     opened = open_source(source)
-    width = opened.detect_kind()
-    specs = SpecResolver(
-        registry,
-        ChainResolver(registry),
-        encoders.load,
-        lambda: [encoders.load(spec.name) for spec in settings.specs],
-    )
-    encoder = fields.get("encoder")
-    fields |= {
-        "chain": chain,
-        "encoder": encoders.load(encoder).name if width is None or encoder else None,
-        "width": width if chain == RAW and encoder is None else None,
-        "metric": metric or _find_metric(opened),
-    }
-    spec, artifact = specs.resolve_new(build_request(IndexRequest, fields))
-
-    reader = with_document_prompt(encoders.load(spec.encoder), prompt_name) if width is None else None
+    fields |= {"chain": chain, "metric": metric or _find_metric(opened)}
+    spec, artifact, reader = resolve_rows(opened, fields, encoders, registry, prompt_name)
     row_ids = Ids(ids, id_field, opened.count())
-    indexes = open_indexes(settings, home, lambda _, texts: _encode_texts(reader, texts))
+    indexes = open_indexes(settings, home, lambda _, texts: encode_texts(reader, texts))
     if isinstance(indexes, EmbeddedIndexes):
         indexes.graph_threads = settings.threads  # no requests share the cores
     is_new = name not in indexes.names()
@@ -172,6 +157,42 @@ def import_rows(
         typer.echo(json.dumps(result, indent=1))
 
 
+def resolve_rows(
+    source: "Source",
+    fields: dict[str, Any],
+    encoders: LazyEncoders,
+    registry: "Registry",
+    prompt_name: str | None = None,
+) -> "tuple[IndexSpec, Artifact, TextEncoder | None]":
+    """Return the settings of an index for a source's rows, its chain, and the encoder of the rows if they are texts.
+
+    Args:
+        source: vectors or texts.
+        fields: fields of the index's request.
+        encoders: encoders by name.
+        registry: chains.
+        prompt_name: prompt of the texts; None for that of documents.
+    """
+    from lathe.service.chains.names import RAW
+    from lathe.service.chains.resolve import ChainResolver
+    from lathe.service.index.spec_resolver import SpecResolver
+    from lathe.training.encoder.text_encoder import with_document_prompt
+
+    width, encoder = source.detect_kind(), fields.get("encoder")
+    specs = SpecResolver(
+        registry,
+        ChainResolver(registry),
+        encoders.load,
+        lambda: [encoders.load(spec.name) for spec in encoders.settings.specs],
+    )
+    resolved = {
+        "encoder": encoders.load(encoder).name if width is None or encoder else None,
+        "width": width if fields["chain"] == RAW and encoder is None else None,
+    }
+    spec, artifact = specs.resolve_new(build_request(IndexRequest, fields | resolved))
+    return spec, artifact, with_document_prompt(encoders.load(spec.encoder), prompt_name) if width is None else None
+
+
 def _find_metric(source: "Source") -> "Metric":
     from lathe.training.sources.faiss_indexes import read_faiss_metric
 
@@ -179,7 +200,8 @@ def _find_metric(source: "Source") -> "Metric":
     return (read_faiss_metric(files[0]) if len(files) == 1 else None) or "cosine"
 
 
-def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
+def encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
+    """Return the vectors of texts. Raise `BadValueError` without an encoder."""
     if encoder is None:
         raise BadValueError("texts need an encoder: name it with --encoder", param="encoder")
     return encoder.encode(texts).vectors

@@ -11,6 +11,7 @@ import typer
 from lathe.service.cli import (
     adapt,
     advise,
+    calibrate,
     chains,
     checkup,
     doctor,
@@ -65,6 +66,7 @@ app.command()(advise.advise)
 app.command()(adapt.adapt)
 app.command()(migrate.migrate)
 app.command()(checkup.checkup)
+app.command()(calibrate.calibrate)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)

@@ -9,12 +9,14 @@ from lathe.transforms.relevance.model import (
     read_weights,
 )
 from lathe.transforms.relevance.report import ProbabilityReport, evaluate_probabilities, measure_auroc
+from lathe.transforms.relevance.scores import ScoreModel
 
 __all__ = [
     "MIN_HITS",
     "NEAREST",
     "ProbabilityReport",
     "RelevanceModel",
+    "ScoreModel",
     "Searches",
     "evaluate_probabilities",
     "fit_logistic",

@@ -365,21 +365,21 @@ class RelevanceModel:
         return features.transpose(1, 2, 0)
 
 
-def fit_logistic(features: Array, relevant: NDArray[np.bool_], prior: Array, strength: float) -> Array:
-    """Fit the weights of first hits and of all others by Newton's method, `(2, 4)`.
+def fit_logistic(features: Array, relevant: NDArray[np.bool_] | Array, prior: Array, strength: float) -> Array:
+    """Fit the weights of first hits and of all others by Newton's method, `(2, f + 1)`.
 
     Args:
-        features: standardized features of hits, `(n, k, 3)`.
-        relevant: whether each hit is relevant, `(n, k)`.
-        prior: mean of the Gaussian prior of the weights, `(2, 4)`; intercepts have none.
+        features: standardized features of hits, `(n, k, f)`.
+        relevant: whether each hit is relevant, or the probability that it is, `(n, k)`.
+        prior: mean of the Gaussian prior of the weights, `(2, f + 1)`; intercepts have none.
         strength: precision of the prior.
     """
     fitted = prior.copy()
     for head, hits in enumerate((slice(0, 1), slice(1, None))):
-        rows = features[:, hits].reshape(-1, FEATURES)
+        rows = features[:, hits].reshape(-1, features.shape[-1])
         rows = np.column_stack([rows, np.ones(len(rows))])
         right = relevant[:, hits].reshape(-1)
-        precision = np.append(np.full(FEATURES, strength), MIN_PRECISION)
+        precision = np.append(np.full(features.shape[-1], strength), MIN_PRECISION)
         for _ in range(NEWTON_STEPS):
             probability = sigmoid(rows @ fitted[head])
             gradient = rows.T @ (probability - right) + precision * (fitted[head] - prior[head])
@@ -392,9 +392,9 @@ def fit_logistic(features: Array, relevant: NDArray[np.bool_], prior: Array, str
 
 
 def apply_weights(features: Array, weights: Array) -> Array:
-    """Return the logits `(n, k)` of hits with standardized features `(n, k, 3)`; weights are `(2, 4)`."""
+    """Return the logits `(n, k)` of hits with features `(n, k, f)`; weights are `(2, f + 1)`."""
     # Feature by feature, as they lie in memory: a third less time than a product with the last axis.
-    by_feature = features.transpose(2, 0, 1).reshape(FEATURES, -1)
+    by_feature = features.transpose(2, 0, 1).reshape(features.shape[-1], -1)
     of_both = (weights[:, :-1] @ by_feature + weights[:, -1:]).reshape(2, *features.shape[:2])
     logits: Array = of_both[1]
     logits[:, 0] = of_both[0, :, 0]

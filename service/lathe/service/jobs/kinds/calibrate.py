@@ -88,7 +88,9 @@ def encode_inputs(inputs: Inputs, encoder: TextEncoder | None) -> None:
         BadValueError: if there are texts and no encoder.
     """
     if (inputs.texts or inputs.judged) and encoder is None:
-        raise BadValueError("the index has no encoder here: calibrate it with vectors of queries", param="queries")
+        raise BadValueError(
+            "queries are texts, and the vectors have no encoder here: give vectors of queries", param="queries"
+        )
     if encoder is None:
         return
 
