@@ -25,7 +25,7 @@ FRAMEWORKS = ["haystack-ai==3.4.0", "langchain-tests==1.1.9", "langchain-core", 
 TOOLS = ["hatchling", "httpx2", "numpy", "pytest", "pytest-timeout", "setuptools"]
 PACKAGES = ["langchain-lathe", "llama-index-embeddings-lathe", "lathe-haystack"]
 
-KEY = "use-key"
+KEY, ADMIN_KEY = "use-key", "admin-key-of-32-characters-or-more"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PROMPTS = {"query": "query: ", "document": "passage: "}
 ENCODERS = [
@@ -41,7 +41,7 @@ def main() -> int:
         expected = Path(folder) / "expected.npz"
         write_expected(expected)
         variables = {"LATHE_API_KEYS": KEY, "LATHE_ENCODERS": json.dumps(ENCODERS), "LATHE_DTYPE": "float32"}
-        variables["LATHE_LOG_LEVEL"] = "warning"
+        variables |= {"LATHE_ADMIN_KEYS": ADMIN_KEY, "LATHE_LOG_LEVEL": "warning"}
         server = LiveServer(Path(folder) / "home", HF_HUB_OFFLINE="1", **variables)
         try:
             return max(run_tests(package, server.url, expected) for package in PACKAGES)
@@ -73,6 +73,7 @@ def write_expected(path: Path) -> None:
 def run_tests(package: str, url: str, expected: Path) -> int:
     """Run a package's tests in the environment of the frameworks, and return the exit status."""
     given = {"LATHE_TEST_URL": url, "LATHE_TEST_VECTORS": str(expected), "LATHE_API_KEY": KEY}
+    given["LATHE_TEST_ADMIN_KEY"] = ADMIN_KEY
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     folder = ROOT / "integrations" / package
     print(f"{package}:", flush=True)
