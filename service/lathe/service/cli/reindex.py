@@ -19,7 +19,7 @@ AWAY_SECONDS = 120
 """Seconds that a server may be away, as during a restart, while its job is waited for."""
 
 
-class _ServerClient:
+class ServerClient:
     """Requests of a command to the running server, with the admin key of its state folder.
 
     Args:
@@ -111,7 +111,7 @@ def reindex_on_server(name: str, request: ReindexRequest, server: str) -> None:
 
     A progress bar is shown.
     """
-    client = _ServerClient(server)
+    client = ServerClient(server)
     with ProgressBar() as progress:
         _, before = client.request("GET", f"/indexes/{name}")
         if request.encoder:
@@ -152,7 +152,7 @@ def calibrate(
         pairs = read_pairs(fields["pairs"]).pairs
         request["pairs"] = [{"query": query, "document": document} for query, document in pairs]
 
-    client = _ServerClient(server)
+    client = ServerClient(server)
     with ProgressBar() as progress:
         _, job = client.request("POST", f"/indexes/{name}/calibrate", request)
         result = client.wait_for_job(job["job_id"], progress)
@@ -175,7 +175,7 @@ def require_movable(name: str, present: "TextEncoder", new: "TextEncoder", serve
     """
     from lathe.training.encoder.text_encoder import compute_space_id
 
-    client = _ServerClient(server)
+    client = ServerClient(server)
     _, index = client.request("GET", f"/indexes/{name}")
     if index["raw_space_id"] != compute_space_id(present.fingerprint, None, None, present.dimensions):
         raise ConflictError(
