@@ -184,6 +184,9 @@ class SearchIndexes(Protocol):
     def count_states(self) -> dict[str, int]:
         """Return `{state: number of indexes}`, for the metrics."""
 
+    def measure_recall(self) -> dict[str, dict[str, float]]:
+        """Return the loss of recall@10 by cause and by name of the index, for the metrics."""
+
     def start(self) -> None:
         """Start opening all indexes in the background, and return at once."""
 

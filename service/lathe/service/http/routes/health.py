@@ -23,6 +23,9 @@ router = APIRouter(tags=["health"])
 
 JOBS = Gauge("lathe_jobs", "Jobs there are a record of", ["kind", "state"])
 INDEXES = Gauge("lathe_indexes", "Indexes that are open, open and damaged, or cannot be opened", ["state"])
+INDEX_RECALL = Gauge(
+    "lathe_index_recall", "Recall@10 of an index's canaries, and with a cause what that loses", ["index", "cause"]
+)
 STATE_WRITABLE = Gauge("lathe_state_writable", "1 if the state folder could be written when last tried, else 0")
 MEASURING = Lock()
 """Held while gauges are cleared and set, so that no other request reads them in between."""
@@ -75,7 +78,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 def _collect_metrics(services: Services) -> bytes:
     with MEASURING:
-        for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
+        for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS, INDEX_RECALL):
             gauge.clear()  # encoders and states that are no more
         for name, engine in services.embedder.engines.items():
             WAITING_TEXTS.labels(name).set(engine.queue.texts)
@@ -86,6 +89,10 @@ def _collect_metrics(services: Services) -> bytes:
         STATE_WRITABLE.set(services.state_problem is None)
         for state, count in services.indexes.count_states().items():
             INDEXES.labels(state).set(count)
+        for name, losses in services.indexes.measure_recall().items():
+            INDEX_RECALL.labels(name, "").set(1 - sum(losses.values()))
+            for cause, loss in losses.items():
+                INDEX_RECALL.labels(name, cause).set(loss)
         update_drift_gauges(services.drift)
         with suppress(UnavailableError):  # Redis cannot be reached, which another metric shows
             for job in services.jobs.list():

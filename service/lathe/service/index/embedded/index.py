@@ -28,6 +28,7 @@ from lathe.service.index.embedded.record import IndexRecord, RecordWrite
 from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.embedded.serving import GenerationServing, PayloadCache, wrap_json
 from lathe.service.index.embedded.snapshot import Snapshots, open_generation
+from lathe.service.index.embedded.watch import RecallWatch
 from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from lathe.service.index.query import Filter
@@ -62,6 +63,7 @@ class EmbeddedIndex:
         lacks_rows: whether a failed write may have left rows of recorded items out of the generation.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
+        watch: recall of its searches while it serves.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class EmbeddedIndex:
         self.lacks_rows = False
         self.deleted = False
         self.payloads = PayloadCache(self.record)
+        self.watch = RecallWatch(folder / "recall.json")
         self.changing = threading.Lock()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"index-{name}")
         self.rows_added = threading.Event()
@@ -158,6 +161,19 @@ class EmbeddedIndex:
         """Whether the index is calibrated, and many of its rows are newer."""
         calibration = self.generation.calibration
         return calibration is not None and calibration.is_stale
+
+    @property
+    def excessive_loss(self) -> str | None:
+        """Recall@10 that the graph loses, with its interval, if it is worth a warning, else None."""
+        return self.watch.excessive_loss
+
+    def describe_recall(self) -> dict[str, Any] | None:
+        """Return the number of canaries and what searches lose, as `RecallWatch.describe`."""
+        return self.watch.describe()
+
+    def ask_canary(self) -> None:
+        """Search for a stored row, if it is time to, to measure what searches lose."""
+        self.watch.ask_if_due(self.generation)
 
     def create_generation(self, folder: Path, spec: IndexSpec, reducer: Reducer) -> Generation:
         """Return a generation (rows, graph and chain of transforms) without rows, whose files are in `folder`."""
@@ -454,5 +470,6 @@ class EmbeddedIndex:
             "snapshot_age_seconds": self.snapshots.compute_age(),
             "notes": [*generation.notes, *list_hints(generation)],
             "calibration": None if (calibration := generation.calibration) is None else calibration.describe(),
+            "recall": self.watch.describe(),
             "moving_to": None if (bridge := self.bridge) is None else bridge.describe(),
         }

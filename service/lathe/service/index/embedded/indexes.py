@@ -78,7 +78,7 @@ class EmbeddedIndexes:
         self.checks.start()  # it reads every record as a whole, so nothing waits for it
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each index that cannot be opened, is damaged or not maintained, or stale."""
+        """Return a sentence for each index that cannot open, is damaged or not maintained, stale, or loses hits."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
         opened = self.opened.copy()
         maintenance = [index.maintenance_warning for index in opened.values()]
@@ -87,13 +87,28 @@ class EmbeddedIndexes:
             for name, index in opened.items()
             if index.is_calibration_stale
         ]
+        lossy = [
+            f"the graph of the index {name} loses {loss} of recall@10: search with a larger "
+            f"ef, or build it again: lathe index reindex {name}"
+            for name, index in opened.items()
+            if (loss := index.excessive_loss) is not None
+        ]
         unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
-        return unopened + damaged + stale + [message for message in maintenance if message]
+        return unopened + damaged + stale + lossy + [message for message in maintenance if message]
 
     def count_states(self) -> dict[str, int]:
         """Return `{state: number of indexes}` for the states open, damaged and unavailable."""
         damaged = len(self.checks.list_damaged())
         return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
+
+    def measure_recall(self) -> dict[str, dict[str, float]]:
+        """Return the loss of recall@10 by cause and by name of the index, for the metrics."""
+        described = {name: index.describe_recall() for name, index in self.opened.copy().items()}
+        return {
+            name: {cause: loss[0] for cause, loss in found["losses"].items()}
+            for name, found in described.items()
+            if found
+        }
 
     def close(self) -> None:
         """Stop the damage checks and close all indexes. Later attempts to open an index fail."""

@@ -84,8 +84,9 @@ class Maintainer:
     def run_step(self) -> int:
         """Cut over to a finished generation, add up to 128 rows to the graph, and return how many rows it still lacks.
 
-        If it lacks none, a snapshot is written when one is due, the index is calibrated if a job asks for it, and the
-        number of rows whose hub may be missing is returned. An error in the cutover is logged, and the step goes on.
+        If it lacks none, a snapshot is written when one is due, the index is calibrated if a job asks for it, a canary
+        is asked when one is due, and the number of rows whose hub may be missing is returned. An error in the cutover
+        is logged, and the step goes on.
         """
         try:
             self.cutover.check_generations()
@@ -104,6 +105,7 @@ class Maintainer:
         if not lacking:
             generation = self.index.generation
             calibrate_next(generation)
+            self.index.ask_canary()
             if generation.calibration is not None:
                 return generation.calibration.measure_next(CHUNK_ROWS)
         return lacking

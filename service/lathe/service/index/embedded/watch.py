@@ -1,0 +1,126 @@
+"""Recall of an index's searches while it serves, by canaries: stored rows that are searched for as users search.
+
+The maintenance thread asks one canary at a time when it has nothing else to do. Each is searched in the graph and by
+comparing all rows, and what the graph or the chain loses is kept, also over restarts.
+"""
+
+import json
+import math
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lathe.service.index.embedded.generation import Generation
+from lathe.service.index.query import Query
+from lathe.transforms.files import read_json_file, replace_synced
+
+K = 10
+"""Number of hits of which the recall is measured."""
+PAUSE_SECONDS = 2.0
+"""Minimum pause between two canaries: thirty a minute."""
+PAUSE_SHARE = 50
+"""Minimum pause, as a multiple of the time that the last canary took: at most 2 % of a core."""
+KEPT = 1000
+"""Number of canaries that the recall is the mean of."""
+SAVE_EVERY = 20
+"""Number of canaries between two writes of the file."""
+ENOUGH = 100
+"""Minimum number of canaries for a warning."""
+MAX_LOSS = 0.05
+"""Loss of recall@10 by the graph that is warned of, if the interval lies above."""
+TOLERANCE = 1e-5
+"""Difference of scores up to which hits count as equally near."""
+RESCORED = 50
+"""Multiple of the hits that are ranked again by their original vectors, to stand for all of them."""
+
+
+class RecallWatch:
+    """Losses of recall@10 of an index's last canaries.
+
+    Attributes:
+        losses: for each canary what the graph and what the chain loses; None where the index stores no originals.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.space_id: str | None = None
+        self.losses: deque[tuple[float, float | None]] = deque(maxlen=KEPT)
+        self.asked = 0
+        self.next = time.monotonic() + PAUSE_SECONDS
+        self.random = np.random.default_rng()
+        with suppress(OSError, ValueError, KeyError, TypeError):  # there is none yet, or it is damaged: it begins anew
+            kept = read_json_file(path)
+            self.space_id = str(kept["space_id"])
+            self.losses.extend(
+                (float(graph), None if chain is None else float(chain)) for graph, chain in kept["losses"]
+            )
+
+    def ask_if_due(self, generation: Generation) -> None:
+        """Search for a stored row, if the pause is over and the generation is large enough to search its graph."""
+        begun = time.monotonic()
+        if begun < self.next or generation.graph is None:
+            return
+        view = generation.rows.take_view()
+        alive = np.flatnonzero(view.alive)
+        if len(alive) <= max(generation.exact_rows, K):
+            return
+        if self.space_id != generation.spec.space_id:
+            self.space_id = generation.spec.space_id
+            self.losses.clear()
+
+        row = [self.random.choice(alive)]
+        reduced = not generation.spec.has_originals
+        vectors = generation.vector_format.decode(view.compact[row]) if reduced else view.originals[row]
+        query = Query(np.asarray(vectors, np.float32), K, reduced=reduced)
+        _, found, _ = generation.search(query)
+        exact, nearest, _ = generation.search(replace(query, exact=True))
+        sign = -1 if generation.spec.metric == "l2" else 1
+        reached = sign * found[0] >= sign * nearest[0, -1] - TOLERANCE
+        chain = None
+        if not reduced and not generation.reducer.only_normalizes:
+            full, _, _ = generation.search(replace(query, exact=True, rescoring=RESCORED))
+            chain = 1 - len(np.intersect1d(exact[0], full[0])) / K
+        self.losses.append((1 - float(reached.mean()), chain))
+        self.asked += 1
+        if self.asked % SAVE_EVERY == 0:
+            content = {"space_id": self.space_id, "losses": list(self.losses)}
+            replace_synced(self.path, json.dumps(content).encode())
+        took = time.monotonic() - begun
+        self.next = time.monotonic() + max(PAUSE_SECONDS, PAUSE_SHARE * took)
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return the number of canaries and the loss of recall@10 by cause, `[mean, low, high]`; None before the first.
+
+        The bounds are of the 95 % interval.
+        """
+        losses = list(self.losses)  # the maintenance thread may add one
+        if not losses:
+            return None
+        by_cause = {
+            "graph": [graph for graph, _ in losses],
+            "chain": [chain for _, chain in losses if chain is not None],
+        }
+        return {
+            "queries": len(losses),
+            "losses": {cause: _estimate(values) for cause, values in by_cause.items() if values},
+        }
+
+    @property
+    def excessive_loss(self) -> str | None:
+        """What the graph loses, with its interval, if that is more than `MAX_LOSS` beyond chance, else None."""
+        described = self.describe()
+        if described is None or described["queries"] < ENOUGH:
+            return None
+        mean, low, high = described["losses"]["graph"]
+        return f"{mean:.2f} ({low:.2f} to {high:.2f})" if low > MAX_LOSS else None
+
+
+def _estimate(values: list[float]) -> list[float]:
+    mean, spread = float(np.mean(values)), float(np.std(values))
+    reach = 1.96 * spread / math.sqrt(len(values))
+    return [mean, max(mean - reach, 0.0), min(mean + reach, 1.0)]
