@@ -4,9 +4,9 @@ import { get } from "./api.js";
 import { chainLink } from "./chains.js";
 import { firstItems, loadItems, lookupForm } from "./documents.js";
 import { facts, h, scroller, section, warningList } from "./dom.js";
-import { bytes, count, duration } from "./format.js";
+import { bytes, count, duration, percent } from "./format.js";
 import { bytesOnDisk, stateOf } from "./indexes.js";
-import { calibrationCharts } from "./plots.js";
+import { calibrationCharts, recallChart } from "./plots.js";
 import { searchForm } from "./search.js";
 
 /** The page of one index. */
@@ -26,6 +26,7 @@ export const indexView = {
       section("Search", searchForm(index, found), found),
       section("Documents", lookupForm(index, listed, shown), shown),
       index.calibration ? calibration(index.calibration) : null,
+      index.recall ? recall(index.recall) : null,
       settings(index),
     ];
   },
@@ -39,6 +40,18 @@ function calibration({ sentence, stale, kind, queries, rows, figures }) {
     stale ? warningList(["Many documents are newer than the calibration: calibrate the index again."]) : null,
     h("p", { class: "hint" }, `Calibrated on ${count(rows)} documents with ${references}.`),
     figures ? h("div", { class: "charts" }, calibrationCharts(figures)) : null,
+  );
+}
+
+function recall({ queries, losses, history }) {
+  const parts = Object.entries(losses).map(([cause, [mean, low, high]]) => {
+    return `the ${cause} loses ${percent(mean)} (${percent(low)} to ${percent(high)})`;
+  });
+  return section(
+    "Recall while it serves",
+    h("p", {}, `Of the ten nearest of ${count(queries)} stored documents, ${parts.join(", and ")}.`),
+    history.length > 1 ? h("div", { class: "charts" }, recallChart(history)) : null,
+    h("p", { class: "hint" }, "A larger ef, or reindexing, brings back what the graph loses; rescoring what the chain loses."),
   );
 }
 

@@ -160,6 +160,18 @@ export function calibrationCharts({ bins, answered }) {
   ];
 }
 
+/** Chart the recall of an index's last searches for stored documents, the mean of fifty at each point. */
+export function recallChart(history) {
+  return chart({
+    id: "recall",
+    title: "Recall@10",
+    says: "Share of the ten nearest documents that searches found, the latest searches on the right.",
+    series: [{ name: "recall", kind: "marked", points: history.map((value, index) => [50 * (index + 1), value]) }],
+    x: { title: "searches", show: count },
+    y: SHARE,
+  });
+}
+
 /** The numbers behind the charts, folded in. */
 export function numbersOf(chain) {
   const sizes = qualityBySize(chain);

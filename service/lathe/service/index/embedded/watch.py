@@ -29,6 +29,8 @@ KEPT = 1000
 """Number of canaries that the recall is the mean of."""
 SAVE_EVERY = 20
 """Number of canaries between two writes of the file."""
+BLOCK = 50
+"""Number of canaries at each point of the history."""
 ENOUGH = 100
 """Minimum number of canaries for a warning."""
 MAX_LOSS = 0.05
@@ -94,9 +96,11 @@ class RecallWatch:
         self.next = time.monotonic() + max(PAUSE_SECONDS, PAUSE_SHARE * took)
 
     def describe(self) -> dict[str, Any] | None:
-        """Return the number of canaries and the loss of recall@10 by cause, `[mean, low, high]`; None before the first.
+        """Return what the canaries show, or None before the first.
 
-        The bounds are of the 95 % interval.
+        Returns:
+            `queries`, the number of canaries; `losses`, the loss of recall@10 by cause, `[mean, low, high]` with the
+                95 % interval; `history`, the mean recall of each fifty canaries, the oldest first.
         """
         losses = list(self.losses)  # the maintenance thread may add one
         if not losses:
@@ -105,9 +109,12 @@ class RecallWatch:
             "graph": [graph for graph, _ in losses],
             "chain": [chain for _, chain in losses if chain is not None],
         }
+        recall = [1 - graph - (chain or 0) for graph, chain in losses]
+        first = len(losses) % BLOCK
         return {
             "queries": len(losses),
             "losses": {cause: _estimate(values) for cause, values in by_cause.items() if values},
+            "history": [float(np.mean(recall[at : at + BLOCK])) for at in range(first, len(recall), BLOCK)],
         }
 
     @property
