@@ -8,7 +8,7 @@ import pytest
 import lathe.training
 import lathe.training.notebook
 from lathe.training import FitResult, TrainingError, advise, evaluate, fit, load_encoder
-from lathe.training.deciding.sizes import REDUCERS
+from lathe.training.deciding.evidence import REDUCERS
 from lathe.transforms import Chain, parse_steps
 
 API = {

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lathe.training.deciding.evidence import REDUCERS
 from lathe.training.deciding.places import decision
-from lathe.training.deciding.sizes import REDUCERS
 from lathe.training.sources.readers import extract_paragraphs, read_docstrings
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from lathe.training.deciding.evidence import REDUCERS
 from lathe.training.deciding.sample import MIN_HALVES, Sample
-from lathe.training.deciding.sizes import REDUCERS
 from lathe.training.measures import TextHalves
 from lathe.training.sources.row_sample import RowSample
 

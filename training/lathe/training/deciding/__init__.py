@@ -8,5 +8,5 @@ migrate   whether another encoder is worth it
 advise    what to store in a place such as pgvector: advise_report
   sample      sampled rows to fit on and held-out rows, with the halves of their texts
   places/     what each place can hold, its bytes, its recall, and the commands
-  evidence    what is measured besides, if it is asked for: debiasing (R1, R2, ABTT, whitening) and sizes (reducers)
+  evidence    what is measured besides, if it is asked for: debiasing (R1, R2, ABTT, whitening) and fewer dimensions
 """
