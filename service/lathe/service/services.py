@@ -165,19 +165,14 @@ async def _get_services(request: Request) -> Services:
     return services
 
 
-async def _require_use(request: Request) -> None:
-    (await _get_services(request)).keys.require_use(request)
+def _check_key(require: Callable[[Keys, Request], None]) -> list[Any]:
+    """Return the dependencies of a route whose requests need a kind of key."""
 
+    async def check(request: Request) -> None:
+        require((await _get_services(request)).keys, request)
 
-async def _require_write(request: Request) -> None:
-    (await _get_services(request)).keys.require_write(request)
-
-
-async def _require_admin(request: Request) -> None:
-    (await _get_services(request)).keys.require_admin(request)
+    return [Depends(check)]
 
 
 ServicesDep = Annotated[Services, Depends(_get_services)]
-USE = [Depends(_require_use)]
-WRITE = [Depends(_require_write)]
-ADMIN = [Depends(_require_admin)]
+USE, WRITE, ADMIN = map(_check_key, (Keys.require_use, Keys.require_write, Keys.require_admin))
