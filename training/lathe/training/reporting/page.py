@@ -15,20 +15,8 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from lathe.training.reporting import text
 from lathe.training.reporting.tables import Table
-from lathe.training.reporting.text import (
-    format_by_sign,
-    format_bytes,
-    format_cosine,
-    format_count,
-    format_fraction,
-    format_half_width,
-    format_interval,
-    format_number,
-    format_p_value,
-    format_percent,
-    format_points,
-)
 from lathe.transforms.files import replace_synced
 
 TEMPLATE = "page.html.j2"
@@ -107,17 +95,17 @@ def describe_environment(*libraries: str) -> dict[str, Any]:
 
 
 FILTERS = {
-    "by_sign": format_by_sign,
-    "byte_size": format_bytes,
-    "cosine": format_cosine,
-    "count_of": format_count,
-    "fraction": format_fraction,
-    "half_width": format_half_width,
-    "interval": format_interval,
-    "number": format_number,
-    "p_value": format_p_value,
-    "percent": format_percent,
-    "points": format_points,
+    "by_sign": text.format_by_sign,
+    "byte_size": text.format_bytes,
+    "cosine": text.format_cosine,
+    "count_of": text.format_count,
+    "fraction": text.format_fraction,
+    "half_width": text.format_half_width,
+    "interval": text.format_interval,
+    "number": text.format_number,
+    "p_value": text.format_p_value,
+    "percent": text.format_percent,
+    "points": text.format_points,
 }
 """Filters of the templates, by name."""
 
