@@ -164,7 +164,7 @@ def test_a_folder_is_read_in_order_of_names_without_hidden_and_unknown_files_and
 
 def test_nulls_are_named_and_the_index_of_a_pandas_table_is_no_field(tmp_path):
     vectors = write_jsonl(tmp_path / "v.jsonl", [{"text": [0.1, 0.2]}, {"text": [0.1, None]}])
-    assert read_error_message(vectors) == "v.jsonl line 2: the vector holds null at 1, which is no number"
+    assert read_error_message(vectors) == "v.jsonl line 2: the vector holds null at 1, which is not a number"
     assert "'text' is null" in read_error_message(write_jsonl(tmp_path / "t.jsonl", [{"text": None}]))
     pandas.DataFrame({"text": TEXTS[:2]}, index=["x", "y"]).to_parquet(tmp_path / "p.parquet")
     (batch,) = open_source(str(tmp_path / "p.parquet")).batches()

@@ -196,7 +196,7 @@ class Settings(BaseSettings):
             numbered = parts.scheme == "unix" or re.fullmatch(r"/?\d*", parts.path) is not None
             valid = bool(address) and numbered and parts.port != 0
             valid = valid and all(name == "db" or name.startswith("ssl_") for name, _ in parse_qsl(parts.query))
-        except ValueError:  # a port that is no number
+        except ValueError:  # a port that is not a number
             valid = False
         if url and not valid:
             raise ValueError("it must be redis://[[user]:password@]host[:port][/database], rediss://… or unix://PATH")

@@ -54,7 +54,7 @@ def test_the_command_says_what_to_do_about_a_port_in_use(bound, run):
 
 
 def test_an_address_of_another_machine_is_named():
-    with pytest.raises(ValueError, match="192.0.2.1 is no address of this machine: .* --host or LATHE_HOST"):
+    with pytest.raises(ValueError, match="192.0.2.1 is not an address of this machine: .* --host or LATHE_HOST"):
         bind("192.0.2.1", 0)
 
 

@@ -72,7 +72,7 @@ def test_nothing_moves_for_an_encoder_that_is_no_better(decide):
     found = decide(NoisyEncoder("old", 0.5), NoisyEncoder("new", 0.5, turn=1))
     assert found.recommended.candidate is STAY
     assert found.write_sentence().startswith("Stay: new changes nDCG@10 by +0.0")
-    assert f"no gain beyond chance among {len(found.searches.documents)} of 600 rows" in found.write_sentence()
+    assert f"not a gain beyond chance among {len(found.searches.documents)} of 600 rows" in found.write_sentence()
     worse = decide(NoisyEncoder("old", 0.5), NoisyEncoder("new", 3, turn=1))
     assert worse.recommended.candidate is STAY and "which is a loss among" in worse.write_sentence()
 

@@ -33,7 +33,7 @@ def test_changes_that_were_not_tried_are_passed_over():
 
 
 def test_each_half_of_the_queries_chooses_and_is_measured_where_the_other_half_chose():
-    """What one half alone finds better is no gain on the other."""
+    """What one half alone finds better is not a gain on the other."""
     first, second = np.arange(40), np.arange(40, 80)
     searches = SimpleNamespace(folds=[(first, second), (second, first)])
     gains, losses = np.linspace(0.1, 0.3, 40), np.linspace(-0.3, -0.1, 40)

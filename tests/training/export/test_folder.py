@@ -71,7 +71,7 @@ def test_exports_with_an_encoder_refuse_a_chain_of_another_encoder_or_other_dime
     [*((name, "autoencoder:24,steps=4") for name in FORMATS), ("faiss", "r2,flow:1,steps=2,batch=64")],
 )
 def test_exports_refuse_a_step_that_is_no_affine_map_by_name(fitted, encoder, tmp_path, format_, steps):
-    with pytest.raises(ExportError, match="(autoencoder|flow) is no affine map"):
+    with pytest.raises(ExportError, match="(autoencoder|flow) is not an affine map"):
         FORMATS[format_](fitted(steps), encoder, tmp_path / "there")
     assert not (tmp_path / "there").exists()
 

@@ -72,7 +72,7 @@ def test_open_endpoint_reads_the_key_from_its_environment_variable_and_hides_the
     [
         ({"base_url": "localhost:8000"}, "must be like http://localhost:8000/v1, not 'localhost:8000'"),
         ({"base_url": "http://"}, "must be like http"),
-        ({"base_url": "http://a:b/v1"}, "is no address"),
+        ({"base_url": "http://a:b/v1"}, "is not an address"),
         ({"base_url": "https://me:sk-secret@a/v1"}, "holds a name or password"),
         ({"base_url": "https://a/v1?key=sk-secret"}, "must end before any ?"),
         ({"base_url": "https://a/v1/chat/completions"}, "leave that off"),

@@ -26,7 +26,7 @@ def split_address(url: str, setting: str, example: str) -> SplitResult:
         parts = urlsplit(url)
         host, user, port = parts.hostname, parts.username, parts.port
     except ValueError as error:
-        raise ValueError(f"{setting} is no address such as {example}") from error
+        raise ValueError(f"{setting} is not an address such as {example}") from error
 
     if user is not None:
         raise ValueError(f"{setting} holds a name or password; put the key in an environment variable")

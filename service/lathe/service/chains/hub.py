@@ -139,7 +139,7 @@ def require_inner_path(name: str) -> None:
     """Raise `BadValueError` if a path in a repository could lead out of the folder it is downloaded to."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or str(path) != name or name == ".":
-        raise BadValueError(f"{name[:80]!r} is no path of a file below the repository's folder")
+        raise BadValueError(f"{name[:80]!r} is not a path of a file below the repository's folder")
 
 
 def _connect() -> Any:

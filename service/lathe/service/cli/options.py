@@ -52,7 +52,7 @@ FREE = 2**32
 """Bound that help texts do not mention, because nobody reaches it."""
 
 LINE_SECONDS = 5.0
-"""Seconds between two lines of progress where stderr is no terminal."""
+"""Seconds between two lines of progress where stderr is not a terminal."""
 
 SERVE_DIMENSIONS = (
     "Let requests for its dimensions get it from now on: for its output dimensions, and if it is nested for all sizes "
@@ -75,7 +75,7 @@ def describe_size_routes(routes: list[str]) -> str:
 def flag(name: str, help_text: str | None = None, **parameters: Any) -> Any:
     """Return the declaration of a command's option for typer.
 
-    Options are no environment variables, but for those that name one by `envvar`: a server's address, which is a
+    Options are not environment variables, but for those that name one by `envvar`: a server's address, which is a
     setting, and addresses of other servers, which may hold a password or are the same for every command.
     """
     return typer.Option(name, help=help_text, **parameters)

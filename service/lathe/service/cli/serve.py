@@ -91,7 +91,7 @@ def _explain_bind_errors(host: str, port: int) -> Iterator[None]:
         explanations = {
             errno.EADDRINUSE: f"port {port} is in use on {host}: stop the program that listens there, "
             "or choose another port with --port or LATHE_PORT; 0 takes a free one",
-            errno.EADDRNOTAVAIL: f"{host} is no address of this machine: give one with --host or LATHE_HOST, "
+            errno.EADDRNOTAVAIL: f"{host} is not an address of this machine: give one with --host or LATHE_HOST, "
             "such as 127.0.0.1 for this machine alone, or 0.0.0.0 for all its IPv4 addresses",
         }
         if 0 < port < FIRST_UNPRIVILEGED_PORT:

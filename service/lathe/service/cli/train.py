@@ -109,7 +109,7 @@ def _synthesize_pairs(config: Path, out: Path, yes: bool) -> None:
 def _require_consent(question: str) -> None:
     """Ask a question on the terminal, and end the program if the answer is no. Raise `JobError` without a terminal."""
     if not sys.stdin.isatty():
-        raise JobError("consent is needed and stdin is no terminal: use --yes to start")
+        raise JobError("consent is needed and stdin is not a terminal: use --yes to start")
     typer.confirm(question, abort=True, err=True)
 
 

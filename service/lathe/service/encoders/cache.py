@@ -71,7 +71,7 @@ class VectorCache:
         self.guard = threading.Lock()
 
     def can_serve(self, options: EncodeOptions) -> bool:
-        """Return whether the cache may answer a request with these options: it is on, and long texts are no error."""
+        """Return whether the cache may answer a request with these options: it is on, and long texts raise no error."""
         return self.max_bytes > 0 and options.long_text != "error"
 
     def compute_keys(

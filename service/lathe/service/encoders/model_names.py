@@ -74,7 +74,7 @@ def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], 
     name, digits = match.groups() if match else (model, None)
     dimensions = None if digits is None else parse_number(digits)
     if digits is not None and not dimensions:
-        raise BadValueError(f"{digits[:40]} is no number of dimensions, in the model {model!r}", param="model")
+        raise BadValueError(f"{digits[:40]} is not a number of dimensions, in the model {model!r}", param="model")
 
     encoder, _, chain = name.partition("+")
     return ModelChoice(model, find_engine(encoder or None), chain or None, dimensions)

@@ -129,7 +129,7 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
     for path, digest in manifest["files"].items():
         _require_model_file(path)
         if not isinstance(digest, str):
-            raise ValueError("a digest is no text")
+            raise ValueError("a digest is not a text")
     return manifest
 
 
@@ -140,7 +140,7 @@ def _require_model_file(path: str) -> None:
     """
     parts = path.split("/")
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts) or "\\" in path or "\0" in path:
-        raise BadValueError(f"{path[:80]!r} is no path of a model's file")
+        raise BadValueError(f"{path[:80]!r} is not a path of a model's file")
     if Path(path).suffix not in SUFFIXES:
         raise BadValueError(
             f"a trained encoder cannot have the file {path[:80]}: its files end in {', '.join(sorted(SUFFIXES))}; a "

@@ -157,7 +157,7 @@ def _convert_validation_error(error: ValidationError) -> ServiceError:
     if detail["type"] == UNKNOWN_FIELD:
         location = (*location, detail["ctx"]["field"])
 
-    # Pydantic also names the branches of unions, such as "str" and "list[int]", which are no fields.
+    # Pydantic also names the branches of unions, such as "str" and "list[int]", which are not fields.
     fields = [part for part in location if part not in ("str", "int") and "[" not in str(part)]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fields).removeprefix(".")
     message = f"{place or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"

@@ -100,7 +100,7 @@ class _Exchange:
         if REQUEST_ID.fullmatch(client_id):
             self.request_id = client_id.decode()
         else:
-            # The id is no secret, so no system call asks the kernel for the bits.
+            # The id is not a secret, so no system call asks the kernel for the bits.
             self.request_id = f"{random.getrandbits(128):032x}"  # noqa: S311
         self.status = 0
         self.holds_body_back = self.request_headers.get(b"expect", b"").lower() == b"100-continue"

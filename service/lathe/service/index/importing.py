@@ -118,13 +118,13 @@ def format_id(value: Any) -> str:
         case str():
             return value
         case bool() | None:
-            raise ValueError("missing" if value is None else f"{value}, which is no text and no number")
+            raise ValueError("missing" if value is None else f"{value}, which is neither a text nor a number")
         case int():
             return str(value)
         case float() if value.is_integer() and abs(value) < MAX_EXACT:
             return str(int(value))
         case float():
-            raise ValueError(f"{value}, which is no whole number below 2^53: write ids as texts")
+            raise ValueError(f"{value}, which is not a whole number below 2^53: write ids as texts")
         case Decimal() if value.is_finite() and value == value.to_integral_value():
             return str(int(value))
         case UUID():

@@ -70,8 +70,8 @@ class SpecResolver:
         spaces = self._resolve_spaces(encoder, request.chain, request.dimensions, request.width)
         if request.originals == "none" and spaces.target.quantizer is None:
             raise BadValueError(
-                f"originals: none stores codes alone, and {spaces.target.chain} is no chain that ends in codes; a fit "
-                "with `bytes` makes one",
+                f"originals: none stores codes alone, and {spaces.target.chain} does not end in codes; a fit with "
+                "`bytes` makes a chain that does",
                 param="originals",
             )
         spec = IndexSpec(
@@ -91,7 +91,7 @@ class SpecResolver:
 
         The files are the manifest and tensors, or None for raw vectors. The settings name the index's next generation
         (its rows and graph, built again) by a new, random name. Settings that the request leaves None are kept. An
-        encoder with the same fingerprint is no change. If no other encoder, chain or dimensions are requested, the
+        encoder with the same fingerprint is not a change. If no other encoder, chain or dimensions are requested, the
         index's own chain files are returned.
 
         Raises:

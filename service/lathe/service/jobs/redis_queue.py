@@ -538,7 +538,7 @@ class RedisQueue:
                 except redis_errors.ResponseError as error:
                     if not is_wrong_type(error):
                         raise
-                    note_damage("queue", record.queue, "it is no list")
+                    note_damage("queue", record.queue, "it is not a list")
 
     def _end_if_cancelled_or_out_of_tries(self, record: JobRecord) -> bool:
         job = record.job

@@ -71,7 +71,7 @@ def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
     """
     try:
         if isinstance(fields, Exception):
-            raise ValueError("it is no hash")
+            raise ValueError("it is not a hash")
         return None if fields[0] is None else _parse_fields(job_id, fields, running=heartbeat is not None)
     except (ValueError, TypeError) as error:  # orjson's is a TypeError
         why = str(error)

@@ -162,7 +162,7 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
                 raise ForbiddenError(f"{written[:80]!r} has a link that leads out of the server's data folder", field)
     except (ValueError, OSError, RuntimeError) as error:  # NUL, a name that is too long, links in a circle
         reason = getattr(error, "strerror", None) or str(error).partition(":")[0]
-        raise BadValueError(f"{written[:80]!r} is no path that can be read: {reason}", param=field) from None
+        raise BadValueError(f"{written[:80]!r} is not a path that can be read: {reason}", param=field) from None
     return str(path)
 
 

@@ -354,7 +354,7 @@ class SharedVersions(VersionFolder, ABC):
                 pipe.hgetall(build_key(self.kind, name))
                 pipe.get(IDENTITY)
                 content, identity = pipe.execute()
-            self.require_same_identity(identity)  # an emptied Redis is no reason to empty this copy
+            self.require_same_identity(identity)  # an emptied Redis is not a reason to empty this copy
             if not content and self.versions(name):  # deleted names keep their record: this one was lost
                 self.push(name, self)
                 return

@@ -478,7 +478,7 @@ def test_a_body_that_is_no_backup_is_refused_and_leaves_nothing(whole_app, path,
             with closing(sqlite3.connect(file)) as db, db:
                 db.execute("DELETE FROM items WHERE label = 1")
     message = refused(restore(whole_app, "spoilt", file.read_bytes()), 400)
-    assert "the body is no backup that can be restored: " in message and str(whole_app.indexes) not in message
+    assert "the body is not a backup that can be restored: " in message and str(whole_app.indexes) not in message
     assert "spoilt" not in [index["name"] for index in whole_app.client.get("/indexes").json()]
 
 

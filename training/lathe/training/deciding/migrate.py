@@ -199,7 +199,7 @@ class Migration:
                 f"{_format(again)}."
             )
         if chosen is STAY:
-            verdict = "which is a loss" if again.sign < 0 else "which is no gain beyond chance"
+            verdict = "which is a loss" if again.sign < 0 else "which is not a gain beyond chance"
             # A search among few rows is easy for both encoders, so a sample can hide a gain among all rows.
             among = f" among {documents:,} of {self.cost.rows:,} rows" if documents < self.cost.rows else ""
             return f"Stay: {self.new} changes nDCG@10 by {_format(again)} {queries}, {verdict}{among}."

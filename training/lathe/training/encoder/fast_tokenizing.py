@@ -153,7 +153,7 @@ class _FastTokenizer:
         row, lengths = self.tokenize_in_row(texts, prompt)
         settings, wrapper = self._read_settings(prompt), self.tokenizer
 
-        # The tokens of all texts in a row fill the places of a matrix (texts, longest text) that are no padding.
+        # The tokens of all texts in a row fill the places of a matrix (texts, longest text) that are not padding.
         positions = np.arange(lengths.max())
         if wrapper.padding_side == "left":
             positions = positions[::-1]

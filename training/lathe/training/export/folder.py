@@ -138,7 +138,7 @@ def check_exportable(chain: Chain) -> int:
                 "fold one side of the chain and export that"
             )
         if not all(isinstance(part, AFFINE) for part in step.primitives()):
-            raise ExportError(f"{step.kind} is no affine map: Lathe serves such a chain, but cannot export it")
+            raise ExportError(f"{step.kind} is not an affine map: Lathe serves such a chain, but cannot export it")
 
     return chain.input_dimensions
 

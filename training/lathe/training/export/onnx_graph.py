@@ -151,7 +151,7 @@ class _ChainGraph(torch.nn.Module):
     def __init__(self, chain: Chain) -> None:
         super().__init__()
         self.chain = copy.deepcopy(chain.fold()).float().cpu()
-        # Codes of unequal bits are no graph of tensors: the NumPy codec has them.
+        # Codes of unequal bits are not a graph of tensors: the NumPy codec has them.
         self.has_codes = chain.quantizer is not None and not isinstance(chain.quantizer, TransformCoding)
         self.outputs = [EMBEDDINGS, CODES] if self.has_codes else [EMBEDDINGS]
 

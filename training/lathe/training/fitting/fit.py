@@ -70,7 +70,7 @@ def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | 
         return
     if requested is not None and state.encoded.left_out:
         left_out = ", ".join(state.encoded.left_out)
-        raise FitError(f"{left_out} of the source was left out: its rows and the targets are no pairs")
+        raise FitError(f"{left_out} of the source was left out: its rows and the targets are not pairs")
     targets = state.source if requested is None else open_source(requested.location)
     if encoder is None and targets.kind() == "texts":
         raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")

@@ -87,7 +87,7 @@ def find_relevance_field(names: Collection[str]) -> str | None:
     """
     fields = [field for field in RELEVANCE_FIELDS if field in names]
     if len(fields) > 1:
-        raise ValueError(f"a pair has {fields[0]} and {fields[1]}: leave out the one that is no judgement")
+        raise ValueError(f"a pair has {fields[0]} and {fields[1]}: leave out the one that is not a judgement")
     return fields[0] if fields else None
 
 
@@ -220,7 +220,7 @@ class NewFit(SourcedRequest):
         out_of_domain: sources of out-of-domain texts by name, to certify on besides `pydoc:`.
         queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
         pairs: queries with a relevant document each, that steps learn from; a part of them certifies the chain if there
-            are no test pairs. A list of objects with `query` and `document`, or the path of a file of them.
+            are not test pairs. A list of objects with `query` and `document`, or the path of a file of them.
         test_pairs: queries with a relevant document each, to certify the chain with: a list of objects with `query` and
             `document`, or the path of a file of them.
         targets: the target of each row, for steps fitted on targets.

@@ -170,7 +170,7 @@ def _read_parts(file: Readable, field: str, rows: int, span: Span) -> Iterator[A
     with _open_parquet(file) as parquet, file.open("rb") as stored:
         _require_column(file, parquet, field)
         _refuse_null_texts(file, stored, parquet, field)
-        # pandas stores the index of a table as a column, which is no field of its rows.
+        # pandas stores the index of a table as a column, which is not a field of its rows.
         columns = [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
         row, stop = 0, span.stop
         for group in range(parquet.num_row_groups):

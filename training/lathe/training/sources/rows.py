@@ -254,7 +254,7 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
             if not isinstance(number, int | float) or isinstance(number, bool):
                 found = "null" if number is None else f"{number!r:.40}"
                 raise SourceError(
-                    f"{raw.describe_row(index)}: the vector holds {found} at {position}, which is no number"
+                    f"{raw.describe_row(index)}: the vector holds {found} at {position}, which is not a number"
                 )
 
     return np.array(raw.values, dtype=np.float64)

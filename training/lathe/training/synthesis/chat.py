@@ -49,11 +49,11 @@ def read_endpoint(settings: EndpointSettings) -> Endpoint:
 
 
 MAX_ANSWER_BYTES = 16_000_000
-"""Maximum size of a response; a larger one is no answer."""
+"""Maximum size of a response; a larger one is not an answer."""
 BYTES_PER_TOKEN = 4
 """Approximate UTF-8 bytes of a token, to estimate tokens if the endpoint does not count them."""
 NOT_JSON, OTHER_JSON = "not JSON", "other JSON"
-"""Kinds of failures: responses with a success status that are no answer."""
+"""Kinds of failures: responses with a success status that are not an answer."""
 
 
 @dataclass(frozen=True)

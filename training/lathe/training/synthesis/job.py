@@ -150,7 +150,7 @@ class LimitSettings(StrictSettings):
         requests_per_minute: maximum rate, spread evenly; None for no limit.
         tokens_per_minute: maximum rate of tokens of prompts and answers; None for no limit.
         retries: maximum number of retries of a request without an answer: 429, 5xx, no connection, a time-out, or a
-            response that is no answer.
+            response that is not an answer.
         backoff: seconds before the first retry; doubled for each further one, and multiplied by a random factor below
             1.
         attempts: maximum number of answers to a call, until one can be used.

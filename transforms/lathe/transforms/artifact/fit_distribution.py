@@ -212,7 +212,7 @@ class FitDistribution:
         if not all(type(number) in (int, float) and number >= 0 for number in numbers) or not all(
             type(count) is int and count > 0 for count in counts
         ):
-            raise ArtifactError("the distribution of its rows has counts, norms or a share that are no such numbers")
+            raise ArtifactError("the distribution of its rows has counts, norms or a share that are not such numbers")
 
 
 def _sample_moments(rows: Vectors) -> Moments:

@@ -619,7 +619,7 @@ class TransformCoding(Quantizer):
         """
         coder = self._build_decoder()
         if not coder.whole_bytes:
-            raise InputError(f"these codes of {self.bytes} bytes are no product quantizer: coordinates cross bytes")
+            raise InputError(f"these codes of {self.bytes} bytes are not a product quantizer: coordinates cross bytes")
 
         octets = self.layout[1].tolist()
         # Coordinate i is the within[i]-th of its byte, and so that dimension of the byte's centroids.

@@ -79,7 +79,7 @@ async def metrics(services: ServicesDep) -> Response:
 def _collect_metrics(services: Services) -> bytes:
     with MEASURING:
         for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS, INDEX_RECALL):
-            gauge.clear()  # encoders and states that are no more
+            gauge.clear()  # encoders and states that are gone
         for name, engine in services.embedder.engines.items():
             WAITING_TEXTS.labels(name).set(engine.queue.texts)
             WAITING_TOKENS.labels(name).set(engine.queue.tokens)

@@ -344,5 +344,5 @@ def _finish_restoration(restoration: Restoration) -> int:
         if problem.code == "disk_full":
             raise
         raise BadValueError(
-            f"the body is no backup that can be restored: {problem.message}", code="malformed_body"
+            f"the body is not a backup that can be restored: {problem.message}", code="malformed_body"
         ) from None

@@ -348,12 +348,12 @@ def _measure_vector_bytes(record: IndexRecord, spec: IndexSpec) -> int:
 def _find_item_problem(item: object, metadata: object) -> str | None:
     try:
         if not isinstance(item, str):
-            return "has an id that is no text"
+            return "has an id that is not a text"
         require_ids([item])
         if metadata is None:
             return None
         if not isinstance(metadata, bytes):
-            return "has metadata that are no bytes"
+            return "has metadata that are not bytes"
         list_entries(parse_metadata(item, metadata))
     except BadValueError as error:
         return f"cannot be one of ours: {error.message}"

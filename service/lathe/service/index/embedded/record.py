@@ -395,7 +395,7 @@ class IndexRecord(RecordFile):
         """
         dtype = np.dtype(spec.stored_dtype)
         if not all(isinstance(blob, bytes) for blob in blobs):
-            raise UnavailableError("the record holds vectors that are no bytes", code="corrupt_index")
+            raise UnavailableError("the record holds vectors that are not bytes", code="corrupt_index")
         width = spec.width if spec.has_originals else len(blobs[0]) if blobs else 0
         if any(len(blob) != width * dtype.itemsize for blob in blobs):
             raise UnavailableError("the record holds vectors of another size", code="corrupt_index")

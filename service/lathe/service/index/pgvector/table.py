@@ -164,7 +164,7 @@ def get_table(connection: Connection, name: TableName) -> PgvectorTable:
     table = find_table(connection, name)
     if table is None:
         raise UnknownNameError(
-            f"the database has no table {name}; upper and lower case differ here, and views are no tables",
+            f"the database has no table {name}; upper and lower case differ here, and views are not tables",
             param="table",
         )
     return table

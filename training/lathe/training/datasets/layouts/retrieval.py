@@ -65,7 +65,7 @@ class Retrieval(Layout):
         if not useful_judgements:
             raise DataSetError("qrels/test.tsv judges no document relevant to any query")
 
-        # One file of queries serves all splits, so a query of another split is no mistake.
+        # One file of queries serves all splits, so a query of another split is not a mistake.
         judged_anywhere = _read_judged_queries(folder)
         for query, row in query_rows.items():
             if query not in relevant and query not in judged_anywhere:

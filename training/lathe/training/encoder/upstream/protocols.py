@@ -106,7 +106,7 @@ class _OpenAIProtocol:
         rows: list[Any] = [None] * count
         for position, item in enumerate(items):
             index = item.get("index", position) if isinstance(item, dict) else position
-            if type(index) is not int or not 0 <= index < count or rows[index] is not None:  # False is no index
+            if type(index) is not int or not 0 <= index < count or rows[index] is not None:  # False is not an index
                 raise MalformedAnswerError(f"an index of {index!r:.40} in an answer for {count} texts")
             rows[index] = _get_field(item, "embedding")
 
@@ -179,7 +179,7 @@ def _require_list(items: Any, name: str, count: int) -> list[Any]:
         MalformedAnswerError: if it is not a list, or has another number of items.
     """
     if not isinstance(items, list):
-        raise MalformedAnswerError(f"{name} that are no list")
+        raise MalformedAnswerError(f"{name} that are not a list")
     if len(items) != count:
         raise MalformedAnswerError(f"{len(items)} vectors for {count} texts")
     return items
@@ -212,7 +212,7 @@ def _read_row(row: Any) -> NDArray[np.float32]:
     except (ValueError, TypeError, binascii.Error):
         pass
 
-    raise MalformedAnswerError("an embedding that is no list of numbers")
+    raise MalformedAnswerError("an embedding that is not a list of numbers")
 
 
 def _read_count(value: Any) -> int | None:

@@ -132,7 +132,7 @@ class UpstreamSpace:
 
         This happens if `provider` gives two addresses one name, and they answer by different models.
         """
-        # The address is no part of the fingerprint, so that several addresses of one provider can share vectors.
+        # The address is not a part of the fingerprint, so that several addresses of one provider can share vectors.
         shared = None if self.store is None else self.store.find_space(space.fingerprint)
         if shared is not None and _find_minimum_cosine(shared.probes, space.probes) < MIN_COSINE:
             raise UpstreamError(

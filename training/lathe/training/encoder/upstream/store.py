@@ -114,5 +114,5 @@ def _parse_space(fingerprint: str, reported: str, width: int, probes: bytes, che
     described = {str(name): str(value) for name, value in orjson.loads(reported).items()}
     vectors = np.frombuffer(probes, "<f4").reshape(-1, width)
     if not vectors.size or not np.isfinite(vectors).all() or not math.isfinite(checked_at):
-        raise ValueError("its vectors or its time are no numbers")
+        raise ValueError("its vectors or its time are not numbers")
     return StoredSpace(str(fingerprint), described, vectors, float(checked_at))

@@ -240,6 +240,6 @@ def choose_scoring(vector_format: CodeFormat) -> RowScoring | None:
     if isinstance(vector_format.quantizer, Int8):
         return _ByteScoring(vector_format, vector_format.quantizer)
     if isinstance(vector_format.quantizer, TransformCoding):
-        with suppress(InputError):  # coordinates that cross bytes are no product quantizer
+        with suppress(InputError):  # coordinates that cross bytes are not a product quantizer
             return _ProductScoring(vector_format, vector_format.quantizer)
     return None
