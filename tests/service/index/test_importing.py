@@ -28,7 +28,7 @@ def test_an_id_is_written_as_text():
         (None, "missing"),
         (1.5, "1.5, which is not a whole number"),
         (float("nan"), "nan, which is not a whole number"),
-        (1.2345678901234568e22, "no whole number below 2\\^53: write ids as texts"),
+        (1.2345678901234568e22, "not a whole number below 2\\^53: write ids as texts"),
         (True, "True, which is neither a text"),
         (b"\xff\x00", "bytes that are not UTF-8"),
         (Decimal("1.5"), "a Decimal: write ids as texts"),
