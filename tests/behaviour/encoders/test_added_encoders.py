@@ -78,6 +78,7 @@ def test_encoders_commands_add_list_and_remove(run, home):
     [
         (["add", "small", "--model", DEFAULT_MODEL, "--dtype", "int8"], 2, "'--dtype'"),
         (["add", "small", "--model", DEFAULT_MODEL, "--max-length", "1"], 1, "max_length"),
+        (["add", "a+b", "--model", DEFAULT_MODEL], 1, "name"),
         (["add", "small", "--model", DEFAULT_MODEL, "--layer", "7"], 1, "layers 1 to 6, not 7"),
         (["remove", "small"], 1, "'small'"),
         (["remove", "mine"], 1, "LATHE_ENCODERS"),

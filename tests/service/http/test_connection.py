@@ -72,6 +72,7 @@ async def test_requests_at_the_limits_are_served_in_full(served):
     body = b"x" * 1_000_000
     said = await served.say(HEAD + close + b"content-length: 1000000\r\n\r\n" + body)
     assert said.endswith(b"3 headers, 1000000 bytes")
+    assert status(await served.say(b"HEAD / HTTP/1.1\r\n" + close + b"\r\n")) == 200  # nothing follows its head
     chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nauthorization: late\r\n\r\n"
     said = await served.say(chunked + b"GET / HTTP/1.1\r\n" + close + b"\r\n")  # two at once on one connection
     assert said.count(b"200 OK") == 2 and b"2 headers, 3 bytes" in said and said.endswith(b"1 headers, 0 bytes")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
+from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
@@ -16,8 +17,9 @@ from lathe.service.jobs.redis_queue import (
     read_server_time,
 )
 from lathe.service.jobs.redis_record import FileLimits, build_file_key
-from lathe.service.jobs.runner import JobThread
-from lathe.service.redis.connection import RedisConnection
+from lathe.service.jobs.runner import JobThread, JobWorker
+from lathe.service.processes.program import Spawner
+from lathe.service.redis.connection import RedisConnection, as_unavailable
 
 pytestmark = pytest.mark.services
 
@@ -344,6 +346,18 @@ def test_a_redis_that_takes_no_writes_is_a_warning_a_passing_refusal_and_no_secr
         own_redis.client.execute_command("REPLICAOF", "NO", "ONE")
     thread.manage()  # the next write succeeds
     assert jobs.get(job.id).state == "queued" and not any("managed" in warning for warning in thread.warnings())
+
+
+def test_a_worker_waits_for_a_password_that_it_had_been_let_in_with_and_not_for_one_that_never_was(jobs):
+    worker, rejected = JobWorker(jobs, "jobs", {}, Spawner()), redis_errors.AuthenticationError("WRONGPASS")
+    error = as_unavailable(rejected)
+    error.__cause__ = rejected
+    with pytest.raises(UnavailableError):
+        worker._log_outage(error)
+    worker.reached = True
+    worker._log_outage(error)
+    worker._log_outage(error)
+    assert worker.reached is False
 
 
 def test_progress_of_a_job_whose_record_was_lost_creates_none(jobs, submit, tmp_path):

@@ -3,11 +3,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.training.deciding.advise import check_encoded_rows
-from lathe.training.deciding.evidence import measure_evidence
+from lathe.training.deciding.advise import check_encoded_rows, list_remarks
+from lathe.training.deciding.evidence import compute_cosine_of_means, measure_evidence
 from lathe.training.errors import AdviceError
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
+
+
+def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
+    east, north = np.tile([1.0, 0.0], (10, 1)), np.tile([0.0, 1.0], (10, 1))
+    fit, heldout = np.concatenate([100 * east, north]), np.concatenate([east, 100 * north])
+    assert compute_cosine_of_means(fit, heldout) == pytest.approx(1)
+    assert compute_cosine_of_means(fit, 5 * east) == pytest.approx(np.sqrt(0.5))
+    assert compute_cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
+
+
+def test_list_remarks_counts_zero_held_out_vectors(make_sample):
+    sample = make_sample(rows=300)
+    sample.heldout[:3] = 0
+    assert "3 of 150 held-out vectors are zero: they have no direction." in list_remarks(sample)
+    assert not any("zero" in note for note in list_remarks(make_sample()))
 
 
 @pytest.mark.parametrize(

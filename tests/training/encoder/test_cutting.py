@@ -15,6 +15,9 @@ from lathe.training.encoder.cutting import MAX_EXAMINED, PIECE, STATIC_CHARACTER
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import TooLongError
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.run import count_truncated
+from lathe.training.finetuning.trainer import build_dataset
 
 LINES = [
     "The ledger is closed at the end of every month, and audited in the next one.",
@@ -225,3 +228,20 @@ def test_a_static_encoder_reads_at_most_static_characters_from_either_end(static
     assert static.cut(text, truncation_side="left").text == text[1:]
     with pytest.raises(TooLongError, match="input 1"):
         static.encode(["short", text], long_text="error")
+
+
+def test_count_truncated_counts_texts_over_the_limit_in_under_a_second(encoder):
+    begun = time.process_time()
+    assert (
+        count_truncated(encoder, ["a b " * 1_000_000, "short", "word " * 255, "word " * 254, " " * 10_000 + "x"]) == 2
+    )
+    assert time.process_time() - begun < 1
+
+
+def test_build_dataset_cuts_long_anchors_and_negatives_and_keeps_short_ones(encoder):
+    anchors, negatives = ["a b " * 100_000, "short"], [("e " * 99_999,), ()]
+    mixture = Mixture(anchors, ["c", "d"], np.zeros(2, np.int64), ["one"], [], negatives=negatives)
+    data = build_dataset(mixture, encoder.model)
+    assert [len(text) < 4000 for text in data["anchor"]] == [True, True]
+    assert data["anchor"][1] == "short"
+    assert [[len(text) < 4000 for text in some] for some in data["negative"]] == [[True], []]

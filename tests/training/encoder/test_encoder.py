@@ -165,6 +165,13 @@ def test_a_prompt_that_leaves_no_space_for_chunks_is_refused(tiny):
         wordy.encode(["word " * 100], "query")
 
 
+def test_a_prompt_counts_towards_the_limit(variant):
+    prompted = variant(prompts={"query": "find: "})
+    assert prompted.encode(["word " * 252], prompt_name="query", long_text="error").tokens.tolist() == [256]
+    with pytest.raises(TooLongError, match="257"):
+        prompted.encode(["word " * 253], prompt_name="query", long_text="error")
+
+
 def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_listed(encoder):
     with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
         encoder.encode(["x"], prompt_name="poem")

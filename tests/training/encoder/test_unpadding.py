@@ -72,6 +72,14 @@ def test_attention_by_products_equals_attention_of_each_text_alone(largest, monk
             torch.testing.assert_close(alone, found[:, start:stop], rtol=0, atol=0.01, equal_nan=True)
 
 
+def test_attend_within_texts_refuses_a_sliding_window():
+    states = torch.zeros(1, 1, 2, 4)
+    with pytest.raises(CannotUnpadError):
+        attend_within_texts(
+            torch.nn.Module(), states, states, states, None, sliding_window=8, cu_seq_lens_q=torch.tensor([0, 2]).int()
+        )
+
+
 def test_unpadded_vectors_equal_those_after_restore_model():
     encoder = Encoder(DEFAULT_ENCODER)
     texts = LICENSE.read_text().split("\n\n")[:20] + PROBES + ["", "word " * 400]  # in several batches

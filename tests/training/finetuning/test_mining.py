@@ -160,6 +160,14 @@ def test_range_score_and_margins_limit_the_mined_negatives(limit, expected):
     assert found == {"1": expected}
 
 
+def test_a_training_positive_of_the_targets_test_is_never_a_mined_negative():
+    documents = {text: text for text in ("0.8", "0.6", "0.3")}
+    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, test_positives={"0.6"})
+    settings = NegativeSettings(relative_margin=None, num_negatives=2)
+    found = mine_negatives(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 2, seed=0)
+    assert found == {"1": ["0.3"]}
+
+
 def test_randomly_sampled_negatives_depend_on_the_seed(job_of, search, mined):
     settings = {"num_negatives": 2, "sampling": "random", "relative_margin": None, "range_max": 5}
     job = job_of(source={"folder": search}, negatives=settings)

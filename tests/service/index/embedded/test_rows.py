@@ -70,6 +70,17 @@ def test_rows_can_be_appended_to_files_of_unequal_length(tmp_path, missing):
     assert len(again.take_view().alive) == 2700
 
 
+def test_reserve_allocates_disk_blocks_and_rows_within_them_do_not_grow_the_files(rows, tmp_path):
+    rows.reserve(3000)
+    sizes = [file.stat().st_size for file in sorted(tmp_path.iterdir())]
+    rows.append(*batch(3000))
+    assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == sizes
+    file = RowFile(tmp_path / "rows", "float32", 256)
+    file.reserve(4096)
+    status = (tmp_path / "rows").stat()
+    assert status.st_size == 4096 * 1024 and status.st_blocks * 512 >= status.st_size
+
+
 def test_appending_on_a_full_disk_raises_os_error_and_keeps_existing_rows(rows):
     given = batch(100)
     rows.append(*given)

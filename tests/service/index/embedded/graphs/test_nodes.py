@@ -149,6 +149,27 @@ def test_copies_are_the_same_nodes_after_a_restart_and_a_graph_without_them_is_r
     assert again.notes == ["the graph was missing or damaged: it is rebuilt, searches are exact meanwhile"]
 
 
+def test_items_of_nodes_that_the_graph_failed_to_link_are_found_and_linked_later(made, biased, monkeypatch):
+    generation, vectors, queries = made.generation, biased(400, 1), biased(8, 2)
+    made.put(names("row", 200), vectors[:200])
+    generation.extend_graph(EXACT, 1)
+    made.put(names("copy", 200), vectors[:200])
+    made.put(names("later", 200), vectors[200:])
+    made.put(names("later copy", 200), vectors[200:])
+
+    def fail(*_arguments, **_named):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(generation.graph, "extend", fail)
+        with pytest.raises(MemoryError):
+            generation.extend_graph(EXACT, 1)
+    assert generation.covered <= 400
+    assert_answers_are_exact(generation, queries)
+    assert generation.extend_graph(EXACT, 1) == 0 and generation.graph.covered <= 400
+    assert_answers_are_exact(generation, queries)
+
+
 @pytest.mark.parametrize("colliding", [False, True])
 def test_only_rows_with_equal_bytes_share_a_node(monkeypatch, colliding):
     monkeypatch.setattr(nodes, "MIN_RECENT", 20)
