@@ -156,6 +156,19 @@ def test_a_shard_encoded_before_is_not_encoded_again(folder_of_files, counting_h
     assert len(encoder.texts) == 1500 + ROWS - SHARD_ROWS + 10
 
 
+def test_an_encoding_stopped_within_a_shard_resumes_at_its_next_batch_with_equal_files(
+    folder_of_files, counting_hashes, stopped, tmp_path
+):
+    first, second = counting_hashes(), counting_hashes()
+    first.stop_before_call = 3  # after both batches of one shard and the first of two of the next
+    with pytest.raises(stopped):
+        encode(folder_of_files, first, tmp_path / "work")
+    encode(folder_of_files, second, tmp_path / "work")
+    assert second.texts[0] == "row 1024" and len(first.texts + second.texts) == 1500 + ROWS + 10
+    encode(folder_of_files, counting_hashes(), tmp_path / "whole")
+    assert read_all_files(tmp_path / "work") == read_all_files(tmp_path / "whole")
+
+
 def test_only_a_file_added_to_a_folder_is_encoded_and_the_workspace_key_stays(counting_hashes, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
