@@ -82,7 +82,7 @@ def rank_halves(
 
 
 def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Return 1/rank, by dot product, of document i among all documents for query i, `(n,)`; a tie counts half."""
+    """Return 1/rank, by dot product, of document i among all documents for query i, `(n,)`. A tie counts half."""
     reciprocal = np.empty(len(queries))
     for rows in row_slices(len(queries)):
         similarities = queries[rows] @ documents.T

@@ -53,7 +53,7 @@ class LazyEncoders:
         self.loaded: dict[str, TextEncoder] = {}
 
     def load(self, name: str | None) -> "TextEncoder":
-        """Return an encoder by its name in the settings, or by a model's folder or hub id; None is the default one."""
+        """Return an encoder by its name in the settings, or by a model's folder or hub id. None is the default one."""
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)

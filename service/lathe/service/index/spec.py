@@ -125,7 +125,7 @@ class ReindexRequest(JsonObject):
 
 
 class CalibrateRequest(SourcedRequest):
-    """What an index is calibrated with; without queries, its rows search for its rows.
+    """What an index is calibrated with. Without queries, its rows search for its rows.
 
     Attributes:
         queries: source of at least 130 unjudged queries, texts or original vectors.

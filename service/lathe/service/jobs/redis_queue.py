@@ -188,7 +188,7 @@ class RedisQueue:
 
     @property
     def workers(self) -> dict[WorkerClass, int] | None:
-        """Number of live workers of this version of Lathe, by class, as last seen; None while Redis is down."""
+        """Number of live workers of this version of Lathe, by class, as last seen, or None while Redis is down."""
         return {name: workers for name, (_, workers) in self.seen.items()} if self.seen and self.connection.up else None
 
     def warnings(self) -> builtins.list[str]:

@@ -204,7 +204,7 @@ def _try_to_fork() -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve fork requests on the socket whose descriptor is the first argument; the others are modules to import.
+    """Serve fork requests on the socket whose descriptor is the first argument. The others are modules to import.
 
     A fork returns from the loop, and runs its program here.
     """

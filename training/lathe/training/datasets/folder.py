@@ -57,7 +57,7 @@ class FolderDataSet(EvaluatedDataSet):
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label from the data set's `labels.json`; without the file, an empty dict.
+        """Return the text of each label from the data set's `labels.json`, or an empty dict without that file.
 
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.

@@ -168,7 +168,7 @@ def find_file(folder: Path, stem: str) -> Path | None:
 
 
 def find_required_file(folder: Path, stem: str) -> Path:
-    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder; raise `DataSetError` if neither exists."""
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder. Raise `DataSetError` if neither exists."""
     path = find_file(folder, stem)
     if path is None:
         raise DataSetError(f"{stem}.jsonl is missing")

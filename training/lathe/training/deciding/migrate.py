@@ -88,7 +88,7 @@ class Cost:
 
     @property
     def money(self) -> float | None:
-        """Price of all tokens; None if unknown."""
+        """Price of all tokens, or None if unknown."""
         return None if self.price is None else self.tokens * self.price / MILLION
 
     def describe(self) -> str:
@@ -134,7 +134,7 @@ class Migration:
 
     @property
     def recommended(self) -> Trial | None:
-        """The recommended choice; None without judged queries."""
+        """The recommended choice, or None without judged queries."""
         return choose_trial(self.trials, self.searches.choose) if self.judged else None
 
     @property

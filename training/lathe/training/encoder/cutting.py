@@ -192,7 +192,7 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether an earlier cut would give the same tokens, as far as the model reads; never for WordPiece.
+        """Return whether an earlier cut would give the same tokens, as far as the model reads, never for WordPiece.
 
         The tokens of the part are compared with the tokens of a part half as long, and of the part cut a few characters
         earlier. If the best segmentations up to each of the last positions begin alike, so does the best one up to any

@@ -98,7 +98,7 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
 
 
 def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """Return the processor's feature flags, such as `avx512_bf16`, from Linux's /proc/cpuinfo; none elsewhere."""
+    """Return the processor's feature flags, such as `avx512_bf16`, from Linux's /proc/cpuinfo, none elsewhere."""
     return set((read_cpu_field("flags", cpuinfo) or read_cpu_field("Features", cpuinfo)).split())
 
 

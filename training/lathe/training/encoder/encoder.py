@@ -258,7 +258,7 @@ class Encoder(TextEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the `TextCutter` of texts longer than the model reads; None for a static model without a limit."""
+        """Build the `TextCutter` of texts longer than the model reads, or None for a static model without a limit."""
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
 

@@ -123,7 +123,7 @@ class UpstreamSpec:
 
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSpec":
-        """Check that the API's address is valid and sends no key to another machine in plain HTTP; return the spec.
+        """Check that the API's address is valid and sends no key to another machine in plain HTTP. Return the spec.
 
         Raises:
             ValueError: for an address of another form, or over which a key would leak.

@@ -228,7 +228,7 @@ def open_vectors(folder: Path, dimensions: int) -> TextVectors:
 
 @lru_cache(maxsize=1)
 def _open_vectors(folder: Path, dimensions: int, written: int) -> TextVectors:
-    """Memory-map the vectors of a folder; the file's time `written` is only part of the cache's key."""
+    """Memory-map the vectors of a folder. The file's time `written` is only part of the cache's key."""
     return TextVectors.open(folder, dimensions)
 
 

@@ -185,7 +185,7 @@ def mine_sources(
 
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Return whether hard negatives are mined for a source; without a setting, if none of its pairs has negatives."""
+    """Return whether hard negatives are mined for a source: as it is set, else if none of its pairs has negatives."""
     if source.negatives is not None:
         return source.negatives == "mined"
     return not any(pair.negatives for pair in pairs)

@@ -122,7 +122,7 @@ class Mixture:
         )
 
     def list_single_pair_warnings(self) -> list[str]:
-        """Return a list with one warning that names the data sets of a single pair; it is empty if there are none."""
+        """Return a list with one warning that names the data sets of a single pair, empty if there are none."""
         counts = np.bincount(self.sources, minlength=len(self.names))
         single = [name for name, count in zip(self.names, counts, strict=True) if count == 1]
         return [f"a single pair makes the mean of a source: {', '.join(single)}"] if single else []

@@ -242,7 +242,7 @@ class MixtureBuilder:
 
 
 def _locate(data: DataSet) -> Path:
-    """Return the resolved path of a data set's folder or file; it is empty for rows of the job and hub data sets."""
+    """Return the resolved path of a data set's folder or file, empty for rows of the job and hub data sets."""
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) and data.path else Path()

@@ -245,7 +245,7 @@ def fit_new_chain(
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
-    """Return a copy of the encoder that puts a prompt before the source's texts; None without an encoder.
+    """Return a copy of the encoder that puts a prompt before the source's texts, or None without an encoder.
 
     The prompt is the one of this name, or by default the prompt of documents.
 

@@ -239,7 +239,7 @@ def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[
 
 
 def list_own_text_notes(excluded: Iterable[NDArray[np.int64]]) -> list[str]:
-    """Return a list with one sentence on how many queries are documents themselves; it is empty if none is.
+    """Return a list with one sentence on how many queries are documents themselves, empty if none is.
 
     Args:
         excluded: the result of `find_own_texts` for each part of the queries.

@@ -295,7 +295,7 @@ def detect_parquet_kind(file: Readable, field: str) -> Kind:
 
 
 def _refuse_null_texts(file: Readable, stored: IO[bytes], parquet: Any, field: str) -> None:
-    """Raise `SourceError` if the footer of a parquet file counts nulls in a column of texts; it names the row.
+    """Raise `SourceError` if the footer of a parquet file counts nulls in a column of texts, and name the row.
 
     Otherwise a job would end hours later at the first null.
     """

@@ -73,7 +73,7 @@ def _find_json_values(text: str) -> Iterator[Any]:
 
 
 def _unwrap_items(value: Any) -> list[Any]:
-    """Return the items of a JSON list, or of the list that is an object's only value; else the value in a list."""
+    """Return the items of a JSON list, or of the list that is an object's only value, else the value in a list."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
     return list(value) if isinstance(value, list) else [value]

@@ -148,7 +148,7 @@ def _read_token_counts(usage: Any) -> tuple[int, int] | None:
 
 
 def _extract_text(content: Any) -> str:
-    """Return the text of a message, whose content is a string or a list of parts, which are joined; else ""."""
+    """Return the text of a message, whose content is a string or a list of parts, which are joined, else ""."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))

@@ -114,7 +114,7 @@ class StagesSettings(StrictSettings):
     @model_validator(mode="before")
     @classmethod
     def _add_defaults(cls, settings: Any) -> Any:
-        """Complete the settings with the defaults of every stage; anything but an object stays as it is."""
+        """Complete the settings with the defaults of every stage. Anything but an object stays as it is."""
         if not isinstance(settings, dict):
             return settings
         stages = {

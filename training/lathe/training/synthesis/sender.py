@@ -317,7 +317,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
 
     def _halt(self, reason: str) -> None:
-        """Send no more requests, and set `error` to the reason unless it is set; requests under way are waited for."""
+        """Send no more requests, and set `error` to the reason unless it is set. Requests under way are waited for."""
         self.error = self.error or JobError(reason)
         self.halted.set()
 

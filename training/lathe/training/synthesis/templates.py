@@ -79,7 +79,7 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
 
 
 def _read_template(path: Path, name: StageName, count: int) -> Prompt:
-    """Read and check the prompt template of one stage; from a `count` of 2 on, the template must use `$count`.
+    """Read and check the prompt template of one stage. From a `count` of 2 on, the template must use `$count`.
 
     Raises:
         JobError: if the template is not UTF-8, lacks a required placeholder or has an unknown one.

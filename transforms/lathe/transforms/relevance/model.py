@@ -165,7 +165,7 @@ class RelevanceModel:
 
     @classmethod
     def from_rows(cls, rows: Vectors, queries: FloatArray | None = None, base_rate: float = 0.5) -> Self:
-        """Describe the rows that are searched, and choose the references; `fit` remains to be called.
+        """Describe the rows that are searched, and choose the references. `fit` remains to be called.
 
         Args:
             rows: vectors that are searched, `(n, d)`.
@@ -232,7 +232,7 @@ class RelevanceModel:
         return self
 
     def fit_weights(self, searches: Searches, relevant: NDArray[np.bool_]) -> Self:
-        """Fit the weights on judged searches, after `fit`; the shipped weights are the mean of a Gaussian prior.
+        """Fit the weights on judged searches, after `fit`. The shipped weights are the mean of a Gaussian prior.
 
         The base rate is then that of the judged queries, and `base_rate` is not used.
 
@@ -392,7 +392,7 @@ def fit_logistic(features: Array, relevant: NDArray[np.bool_] | Array, prior: Ar
 
 
 def apply_weights(features: Array, weights: Array) -> Array:
-    """Return the logits `(n, k)` of hits with features `(n, k, f)`; weights are `(2, f + 1)`."""
+    """Return the logits `(n, k)` of hits with features `(n, k, f)`. Weights are `(2, f + 1)`."""
     # Feature by feature, as they lie in memory: a third less time than a product with the last axis.
     by_feature = features.transpose(2, 0, 1).reshape(features.shape[-1], -1)
     of_both = (weights[:, :-1] @ by_feature + weights[:, -1:]).reshape(2, *features.shape[:2])

@@ -125,7 +125,7 @@ def evaluate_probabilities(probabilities: Array, right: NDArray[np.bool_]) -> Pr
 
 
 def measure_auroc(scores: Array, right: NDArray[np.bool_]) -> float:
-    """Return the area under the ROC curve, in which ties count half; NaN if all are right or all are wrong."""
+    """Return the area under the ROC curve, in which ties count half, or NaN if all are right or all are wrong."""
     _, hits, misses = _count_above(scores, right, np.ones((1, len(right)), np.int64))
     return float(_measure_areas(hits, misses)[0])
 

@@ -158,7 +158,7 @@ class Worker:
 
     @torch.inference_mode()
     def begin_message(self, groups: list[Tokenized]) -> _BegunMessage:
-        """Begin to encode a message. A GPU computes and copies after this returns; a CPU is done before."""
+        """Begin to encode a message. A GPU computes and copies after this returns. A CPU is done before."""
         begun = time.perf_counter()
         return _BegunMessage(groups, [self._begin_group(group) for group in groups], begun)
 

@@ -73,7 +73,7 @@ _FACTS = TypeAdapter(Facts)
 
 @dataclass
 class Inputs:
-    """What an index is calibrated with; without queries, rows search for rows.
+    """What an index is calibrated with. Without queries, rows search for rows.
 
     Attributes:
         id: id of the job, or of the generation.

@@ -311,7 +311,7 @@ class Pairs(Layout):
         return rows.build_field_pairs(rows.settings.anchor, rows.settings.positive)
 
     def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
-        """Return `translations` for a data set in two languages, else `pairs`; None without a test."""
+        """Return `translations` for a data set in two languages, else `pairs`, or None without a test."""
         if find_file(folder, "test") is None:
             return None
         return "translations" if "-" in language else self.task

@@ -87,7 +87,7 @@ class StoredForm:
 
     @property
     def chain_steps(self) -> str:
-        """Steps of the chain that makes it, for `lathe fit --steps`; empty if the place makes it by itself."""
+        """Steps of the chain that makes it, for `lathe fit --steps`. Empty if the place makes it by itself."""
         return f"codes:{self.code_bytes}" if self.element == "codes" else self.steps or self.rotation
 
     @property

@@ -407,7 +407,7 @@ class UpstreamEncoder(TextEncoder):
             self.write_problem = str(error)
 
     def identify(self) -> None:
-        """Find out by probe texts which embedding space the API's vectors are of; set fingerprint and dimensions.
+        """Find out by probe texts which embedding space the API's vectors are of. Set fingerprint and dimensions.
 
         The API is not called if this or another process called it less than `probe_seconds` ago. If it cannot be
         reached, the space is the one that was last confirmed. If its vectors are of another space than before, texts

@@ -133,7 +133,7 @@ def _write_rows(
 
 
 def _open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Return the float32 rows of a .npy file, memory-mapped; None if it is missing, damaged or of another shape."""
+    """Return the float32 rows of a .npy file, memory-mapped, or None if it is missing, damaged or of another shape."""
     with suppress(OSError, ValueError):
         rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:
