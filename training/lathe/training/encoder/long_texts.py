@@ -188,7 +188,7 @@ def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Ite
 
 
 def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int:
-    """Return the index of the first token of a token's word, or `token` if the word begins over `reach` tokens before."""
+    """Return the index of the first token of a token's word, or `token` if it begins over `reach` tokens before."""
     start = token
     while start > token - reach and start > 1 and words[start] is not None and words[start] == words[start - 1]:
         start -= 1
