@@ -179,7 +179,7 @@ def test_a_calibrated_index_shows_probabilities_and_how_true_they_are(open_page,
     server.call("POST", "/indexes/calibrated/upsert", ids=stored, texts=stored)
     pairs = [{"query": text[: len(text) // 2], "document": text} for text in judged]
     job = server.call("POST", "/indexes/calibrated/calibrate", pairs=pairs)["job_id"]
-    eventually(lambda: server.call("GET", f"/jobs/{job}")["finished_at"])
+    eventually(lambda: server.call("GET", f"/jobs/{job}")["finished_at"], 180)
     assert server.call("GET", f"/jobs/{job}")["error"] is None
     calibration = server.call("GET", "/indexes/calibrated")["calibration"]
     with open_page("#/indexes/calibrated") as page:
