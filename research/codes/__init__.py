@@ -1,1 +1,1 @@
-"""Codes against variants of themselves: `python -m research.codes.trials`, `python -m research.codes.weightings`."""
+"""Codes against variants of themselves: `python -m research.codes.defaults`, `python -m research.codes.weightings`."""
