@@ -175,23 +175,12 @@ def measure_search_speed(
 
 def measure_rescoring(server: Server, queries: Vectors, truth: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Measure recall@10 relative to exact search of the originals, by candidates and rescoring."""
-    figures = []
-    for ef in EFS:
-        for rescore in RESCORES:
-            begun = time.perf_counter()
-            answers = search(server, queries, ef=ef, **({"rescore": rescore} if rescore else {}))
-            seconds = time.perf_counter() - begun
-            shares = compute_recalls(answers, truth)
-            figures.append(
-                {
-                    "ef": ef,
-                    "rescore": rescore,
-                    "recall_at_10": float(shares.mean()),
-                    "ci95": compute_half_interval(shares),
-                }
-                | {"ms_a_query": 1000 * seconds / len(queries)}
-            )
-    return figures
+    return [
+        {"ef": ef, "rescore": rescore}
+        | measure_search(server, queries, truth, ef=ef, **({"rescore": rescore} if rescore else {}))
+        for ef in EFS
+        for rescore in RESCORES
+    ]
 
 
 def measure_filtering(server: Server, base: Vectors, queries: Vectors, chain: Chain) -> list[dict[str, Any]]:
@@ -203,20 +192,22 @@ def measure_filtering(server: Server, base: Vectors, queries: Vectors, chain: Ch
         matching = np.flatnonzero(shares < share)
         truth = matching[find_nearest(reduced, reduced_base[matching], K)]
         for attempt in ("cold", "warm"):
-            begun = time.perf_counter()
-            answers = search(server, queries, ef=100, filter={"share": {"lt": share}})
-            seconds = time.perf_counter() - begun
-            recalls = compute_recalls(answers, truth)
-            figures.append(
-                {
-                    "share": share,
-                    "filter": attempt,
-                    "recall_at_10": float(recalls.mean()),
-                    "ci95": compute_half_interval(recalls),
-                }
-                | {"ms_a_query": 1000 * seconds / len(queries)}
-            )
+            found = measure_search(server, queries, truth, ef=100, filter={"share": {"lt": share}})
+            figures.append({"share": share, "filter": attempt} | found)
     return figures
+
+
+def measure_search(server: Server, queries: Vectors, truth: NDArray[np.int64], **options: Any) -> dict[str, Any]:
+    """Search once with all queries, and return recall@10 with half its 95 % interval, and the time of a query."""
+    begun = time.perf_counter()
+    answers = search(server, queries, **options)
+    seconds = time.perf_counter() - begun
+    recalls = compute_recalls(answers, truth)
+    return {
+        "recall_at_10": float(recalls.mean()),
+        "ci95": compute_half_interval(recalls),
+        "ms_a_query": 1000 * seconds / len(queries),
+    }
 
 
 def measure_reindexing(server: Server, queries: Vectors) -> dict[str, Any]:
