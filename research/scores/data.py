@@ -111,11 +111,11 @@ MAX_DECODER_CHARACTERS = 120
 """Number of characters that decoders read of a text: they take ten times as long as the others."""
 
 
-def read_texts(folder: Path, name: str, max_documents: int, max_queries: int) -> Texts:
+def read_texts(folder: Path, name: str, max_documents: int, max_queries: int, max_words: float = np.inf) -> Texts:
     """Read a data set, and sample queries, their relevant documents and then other documents.
 
     Equal documents are one, as otherwise only one of them would be judged relevant. A query that is also a document
-    would find itself first, and is left out.
+    would find itself first, and is left out. So is a query of more than `max_words` words.
     """
     data = folder / name
     read = _read_retrieval if (data / "qrels").is_dir() else _read_pairs
@@ -125,7 +125,8 @@ def read_texts(folder: Path, name: str, max_documents: int, max_queries: int) ->
         documents.setdefault(_normalize(text), text)
         if query:
             judged[query].add(_normalize(text))
-    queries = sorted(query for query in judged if _normalize(query) not in documents)
+    known = sorted(query for query in judged if _normalize(query) not in documents)
+    queries = [query for query in known if len(query.split()) <= max_words]
 
     order = np.random.default_rng(0)
     chosen = order.permutation(np.array(queries, object))[:max_queries].tolist()

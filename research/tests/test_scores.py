@@ -1,12 +1,14 @@
 """The collections that probabilities are measured on, and what could give their answers away."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.held_out import read_held_out
+from research.scores.changes import ENCODERS, choose_precise, estimate, search_graph, switch_encoders
 from research.scores.data import CHOSEN_ON, SET_ASIDE, JudgedSearch, read_texts
 from research.scores.measure import Collection, LeftOut, find_safe_threshold, measure_collection
 
@@ -30,6 +32,7 @@ def test_equal_documents_are_one_and_queries_that_are_documents_are_left_out(tmp
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\td2\t1\na\td3\t0\nb\td1\t1\n")
     texts = read_texts(tmp_path, "some", max_documents=3, max_queries=10)
     assert texts.queries == ["first?"]
+    assert not read_texts(tmp_path, "some", 3, 10, max_words=0).queries
     assert len(texts.documents) == 3
     assert [[texts.documents[row] for row in rows] for rows in texts.relevant] == [["One"]]
 
@@ -73,3 +76,36 @@ def test_a_safe_threshold_needs_more_than_a_few_right_hits():
     scores = np.linspace(1, 0, 200)
     assert find_safe_threshold(scores, np.arange(200) < 5) == np.inf
     assert find_safe_threshold(scores, np.arange(200) < 100) == pytest.approx(scores[109])
+
+
+def test_a_cutoff_is_the_lowest_score_from_which_on_nine_of_ten_hits_are_right():
+    scores, right = np.linspace(1, 0, 101), np.arange(101) < 18
+    assert choose_precise(scores, right) == pytest.approx(0.81)
+    assert choose_precise(scores, np.arange(101) < 8) == np.inf
+
+
+def test_an_old_cosine_answers_nothing_where_all_cosines_are_halved_and_an_old_probability_as_much_as_before():
+    random = np.random.default_rng(0)
+    documents = random.normal(size=(400, 32)).astype(np.float32)
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    queries = documents[:300] + 0.1 * random.normal(size=(300, 32)).astype(np.float32)
+    sides = [(queries, documents), (np.pad(queries, ((0, 0), (0, 1))), np.column_stack([documents, np.full(400, 2)]))]
+    relevant = np.eye(300, 400, dtype=bool)
+    collections = [
+        Collection(JudgedSearch("some", "some", rows.astype("f4"), asked, relevant)) for asked, rows in sides
+    ]
+    chosen = Counter()
+    tables = switch_encoders(dict(zip(ENCODERS, [*collections, collections[0]], strict=True)), chosen)
+    assert set(chosen.values()) == {30}
+    cosine, share, probability = (
+        estimate(tables["nine of ten right", kind, *ENCODERS[:2]]) for kind in ("cosine", "share", "probability")
+    )
+    assert cosine["answered"][0] == 0 and cosine["searches"] == 1500
+    assert share["answered"][0] == pytest.approx(0.55, abs=0.05)
+    assert probability["answered"][0] == pytest.approx(0.55, abs=0.05) and probability["precision"][1] > 0.8
+
+
+def test_a_graph_with_as_many_candidates_as_rows_finds_what_an_exact_search_finds(search):
+    exact, graph = Collection(search), Collection(search)
+    assert search_graph(graph, 120) == pytest.approx(1)
+    assert np.array_equal(exact.halve(0).rows, graph.halve(0).rows)
