@@ -1,94 +1,113 @@
 """A column of vectors in PostgreSQL as a checkup reads and searches it."""
 
-import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from psycopg import sql
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.filling import FullVectors, read_sample
-from lathe.training.checkup.store import Hits, Metric, Rows
+from lathe.training.checkup.store import Hits, Metric, Rows, Store, ask_each
 from lathe.transforms.vectors import FloatArray
 
-OPERATORS: dict[str, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->", "hamming": "<~>"}
-"""Operator of each metric in the name of an operator class."""
+OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
+"""Operator of each metric on vectors."""
+METRICS: dict[str, Metric] = {operator: metric for metric, operator in OPERATORS.items()} | {"<~>": "cosine"}
+"""Metric by the operator of an index; signs are compared in place of cosines."""
 SETTINGS = {"hnsw": ("hnsw.ef_search", 1000), "ivfflat": ("ivfflat.probes", 32768)}
 """Name and maximum of the setting that each method's searches take their number of candidates from."""
-TRIED = (1, 2, 4, 8, 16)
-"""Multiples of the present number of candidates that are tried."""
 
 
-class PgvectorStore:
+class PgvectorStore(Store):
     """Column of vectors, and the index that its searches use.
 
     The index may be over the column or over an expression of it, such as `embedding::halfvec(384)` or
-    `binary_quantize(embedding)::bit(384)`.
+    `binary_quantize(embedding)::bit(384)`. Partial indexes are not considered.
 
-    Raises:
-        BadValueError: if the column has no index of pgvector and no metric is named.
+    Args:
+        connection: open connection.
+        full: the column.
+        text: column of the texts; None for none.
+        metric: metric of the searches; None for the first index's, or cosine without an index.
     """
 
     def __init__(self, connection: Connection, full: FullVectors, text: str | None, metric: Metric | None) -> None:
         self.connection, self.full, self.text = connection, full, text
-        column = connection.execute("SELECT quote_ident(%s)", (full.column.name,)).fetchone()
-        assert column is not None
-        self.column: str = column[0]
-        self.name = f"{full.table.name}.{full.column.name}"
-        self.effort_name = ""
-        self.efforts: tuple[int, ...] = ()
-        self.quantizer: str | None = None
-        self.expression, kind = self.column, str(metric) if metric is not None else None
-        if (found := self._find_index()) is not None:
-            method, operators, self.expression = found
-            kind = next((name for name in OPERATORS if f"_{name}_" in operators), None)
-            self.effort_name, largest = SETTINGS[method]
-            present = int(self._show(self.effort_name))
-            self.efforts = tuple(min(present * multiple, largest) for multiple in TRIED)
-            if self.expression != self.column:
-                self.quantizer = self.expression
-        if kind is None:
-            raise BadValueError(f"{self.name} has no index by {', '.join(OPERATORS)}: name a metric", param="metric")
-        self.operator = OPERATORS[kind]
-        # Signs are compared in place of cosines.
-        self.metric: Metric = metric or ("l2" if kind == "l2" else "ip" if kind == "ip" else "cosine")
+        self.name = f"{full.table.name}#{full.column.name}"
+        self.column = self.expression = sql.Identifier(full.column.name).as_string(connection).replace("%", "%%")
+        self.metric = metric or "cosine"
+        self.operator = OPERATORS[self.metric]
+        for method, operator, expression in self._list_indexes():
+            if metric in (None, METRICS[operator]):
+                self.metric, self.operator = METRICS[operator], operator
+                self.effort_name, largest = SETTINGS[method]
+                present = self._show(self.effort_name)
+                self.efforts = sorted({min(present * multiple, largest) for multiple in (1, 2, 4, 8, 16)})
+                if expression is not None:
+                    self.quantizer = expression[1:-1] if expression.startswith("(") else expression
+                    self.expression = expression.replace("%", "%%")
+                break
 
-    def _find_index(self) -> tuple[str, str, str] | None:
-        """Return method, operator class and indexed expression of the first index on the column, or None."""
-        rows = self.connection.execute(
-            "SELECT m.amname, o.opcname, pg_get_indexdef(i.indexrelid, 1, false) FROM pg_index i "
-            "JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
-            "JOIN pg_opclass o ON o.oid = i.indclass[0] WHERE i.indrelid = %s AND i.indisvalid "
-            "AND m.amname IN ('hnsw', 'ivfflat') ORDER BY i.indexrelid",
-            (self.full.table.oid,),
+    def _list_indexes(self) -> list[tuple[str, str, str | None]]:
+        """Return method, operator and indexed expression, if it is not the column, of the indexes of this column."""
+        return self.connection.execute(
+            "SELECT m.amname, p.oprname, CASE i.indkey[0] WHEN 0 THEN pg_get_indexdef(i.indexrelid, 1, false) END "
+            "FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
+            "JOIN pg_opclass o ON o.oid = i.indclass[0] "
+            "JOIN pg_amop s ON s.amopfamily = o.opcfamily AND s.amoplefttype = o.opcintype AND s.amoppurpose = 'o' "
+            "JOIN pg_operator p ON p.oid = s.amopopr "
+            "WHERE i.indrelid = %(table)s AND i.indisvalid AND i.indpred IS NULL AND m.amname = ANY(%(methods)s) "
+            "AND p.oprname = ANY(%(operators)s) AND (SELECT array_agg(DISTINCT a.attname::text) FROM pg_depend d "
+            "JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid WHERE d.objid = i.indexrelid "
+            "AND d.classid = 'pg_class'::regclass AND d.refobjid = i.indrelid) = ARRAY[%(column)s] "
+            "ORDER BY i.indexrelid",
+            {
+                "table": self.full.table.oid,
+                "column": self.full.column.name,
+                "methods": [*SETTINGS],
+                "operators": [*METRICS],
+            },
         ).fetchall()
-        # An expression names the column between brackets, as an operand of a cast or function.
-        return next((row for row in rows if row[2] == self.column or f"({self.column})" in row[2]), None)
 
-    def _show(self, setting: str) -> Any:
+    def _show(self, setting: str) -> int:
         self.connection.execute("SELECT '[1]'::vector")  # loads pgvector, whose settings are not there before
-        row = self.connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
+        row = self.connection.execute("SELECT current_setting(%s)::int", (setting,)).fetchone()
         assert row is not None
-        return row[0]
+        return int(row[0])
+
+    @property
+    def _key(self) -> sql.Composed:
+        """Primary key of a row as one text, or the row's address without one."""
+        names = [sql.Identifier(name) for name in self.full.table.key or ("ctid",)]
+        return sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(names))
 
     def read(self, max_rows: int) -> Rows:
-        """Return up to `max_rows` rows drawn at random, with the primary key as id."""
-        table = self.full.table
-        key = [sql.Identifier(name) for name in table.key] or [sql.Identifier("ctid")]
-        more = [sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(key))]
-        if self.text is not None:
-            more.append(sql.SQL("{}::text").format(sql.Identifier(self.text)))
-        batches = list(read_sample(self.connection, self.full, max_rows, more))
-        count = sql.SQL("SELECT count({}) FROM {}").format(sql.Identifier(self.full.column.name), table.name.identifier)
-        total = self.connection.execute(count).fetchone()
-        assert total is not None
-        if not batches:
-            raise BadValueError(f"no row of {table.name} has a vector in {self.full.column.name}", param="column")
+        """Return up to `max_rows` rows drawn at random, with the primary key as id.
+
+        Raises:
+            BadValueError: if the vectors have different numbers of dimensions.
+        """
+        table, name = self.full.table.name, sql.Identifier(self.full.column.name)
+        # Only a column that declares no dimensions holds several, for which its vectors are read as a whole.
+        dimensions = sql.SQL("vector_dims({})" if self.full.column.dimensions is None else "1").format(name)
+        counts = self.connection.execute(
+            sql.SQL("SELECT {}, count(*) FROM {} WHERE {} IS NOT NULL GROUP BY 1 ORDER BY 2 DESC").format(
+                dimensions, table.identifier, name
+            )
+        ).fetchall()
+        if len(counts) > 1:
+            several = ", ".join(f"{count:,} of {width}" for width, count in counts)
+            raise BadValueError(
+                f"{self.name} holds vectors of several dimensions ({several}), which no search compares"
+            )
+
+        text = sql.SQL("NULL::text") if self.text is None else sql.SQL("{}::text").format(sql.Identifier(self.text))
+        batches = list(read_sample(self.connection, self.full, max_rows, [self._key, text]))
+        vectors = np.concatenate([np.empty((0, self.full.dimensions), np.float32), *(rows for rows, _ in batches)])
         others = [values for _, rows in batches for values in rows]
-        texts = [values[1] for values in others] if self.text is not None else None
-        return Rows([values[0] for values in others], np.concatenate([rows for rows, _ in batches]), texts, total[0])
+        texts = None if self.text is None else [values[1] for values in others]
+        return Rows([values[0] for values in others], vectors, texts, sum(count for _, count in counts))
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
         """Search through the index as the planner chooses, with another number of candidates if one is given."""
@@ -97,35 +116,32 @@ class PgvectorStore:
 
     def search_exactly(self, queries: FloatArray, k: int, full: bool = False) -> Hits:
         """Compare each query with all rows, by the indexed expression, or with `full` by the column."""
-        settings = {"enable_indexscan": "off"}
+        settings = {"enable_indexscan": "off", "enable_seqscan": "on"}
         if full:
             return self._ask(queries, k, self.column, OPERATORS[self.metric], settings)
         return self._ask(queries, k, self.expression, self.operator, settings)
 
     def _ask(self, queries: FloatArray, k: int, expression: str, operator: str, settings: dict[str, Any]) -> Hits:
-        key = sql.SQL(", ").join([sql.Identifier(name) for name in self.full.table.key] or [sql.Identifier("ctid")])
-        # The query goes through the expression that the rows went through.
-        asked = expression.replace(self.column, f"%(query)s::{self.full.kind}")
+        # The query goes through the expression of the rows, in a subquery that gives it the column's name.
         statement = sql.SQL(
-            "SELECT concat_ws(',', {key}), {distance} FROM {table} ORDER BY {distance} LIMIT {k}"
+            "SELECT {key}, {expression} {operator} (SELECT {expression} FROM (SELECT %s::{kind} AS {column}) AS query) "
+            "FROM {table} ORDER BY 2 LIMIT {k}"
         ).format(
-            key=key,
+            key=self._key,
+            expression=sql.SQL(expression),  # from the catalogue
+            operator=sql.SQL(operator),
+            kind=sql.SQL(self.full.kind),
+            column=sql.SQL(self.column),
             table=self.full.table.name.identifier,
-            distance=sql.SQL(f"{expression} {operator} {asked}"),  # from the catalogue
             k=sql.Literal(k),
         )
-        ids: list[list[str]] = []
-        scores: list[NDArray[np.float64]] = []
-        seconds = 0.0
+
+        def ask(query: list[float]) -> list[tuple[str, float]]:
+            # A prepared statement would keep the plan that other settings chose.
+            rows = self.connection.execute(statement, (str(query),), prepare=False).fetchall()
+            return [(row[0], -row[1]) for row in rows]
+
         with self.connection.transaction():
             for name, value in settings.items():
                 self.connection.execute("SELECT set_config(%s, %s, true)", (name, str(value)))
-            for query in queries:
-                text = "[" + ",".join(map(repr, query.tolist())) + "]"
-                begun = time.perf_counter()
-                # A prepared statement would keep the plan that other settings chose.
-                found = self.connection.execute(statement, {"query": text}, prepare=False).fetchall()
-                seconds += time.perf_counter() - begun
-                ids.append([row[0] for row in found])
-                scores.append(-np.array([row[1] for row in found], np.float64))
-        return Hits(ids, scores, seconds / max(len(queries), 1))
+            return ask_each(queries, ask)

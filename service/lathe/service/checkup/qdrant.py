@@ -1,13 +1,15 @@
 """A collection of Qdrant as a checkup reads and searches it."""
 
-import time
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lathe.service.errors import BadValueError, NotSupportedError
-from lathe.training.checkup.store import Hits, Metric, Rows
+from lathe.service.errors import BadValueError, NotSupportedError, UnavailableError
+from lathe.training.checkup.store import Hits, Metric, Rows, Store, ask_each
 from lathe.transforms.vectors import FloatArray
 
 if TYPE_CHECKING:
@@ -15,30 +17,49 @@ if TYPE_CHECKING:
 
 METRICS: dict[str, Metric] = {"Cosine": "cosine", "Dot": "ip", "Euclid": "l2"}
 """Metric by the name of Qdrant's distance."""
-TRIED = (1, 2, 4, 8)
-"""Multiples of the present number of candidates that are tried."""
+WIDE = 2048
+"""Number of candidates of a search that stands for comparing all points in the quantized form."""
 PAGE_ROWS = 1000
 """Number of points that are read at once."""
 
 
-def open_qdrant(where: str) -> "QdrantClient":
-    """Connect to a server at a URL, or open a folder of the client's local mode.
+@contextmanager
+def open_qdrant(where: str) -> "Iterator[QdrantClient]":
+    """Connect to a server at a URL, or open a folder of the client's local mode, for the block.
+
+    The key of a server's API is read from `QDRANT_API_KEY`.
 
     Raises:
         NotSupportedError: if the client is not installed.
+        BadValueError: if there is no such folder.
+        UnavailableError: if the server refuses or does not answer, or another process has opened the folder.
     """
     try:
         from qdrant_client import QdrantClient
+        from qdrant_client.http.exceptions import ApiException
     except ImportError as error:
         raise NotSupportedError(f"Qdrant takes its client ({error}): pip install qdrant-client") from None
-    return QdrantClient(url=where) if "://" in where else QdrantClient(path=where)
+    is_server = "://" in where
+    if not is_server and not Path(where).is_dir():  # the client would create it
+        raise BadValueError(f"there is no folder {where}; a server is named by its URL, http://…", param="qdrant")
+    try:
+        key = os.environ.get("QDRANT_API_KEY")
+        client = (
+            QdrantClient(url=where, api_key=key, check_compatibility=False) if is_server else QdrantClient(path=where)
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+    except (ApiException, RuntimeError) as error:
+        raise UnavailableError(f"Qdrant at {where}: {error}") from None
 
 
-class QdrantStore:
+class QdrantStore(Store):
     """Collection of points with one vector each, or with named vectors of which one is checked.
 
     Raises:
-        BadValueError: if there is no such collection, or it has no vector of that name or no dense ones.
+        BadValueError: if there is no such collection, or no dense vector of that name.
     """
 
     effort_name = "hnsw_ef"
@@ -47,83 +68,85 @@ class QdrantStore:
         if not client.collection_exists(collection):
             raise BadValueError(f"Qdrant has no collection {collection!r}", param="collection")
         self.client, self.collection, self.vector, self.text = client, collection, vector, text
-        self.name = collection if vector is None else f"{collection}.{vector}"
+        self.name = collection if vector is None else f"{collection}#{vector}"
         config = client.get_collection(collection).config
         params: Any = config.params.vectors
+        if isinstance(params, dict) and vector not in params:
+            named = ", ".join(params) or "none"
+            raise BadValueError(f"--collection {collection}#VECTOR names one of its dense vectors: {named}", "vector")
         if isinstance(params, dict):
-            if vector not in params:
-                named = ", ".join(params)
-                raise BadValueError(f"name one of the vectors of {collection}: {named}", param="vector")
             params = params[vector]
-        if getattr(params, "distance", None) not in METRICS:
-            raise BadValueError(f"{self.name} holds no dense vectors of cosine, dot or Euclid", param="vector")
+        elif vector is not None:
+            raise BadValueError(f"the collection {collection} has no named vectors", param="vector")
+        if params.distance not in METRICS or params.multivector_config is not None:
+            raise BadValueError(f"{self.name} must hold one vector a point, by {', '.join(METRICS)}", param="vector")
         self.metric = METRICS[params.distance]
-        present = config.hnsw_config.ef_construct
-        self.efforts = tuple(present * multiple for multiple in TRIED)
-        quantization = params.quantization_config or config.quantization_config
-        self.quantizer = None if quantization is None else f"{next(iter(quantization.model_fields_set))} quantization"
+        options = client.init_options
+        if options["path"] is None and options["location"] != ":memory:":  # the local mode compares all points
+            # Qdrant searches as many candidates as it built the graph with.
+            graph = params.hnsw_config if params.hnsw_config and params.hnsw_config.ef_construct else config.hnsw_config
+            self.efforts = tuple(graph.ef_construct * multiple for multiple in (1, 2, 4, 8))
+            quantization = params.quantization_config or config.quantization_config
+            if quantization is not None:
+                self.quantizer = f"{next(iter(quantization.model_fields_set)).capitalize()} quantization"
 
     def read(self, max_rows: int) -> Rows:
-        """Return up to `max_rows` points drawn at random."""
+        """Return up to `max_rows` points that have the vector, drawn at random. Texts that are not strings are None."""
         from qdrant_client import models
 
-        total = self.client.count(self.collection).count
-        wanted = min(max_rows, total)
+        has = models.Filter(must=[models.HasVectorCondition(has_vector=self.vector or "")])
+        total = self.client.count(self.collection, count_filter=has).count
+        chosen: dict[str, Any] = {
+            "with_payload": [self.text] if self.text is not None else False,
+            "with_vectors": [self.vector] if self.vector is not None else True,
+        }
         points: list[Any] = []
-        with_payload: Any = [self.text] if self.text is not None else False
-        if total <= max_rows:
-            offset = None
-            while len(points) < total:
-                page, offset = self.client.scroll(
-                    self.collection, limit=PAGE_ROWS, offset=offset, with_payload=with_payload, with_vectors=True
-                )
-                points += page
-                if offset is None:
-                    break
-            points = [points[row] for row in np.random.default_rng(0).permutation(len(points))]
-        else:
+        if total > max_rows:
             sample = models.SampleQuery(sample=models.Sample.RANDOM)
             points = self.client.query_points(
-                self.collection, query=sample, limit=wanted, with_payload=with_payload, with_vectors=True
+                self.collection, query=sample, query_filter=has, limit=max_rows, **chosen
             ).points
-        found: list[tuple[Any, Any]] = [(point, point.vector) for point in points]
+        else:
+            offset: Any = 0
+            while offset is not None:
+                page, offset = self.client.scroll(
+                    self.collection, scroll_filter=has, limit=PAGE_ROWS, offset=offset or None, **chosen
+                )
+                points += page
+            points = [points[row] for row in np.random.default_rng(0).permutation(len(points))]
+        vectors: list[Any] = [point.vector for point in points]
         if self.vector is not None:
-            found = [(point, (named or {}).get(self.vector)) for point, named in found]
-        found = [(point, vector) for point, vector in found if vector]  # a named vector may be missing
-        texts = [(point.payload or {}).get(self.text) for point, _ in found] if self.text is not None else None
-        return Rows(
-            [str(point.id) for point, _ in found], np.array([vector for _, vector in found], np.float32), texts, total
-        )
+            vectors = [named[self.vector] for named in vectors]
+        texts: list[str | None] | None = None
+        if self.text is not None:
+            values = [(point.payload or {}).get(self.text) for point in points]
+            texts = [value if isinstance(value, str) else None for value in values]
+        return Rows([str(point.id) for point in points], np.array(vectors, np.float32), texts, total)
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
         """Search as the collection is configured, with another number of candidates if one is given."""
-        from qdrant_client import models
-
-        return self._ask(queries, k, None if effort is None else models.SearchParams(hnsw_ef=effort))
+        return self._ask(queries, k, {} if effort is None else {"hnsw_ef": effort})
 
     def search_exactly(self, queries: FloatArray, k: int, full: bool = False) -> Hits:
-        """Compare each query with all points, in the quantized form if there is one, or with `full` as they are."""
+        """Compare each query with all points, or without `full` in the quantized form if there is one.
+
+        Qdrant compares full vectors if a search is to be exact. For the quantized form, a search of the graph with many
+        candidates stands for comparing all.
+        """
+        if full or self.quantizer is None:
+            return self._ask(queries, k, {"exact": True})
+        return self._ask(queries, k, {"hnsw_ef": WIDE, "quantization": {"rescore": False}})
+
+    def _ask(self, queries: FloatArray, k: int, params: dict[str, Any]) -> Hits:
         from qdrant_client import models
 
-        ignore = models.QuantizationSearchParams(ignore=full)
-        return self._ask(queries, k, models.SearchParams(exact=True, quantization=ignore))
+        sign = -1 if self.metric == "l2" else 1
+        given = models.SearchParams(**params) if self.efforts else None  # the local mode warns of any
 
-    def _ask(self, queries: FloatArray, k: int, params: Any) -> Hits:
-        ids: list[list[str]] = []
-        scores: list[NDArray[np.float64]] = []
-        seconds = 0.0
-        for query in queries:
-            begun = time.perf_counter()
+        def ask(query: list[float]) -> Iterator[tuple[Any, float]]:
             points = self.client.query_points(
-                self.collection,
-                query=query.tolist(),
-                using=self.vector,
-                limit=k,
-                search_params=params,
-                with_payload=False,
+                self.collection, query=query, using=self.vector, limit=k, search_params=given, with_payload=False
             ).points
-            seconds += time.perf_counter() - begun
-            ids.append([str(point.id) for point in points])
-            sign = -1 if self.metric == "l2" else 1
-            scores.append(np.array([sign * point.score for point in points], np.float64))
-        return Hits(ids, scores, seconds / max(len(queries), 1))
+            return ((point.id, sign * point.score) for point in points)
+
+        return ask_each(queries, ask)

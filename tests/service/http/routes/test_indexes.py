@@ -210,6 +210,45 @@ def test_cosine_scores_are_at_most_1(app, create):
 
 
 @embedded_only
+def test_an_exact_search_compares_all_items_where_the_graph_loses_some(app, create):
+    path, vectors = (
+        create(chain="none", width=16, m=2, ef_construction=4),
+        np.random.default_rng(0).normal(size=(900, 16)),
+    )
+    ok(app, f"{path}/upsert", ids=ids(vectors), vectors=vectors.tolist())
+    eventually(lambda: app.client.get(path).json()["in_graph"] == 900)
+    app.services.indexes.get(path.rpartition("/")[2]).generation.exact_rows = 0
+    queries, unit = vectors[:20] + 1, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = queries / np.linalg.norm(queries, axis=1, keepdims=True) @ unit.T
+    found = ok(app, f"{path}/search", vectors=queries.tolist(), exact=True)
+    check_scores(found, expected)
+    assert ok(app, f"{path}/search", vectors=queries.tolist(), ef=10) != found
+
+
+def test_an_exact_search_of_milvus_is_refused(in_milvus):
+    in_milvus.client.put("/indexes/inexact", json={"chain": "none", "width": 4}, headers=in_milvus.admin)
+    answer = in_milvus.client.post("/indexes/inexact/search", json={"vectors": [[1, 2, 3, 4]], "exact": True})
+    assert "is not searched exactly" in refused(answer, 400)
+    in_milvus.client.delete("/indexes/inexact", headers=in_milvus.admin)
+
+
+@embedded_only
+def test_what_a_graph_loses_is_described_measured_and_warned_of(app, create):
+    path = create(chain="none", width=4)
+    name = path.rpartition("/")[2]
+    assert app.client.get(path).json()["recall"] is None
+    app.services.indexes.get(name).watch.losses.extend([(0.2, None), (0.0, None)] * 100)
+    recall = app.client.get(path).json()["recall"]
+    assert recall["queries"] == 200 and recall["losses"]["graph"][0] == pytest.approx(0.1)
+
+    metrics = app.client.get("/metrics", headers=app.admin).text
+    assert f'lathe_index_recall{{cause="",index="{name}"}} 0.9' in metrics
+    assert f'lathe_index_recall{{cause="graph",index="{name}"}} 0.1' in metrics
+    (warning,) = app.client.get("/health").json()["warnings"]
+    assert warning.startswith(f"the graph of the index {name} loses 0.10 (0.09 to 0.11) of recall@10")
+
+
+@embedded_only
 def test_a_quick_search_runs_on_the_event_loop_and_any_other_in_a_thread(app, create, monkeypatch):
     path = create(chain="none", width=4)
     ok(app, f"{path}/upsert", ids=ids(range(30)), vectors=np.random.default_rng(0).normal(size=(30, 4)).tolist())
@@ -220,7 +259,7 @@ def test_a_quick_search_runs_on_the_event_loop_and_any_other_in_a_thread(app, cr
     )
     query = {"vectors": [[1, 2, 3, 4]]}
     first = ok(app, f"{path}/search", **query)
-    for other in ({"filter": {"a": 1}}, {"rescore": 2}, {"ef": 500}, {"vectors": [[1, 2, 3, 4]] * 2}):
+    for other in ({"filter": {"a": 1}}, {"rescore": 2}, {"ef": 500}, {"exact": True}, {"vectors": [[1, 2, 3, 4]] * 2}):
         ok(app, f"{path}/search", **query | other)
     assert ok(app, f"{path}/search", **query) == first
     loop = threads[0]

@@ -1,15 +1,18 @@
-"""`check_up`: a checkup of a store of vectors, as findings and one sentence on its searches."""
+"""`check_up`: a checkup of a store of vectors, as findings and a summary of its searches."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lathe.training.checkup.findings import Finding
+import numpy as np
+
+from lathe.training.checkup.findings import Finding, format_recall
 from lathe.training.checkup.rows import check_rows
-from lathe.training.checkup.searches import SearchCheck, check_searches, describe_searches, format_loss
-from lathe.training.checkup.spaces import WORDS, StoreEncoder, encode_again, find_strangers
+from lathe.training.checkup.searches import SearchCheck, check_searches, describe_searches
+from lathe.training.checkup.spaces import StoreEncoder, encode_again, find_strangers
 from lathe.training.checkup.store import Rows, Store
-from lathe.training.measures import cut_in_two
+from lathe.training.errors import EncoderError
+from lathe.training.measures import blur_rows, cut_in_two
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
@@ -17,6 +20,8 @@ MAX_ROWS = 100_000
 """Maximum number of rows that are read."""
 QUERIES = 200
 """Number of rows that are asked as queries if none are given."""
+MIN_LOSS = 0.005
+"""Minimum loss of recall that the summary names."""
 QUERY_TEXTS, MIN_QUERIES = 1000, 50
 """Number of texts that are tried to be cut in two, and minimum number of halves to ask in place of stored vectors."""
 
@@ -29,7 +34,7 @@ class Checkup:
         store: name of the store.
         rows: number of its rows.
         checked: number of rows read.
-        findings: what was found, what must be mended first.
+        findings: what was found, what must be fixed first.
         searches: recall of the searches and its losses; None for vectors alone, which have no index and no texts.
     """
 
@@ -40,35 +45,37 @@ class Checkup:
     searches: SearchCheck | None
 
     @property
-    def must_mend(self) -> bool:
-        """Whether something must be mended."""
-        return any(finding.severity == "mend" for finding in self.findings)
+    def must_fix(self) -> bool:
+        """Whether something must be fixed."""
+        return any(finding.severity == "fix" for finding in self.findings)
 
     @property
-    def sentence(self) -> str:
-        """One sentence on the searches and their losses, or on the rows where no searches were asked."""
+    def summary(self) -> str:
+        """What the searches find and lose, or whether the rows are sound where no searches were asked."""
         if self.searches is None:
-            count = sum(finding.severity == "mend" for finding in self.findings)
-            return f"{count or 'Nothing'} of what was found must be mended." if count else "Nothing must be mended."
+            return f"{'Something' if self.must_fix else 'Nothing'} must be fixed. There is no approximate index to ask."
         losses = [
-            f"{format_loss(loss)} {LOST[cause]}" for cause, loss in self.searches.losses.items() if loss.value >= 0.005
+            f"{format_recall(loss)} by {LOST[cause]}"
+            for cause, loss in self.searches.losses.items()
+            if loss.value >= MIN_LOSS
         ]
-        lost = f": {', '.join(losses)}" if losses else ", and nothing is lost that was looked for"
-        return f"Recall@10 is {format_loss(self.searches.recall)}{lost}."
+        lost = f"It loses {', '.join(losses)}." if losses else "No loss was found."
+        return f"Recall@10 is {format_recall(self.searches.recall)}. {lost}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the checkup as a JSON object."""
-        return asdict(self) | {"sentence": self.sentence, "must_mend": self.must_mend}
+        return asdict(self) | {"summary": self.summary, "must_fix": self.must_fix}
 
 
-LOST = {"graph": "is lost by the graph", "quantizer": "by the quantizer"} | {
-    "other_encoder": "by rows of another encoder",
-    "prompt": "by rows with another prompt",
-    "truncated": "by rows of truncated texts",
-    "changed_text": "by rows whose text changed",
+LOST = {
+    "graph": "approximate search",
+    "quantizer": "the quantizer",
+    "other_encoder": "rows of another encoder",
+    "prompt": "rows with another prompt",
+    "truncated": "rows of truncated texts",
+    "changed_text": "rows whose text changed",
 }
-"""Words for what takes recall, by cause."""
-assert LOST.keys() > WORDS.keys()
+"""What takes recall, by cause."""
 
 
 def check_up(store: Store, encoder: StoreEncoder | None, queries: FloatArray | None, on_progress: Progress) -> Checkup:
@@ -78,14 +85,19 @@ def check_up(store: Store, encoder: StoreEncoder | None, queries: FloatArray | N
         store: the store.
         encoder: encoder that the rows should be of, or None if it is not known.
         queries: queries `(q, d)` to ask. None asks the first halves of stored texts if the encoder is known, else
-            stored vectors.
+            stored vectors with noise.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        EncoderError: if a text cannot be encoded.
+        EmptyError: if the store has no vectors.
+        EncoderError: if a text cannot be encoded, or queries or texts have vectors of another number of dimensions than
+            the rows.
     """
     on_progress(0.0, "reading rows")
     rows = store.read(MAX_ROWS)
+    d = rows.vectors.shape[1]
+    if queries is not None and queries.shape[1] != d:
+        raise EncoderError(f"the queries have {queries.shape[1]} dimensions, and the rows have {d}")
     on_progress(0.2, "checking rows")
     findings = list(check_rows(rows, store.metric))
     again = None
@@ -93,27 +105,30 @@ def check_up(store: Store, encoder: StoreEncoder | None, queries: FloatArray | N
         again = encode_again(rows, encoder, lambda part, message: on_progress(0.4 + 0.3 * part, message))
     if again is not None:
         findings += again.describe(rows.total)
-    elif (strangers := find_strangers(rows)) is not None:
-        findings.append(strangers)
+    else:
+        findings += find_strangers(rows)
+        if encoder is not None and rows.texts is not None:
+            findings.append(Finding("space", "note", "No row read has a text, so none was encoded again."))
 
     searches = None
     if store.efforts or again is not None:
         on_progress(0.7, "asking queries")
         if queries is None:
             queries = _choose_queries(rows, encoder)
-        searches = check_searches(store, queries, again)
-        findings += describe_searches(searches, store)
-    findings.sort(key=lambda finding: ("mend", "note", "fine").index(finding.severity))
+        if len(queries):
+            searches = check_searches(store, queries, again)
+            findings += describe_searches(searches, store)
+    findings.sort(key=lambda finding: ("fix", "note", "fine").index(finding.severity))
     return Checkup(store.name, rows.total, len(rows.ids), findings, searches)
 
 
 def _choose_queries(rows: Rows, encoder: StoreEncoder | None) -> FloatArray:
     """Return queries made of stored rows, up to `QUERIES`.
 
-    They are the first halves of texts where the encoder is known, else stored vectors.
+    They are the first halves of texts where the encoder is known, else stored vectors with noise.
     """
     if encoder is not None and rows.texts is not None:
         halves = [cut[0] for text in rows.texts[:QUERY_TEXTS] if text and (cut := cut_in_two(text))]
         if len(halves) >= MIN_QUERIES:
             return encoder.ask(halves[:QUERIES])
-    return rows.vectors[rows.is_valid][-QUERIES:]
+    return blur_rows(rows.vectors[rows.is_valid][-QUERIES:], np.random.default_rng(0))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from lathe.training.comparison import Interval
 
-Severity = Literal["fine", "note", "mend"]
-"""`mend` for what harms searches, `note` for what a user may want to change, `fine` for what was checked and holds."""
+Severity = Literal["fix", "note", "fine"]
+"""`fix` for what harms searches, `note` for what a user may want to change, `fine` for what was checked and holds."""
 
 Certainty = Literal["certain", "likely", "possible"]
 
@@ -24,7 +24,7 @@ class Finding:
 
     Attributes:
         kind: name of what was checked, such as `copies`.
-        severity: whether it must be mended.
+        severity: whether it must be fixed.
         sentence: what was found, as one sentence or two.
         share: share of the rows or of recall@10 that it concerns, with its 95 % interval; None if it concerns no share.
         certainty: how sure it is.
@@ -41,17 +41,16 @@ class Finding:
     advice: str = ""
 
 
-def estimate_share(count: int, checked: int, rows: int) -> Interval:
+def estimate_share(mask: NDArray[np.bool_], rows: int) -> Interval:
     """Return the share of rows that have a property, with Wilson's 95 % interval.
 
     There are no bounds if all rows were checked.
 
     Args:
-        count: number of checked rows that have it.
-        checked: number of rows checked, at least 1, drawn at random.
+        mask: which of the checked rows have it, `(n,)`, with n at least 1; they are drawn at random.
         rows: number of all rows.
     """
-    share = count / checked
+    checked, share = len(mask), float(mask.mean())
     if checked >= rows:
         return Interval(share, None, None)
     z = 1.96
@@ -61,13 +60,19 @@ def estimate_share(count: int, checked: int, rows: int) -> Interval:
 
 
 def format_share(share: Interval) -> str:
-    """Return a share in percent, such as `3.1 % (2.2 to 4.4)`."""
-    if share.low is None or share.high is None:
-        return f"{100 * share.value:.3g} %"
-    return f"{100 * share.value:.2g} % ({100 * share.low:.2g} to {100 * share.high:.2g})"
+    """Return a share in percent, such as `3.12 % (2.2 to 4.41)`."""
+    bounds = "" if share.low is None or share.high is None else f" ({100 * share.low:.3g} to {100 * share.high:.3g})"
+    return f"{100 * share.value:.3g} %{bounds}"
 
 
-def name_rows(ids: list[str], mask: NDArray[np.bool_], order: NDArray[np.float32] | None = None) -> list[str]:
+def format_recall(recall: Interval) -> str:
+    """Return a recall or its loss with its interval, such as `.06 (.04 to .08)`."""
+    # The difference of two measured recalls can be less than 0, which is no loss.
+    numbers = [f"{max(value, 0.0):.2f}".removeprefix("0") for value in (recall.value, *recall.bounds)]
+    return numbers[0] if recall.low is None else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
+
+
+def name_rows(ids: Sequence[str], mask: NDArray[np.bool_], order: NDArray[np.float64] | None = None) -> list[str]:
     """Return the ids of up to `MAX_IDS` rows of a mask `(n,)`, those with the lowest value of `order` `(n,)` first."""
     rows = np.flatnonzero(mask)
     if order is not None:

@@ -1,4 +1,4 @@
-"""Checks of stored rows by their vectors alone: values, norms, copies, collapse and hubs."""
+"""Checks of stored rows by their vectors alone: values, norms, copies, collapse, hubs and the metric."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,8 @@ from lathe.transforms import diagnose
 from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
 
+K = 10
+"""Number of nearest rows that are looked at."""
 UNIT_TOLERANCE = 0.01
 """Maximum distance from 1 of a norm that counts as normalized. Rounding to float16 or int8 changes norms by less."""
 NEAR_COPY = 0.9999
@@ -20,15 +22,14 @@ MIN_COPIES = 0.01
 """Share of copies from which on they are worth a note."""
 NEIGHBOUR_ROWS = 4000
 """Maximum number of rows whose nearest rows are found."""
+METRIC_QUERIES = 500
+"""Maximum number of rows whose nearest rows by two metrics are compared."""
 MAX_MEAN = 0.5
 """Length of the mean of normalized rows from which on they are called collapsed."""
 MAX_SKEW = 10.0
 """Skewness of the counts of nearest rows from which on hubs are worth a note."""
-METRIC_QUERIES = 500
-"""Number of rows whose nearest rows by two metrics are compared."""
 METRIC_AGREEMENT = 0.9
-"""Share of the nearest rows by cosine below which another metric is noted."""
-K = 10
+"""Share of the nearest rows by cosine below which another metric harms searches."""
 
 
 def check_rows(rows: Rows, metric: Metric) -> Iterator[Finding]:
@@ -39,53 +40,64 @@ def check_rows(rows: Rows, metric: Metric) -> Iterator[Finding]:
         ("zero", finite & ~directed, "are all zeros, which have no direction"),
     ):
         if mask.any():
-            share = estimate_share(int(mask.sum()), len(mask), rows.total)
+            share = estimate_share(mask, rows.total)
             sentence = f"{format_share(share)} of the rows {what}."
-            yield Finding(kind, "mend", sentence, share, ids=name_rows(rows.ids, mask), advice="Encode them again.")
-    if directed.sum() < 2:
-        return
+            yield Finding(kind, "fix", sentence, share, ids=name_rows(rows.ids, mask), advice="Encode them again.")
 
-    norms = np.linalg.norm(np.where(directed[:, None], rows.vectors, 0).astype(np.float64), axis=1)
-    yield from _check_norms(rows, directed, norms, metric)
-    yield from _check_copies(rows, directed)
-    yield _check_collapse(rows.vectors[directed])
-    yield from _check_neighbours(rows, directed, metric)
+    if directed.any():
+        yield from _check_norms(rows, directed, metric)
+        yield from _check_copies(rows, directed)
+    if directed.sum() > 2 * K:
+        yield _check_collapse(rows.vectors[directed])
+        yield from _check_neighbours(rows, directed)
+    else:
+        yield Finding("few_rows", "note", f"{directed.sum():,} rows are too few to judge collapse and nearest rows.")
 
 
-def _check_norms(
-    rows: Rows, directed: NDArray[np.bool_], norms: NDArray[np.float64], metric: Metric
-) -> Iterator[Finding]:
-    """Yield a finding on rows that are not normalized where most rows are, and on norms that differ by far."""
+def _check_norms(rows: Rows, directed: NDArray[np.bool_], metric: Metric) -> Iterator[Finding]:
+    """Yield a finding on rows that are not normalized where most are, or on norms that differ and on the metric."""
+    norms = np.sqrt(np.einsum("nd,nd->n", rows.vectors, rows.vectors, dtype=np.float64))
     unit = directed & (np.abs(norms - 1) <= UNIT_TOLERANCE)
     other = directed & ~unit
+    median = float(np.median(norms[other])) if other.any() else 1.0
     if not other.any():
         yield Finding("norms", "fine", "All rows are normalized.")
-        return
-
-    if unit.sum() >= directed.sum() / 2:
-        share = estimate_share(int(other.sum()), int(directed.sum()), rows.total)
-        low, high = np.quantile(norms[other], [0.05, 0.95])
+    elif unit.sum() >= directed.sum() / 2:
+        share = estimate_share(other, rows.total)
         harm = "which cosine ignores" if metric == "cosine" else f"which {metric} ranks by their lengths"
         yield Finding(
             "unnormalized",
-            "note" if metric == "cosine" else "mend",
-            f"{format_share(share)} of the rows are not normalized (norms of {low:.3g} to {high:.3g}), {harm}: "
-            "something writes vectors without normalizing them.",
+            "note" if metric == "cosine" else "fix",
+            f"{format_share(share)} of the rows are not normalized (median norm {median:.3g}), {harm}.",
             share,
-            ids=name_rows(rows.ids, other, -np.abs(np.log(np.maximum(norms, 1e-30))).astype(np.float32)),
-            advice="Normalize these rows, and whatever writes them.",
+            ids=name_rows(rows.ids, other, -np.abs(np.log(np.where(other, norms, 1.0)))),
+            advice="Normalize these rows, and in whatever writes them.",
         )
-        return
+    else:
+        outliers = directed & ((norms > 10 * median) | (norms < median / 10))
+        far = f"; {outliers.sum():,} are ten times as long or as short as most" if outliers.any() else ""
+        sentence = f"The rows are not normalized (median norm {median:.3g}){far}."
+        yield Finding("norms", "note" if far else "fine", sentence, ids=name_rows(rows.ids, outliers))
+        if metric != "cosine":
+            yield from _check_metric(rows.vectors[directed][:NEIGHBOUR_ROWS], metric)
 
-    median = float(np.median(norms[directed]))
-    outliers = directed & ((norms > 10 * median) | (norms < median / 10))
-    far = f"; {outliers.sum():,} are ten times as long or as short as most" if outliers.any() else ""
-    yield Finding(
-        "norms",
-        "note" if outliers.any() else "fine",
-        f"The rows are not normalized (median norm {median:.3g}){far}.",
-        ids=name_rows(rows.ids, outliers),
+
+def _check_metric(vectors: FloatArray, metric: Metric) -> Iterator[Finding]:
+    """Yield a finding if a metric finds other rows `(n, d)` than cosine, for which text encoders are made."""
+    numbers = [str(row) for row in range(len(vectors))]
+    found, wanted = (
+        compare_all(numbers, vectors, vectors[:METRIC_QUERIES], kind, K).ids for kind in (metric, "cosine")
     )
+    agreement = np.mean([len({*first} & {*second}) / len(second) for first, second in zip(found, wanted, strict=True)])
+    if agreement < METRIC_AGREEMENT:
+        yield Finding(
+            "metric",
+            "fix",
+            f"{metric} finds {100 * agreement:.0f} % of the ten rows that are nearest by cosine, for which text "
+            "encoders are made.",
+            certainty="likely",
+            advice="Search by cosine, or normalize rows and queries.",
+        )
 
 
 def _check_copies(rows: Rows, directed: NDArray[np.bool_]) -> Iterator[Finding]:
@@ -93,36 +105,29 @@ def _check_copies(rows: Rows, directed: NDArray[np.bool_]) -> Iterator[Finding]:
     numbers = np.flatnonzero(directed)
     stored = np.ascontiguousarray(rows.vectors[numbers] + np.float32(0))  # −0 becomes 0
     keys = stored.view(np.dtype((np.void, stored.itemsize * stored.shape[1])))[:, 0]
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    extra = int((counts - 1).sum())
-    if not extra:
+    _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    repeats = directed.copy()
+    repeats[numbers[first]] = False
+    if not repeats.any():
         yield Finding("copies", "fine", "No two of the rows read have the same vector.")
         return
 
-    share = estimate_share(extra, len(numbers), rows.total)
+    share = estimate_share(repeats, rows.total)
     group = numbers[inverse == counts.argmax()]
     texts = {rows.texts[row] for row in group} - {None} if rows.texts is not None else set()
-    largest = f"the largest group has {len(group):,} of them"
     # Equal vectors of other texts come from a failed or truncating writer, not from a table that holds a text twice.
     suspicious = len(texts) > 1
-    if suspicious:
-        largest += f" of {len(texts):,} different texts"
-    elif texts:
-        largest += f" of the text {_shorten(texts.pop())!r}"
+    of_texts = f" of {len(texts):,} different texts" if suspicious else ""
     megabytes = share.value * rows.total * stored.shape[1] * stored.itemsize / 1e6
     yield Finding(
         "copies",
-        "mend" if suspicious else "note" if share.value >= MIN_COPIES else "fine",
-        f"{format_share(share)} of the rows repeat the vector of another row ({megabytes:.3g} MB): {largest}.",
+        "fix" if suspicious else "note" if share.value >= MIN_COPIES else "fine",
+        f"{format_share(share)} of the rows repeat the vector of another row ({megabytes:.3g} MB); the largest group "
+        f"has {len(group):,} of them{of_texts}.",
         share,
         ids=[rows.ids[row] for row in group[:10]],
         advice="Encode these texts again." if suspicious else "Store each text once, with the ids that have it.",
     )
-
-
-def _shorten(text: str | None, length: int = 60) -> str:
-    text = " ".join((text or "").split())
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _check_collapse(vectors: FloatArray) -> Finding:
@@ -139,51 +144,28 @@ def _check_collapse(vectors: FloatArray) -> Finding:
     )
 
 
-def _check_neighbours(rows: Rows, directed: NDArray[np.bool_], metric: Metric) -> Iterator[Finding]:
-    """Yield findings on near copies, hubs and the metric, by the ten nearest rows of up to `NEIGHBOUR_ROWS` rows."""
+def _check_neighbours(rows: Rows, directed: NDArray[np.bool_]) -> Iterator[Finding]:
+    """Yield findings on near copies and hubs, by the ten nearest rows of up to `NEIGHBOUR_ROWS` rows."""
     numbers = np.flatnonzero(directed)[:NEIGHBOUR_ROWS]
-    if len(numbers) <= 2 * K:
-        return
-    vectors = rows.vectors[numbers]
+    vectors, ids = rows.vectors[numbers], [rows.ids[row] for row in numbers]
     unit = normalized_rows(vectors, np.float32).numpy()
-    own = np.stack([np.arange(len(unit))] * 2, axis=1)
-    nearest = find_nearest(unit, unit, K, own)
+    nearest = find_nearest(unit, unit, K, np.stack([np.arange(len(unit))] * 2, axis=1))
 
     first = np.einsum("nd,nd->n", unit, unit[nearest[:, 0]])
     near = (first >= NEAR_COPY) & (vectors != vectors[nearest[:, 0]]).any(axis=1)
     if near.mean() >= MIN_COPIES:
-        share = estimate_share(int(near.sum()), len(near), len(near))
+        share = estimate_share(near, len(near))
         sentence = f"{format_share(share)} of {len(near):,} rows have a near copy among them (cosine ≥ {NEAR_COPY})."
-        yield Finding("near_copies", "note", sentence, share, ids=name_rows([rows.ids[row] for row in numbers], near))
+        yield Finding("near_copies", "note", sentence, share, ids=name_rows(ids, near))
 
     counts = np.bincount(nearest.ravel(), minlength=len(unit))
     skew = float(((counts - counts.mean()) ** 3).mean() / max(counts.std(), 1e-12) ** 3)
-    unreached = float((counts == 0).mean())
+    hubs = skew > MAX_SKEW
     yield Finding(
         "hubs",
-        "note" if skew > MAX_SKEW else "fine",
-        f"Among {len(unit):,} rows, {100 * unreached:.2g} % are among the ten nearest of no other, and the most "
-        f"frequent one is of {counts.max():,} (skewness {skew:.1f}).",
-        ids=[rows.ids[numbers[row]] for row in np.argsort(-counts)[:5]] if skew > MAX_SKEW else (),
-        advice="lathe fit --steps r2 usually lowers it." if skew > MAX_SKEW else "",
+        "note" if hubs else "fine",
+        f"Among {len(unit):,} rows, {100 * (counts == 0).mean():.2g} % are among the ten nearest of no other, and the "
+        f"most frequent one is of {counts.max():,} (skewness {skew:.1f}).",
+        ids=name_rows(ids, counts > counts.mean(), -counts.astype(np.float64)) if hubs else (),
+        advice="lathe fit --steps r2 usually lowers it." * hubs,
     )
-
-    if metric != "cosine":
-        agreement = _compare_metrics(vectors, metric)
-        if agreement < METRIC_AGREEMENT:
-            yield Finding(
-                "metric",
-                "mend",
-                f"The rows are not normalized: {metric} shares {100 * agreement:.0f} % of the ten nearest rows with "
-                "cosine, for which text encoders are made.",
-                certainty="likely",
-                advice="Search by cosine, or normalize rows and queries.",
-            )
-
-
-def _compare_metrics(vectors: FloatArray, metric: Metric) -> float:
-    """Return the share of the ten nearest rows by cosine that are also the nearest by another metric."""
-    numbers = [str(row) for row in range(len(vectors))]
-    queries = vectors[:METRIC_QUERIES]
-    found, wanted = (compare_all(numbers, vectors, queries, kind, K).ids for kind in (metric, "cosine"))
-    return float(np.mean([len(set(first) & set(second)) / K for first, second in zip(found, wanted, strict=True)]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.checkup.findings import Finding
+from lathe.training.checkup.findings import Finding, Severity, format_recall
 from lathe.training.checkup.spaces import Again
 from lathe.training.checkup.store import Hits, Store
 from lathe.training.comparison import Interval, compare, mean_interval
@@ -22,11 +22,11 @@ K = 10
 TOLERANCE = 1e-5
 """Relative difference of scores up to which hits count as equally near: copies of a row replace each other."""
 ENOUGH = 0.8
-"""Share of the graph's loss that another effort must bring back to be advised."""
+"""Share of a loss that a cure must bring back to be advised."""
 MULTIPLES = (2, 4, 8)
 """Multiples of ten candidates that are ranked again."""
-SMALL_LOSS = 0.01
-"""Loss of recall below which nothing is advised."""
+SMALL_LOSS, LARGE_LOSS = 0.01, 0.05
+"""Loss of recall by approximate search from which on a cure is advised, and from which on it must be fixed."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class SearchCheck:
     Attributes:
         queries: number of queries asked.
         recall: recall@10 of the store's own way, less what rows lose that are not their texts' vectors.
-        losses: loss of recall@10 by cause: `graph`, `quantizer`, and causes of rows.
-        efforts: recall and time at the present effort and at others.
+        losses: loss of recall@10 by cause: `graph` (or lists: approximate search), `quantizer`, and causes of rows.
+        efforts: recall and time at the present effort, and at others if the graph loses hits.
         ranked_again: recall@10 of comparing all rows, if this many times ten of them are ranked again by the full
             vectors; empty without a quantizer that loses hits.
     """
@@ -63,22 +63,13 @@ class SearchCheck:
     efforts: Sequence[Effort]
     ranked_again: dict[int, Interval]
 
-    @property
-    def cure(self) -> Effort | None:
-        """The least effort that brings most of the graph's loss back, or None."""
-        loss = self.losses.get("graph")
-        if loss is None or loss.value < SMALL_LOSS or not self.efforts:
-            return None
-        wanted = self.efforts[0].recall.value + ENOUGH * loss.value
-        return next((one for one in self.efforts[1:] if one.recall.value >= wanted), None)
-
 
 def check_searches(store: Store, queries: FloatArray, again: Again | None) -> SearchCheck:
     """Ask a store queries in its own way and exactly, and divide the loss of recall@10 among its causes.
 
     Args:
         store: the store.
-        queries: queries `(q, d)`, as the store takes them.
+        queries: queries `(q, d)`, as the store takes them, at least one.
         again: rows whose texts were encoded again, or None.
     """
     exact = store.search_exactly(queries, K)
@@ -96,34 +87,33 @@ def check_searches(store: Store, queries: FloatArray, again: Again | None) -> Se
             wide = store.search_exactly(queries, K * MULTIPLES[-1])
             ranked_again = {multiple: mean_interval(_share_ids(wide, full, multiple * K)) for multiple in MULTIPLES}
 
-    if again is not None:
-        row_losses = _measure_row_losses(store, again)
-        recall = _subtract(recall, row_losses.values())
-        losses |= row_losses
     efforts = [Effort(effort, mean_interval(reached), found.seconds) for effort in store.efforts[:1]]
     if losses["graph"].value >= SMALL_LOSS:
         for effort in store.efforts[1:]:
             more = store.search(queries, K, effort)
             efforts.append(Effort(effort, mean_interval(_count_reached(more, exact)), more.seconds))
+
+    if again is not None and (row_losses := _measure_row_losses(store, again)):
+        losses |= row_losses
+        recall = _subtract(recall, row_losses.values())
     return SearchCheck(len(queries), recall, losses, efforts, ranked_again)
 
 
 def _measure_row_losses(store: Store, again: Again) -> dict[str, Interval]:
     """Return by cause the share of rows that a search of all rows with their text's vector does not find."""
-    differing = {cause: mask for cause, mask in again.causes.items() if mask.any()}
-    asked = np.flatnonzero(np.any(list(differing.values()), axis=0)) if differing else np.empty(0, np.int64)
-    if not len(asked):
+    if not again.causes:
         return {}
+    asked = np.flatnonzero(np.any(list(again.causes.values()), axis=0))
     hits = store.search_exactly(again.fresh[asked], K)
     lost = np.zeros(len(again.ids))
     lost[asked] = [again.ids[row] not in ids for row, ids in zip(asked, hits.ids, strict=True)]
-    return {cause: mean_interval(lost * mask) for cause, mask in differing.items()}
+    return {cause: mean_interval(lost * mask) for cause, mask in again.causes.items()}
 
 
 def _subtract(recall: Interval, losses: Iterable[Interval]) -> Interval:
     """Return a recall less losses that were measured apart from it, whose errors are independent."""
     parts = [recall, *losses]
-    value = recall.value - sum(loss.value for loss in parts[1:])
+    value = max(0.0, recall.value - sum(loss.value for loss in parts[1:]))
     reach = float(np.sqrt(sum((part.reach or 0) ** 2 for part in parts)))
     return Interval(value, max(0.0, value - reach), min(1.0, value + reach)) if reach else Interval(value, None, None)
 
@@ -146,44 +136,38 @@ def _share_ids(found: Hits, wanted: Hits, count: int = K) -> NDArray[np.float64]
 
 def describe_searches(check: SearchCheck, store: Store) -> Iterator[Finding]:
     """Yield a finding for each cause of a loss of recall, with the cure that was measured."""
-    graph = check.losses["graph"]
+    graph, quantizer = check.losses["graph"], check.losses.get("quantizer")
     if graph.value >= SMALL_LOSS:
-        cure, now = check.cure, check.efforts[0] if check.efforts else None
-        advice = f"Rebuild the index: no larger {store.effort_name} of those tried brings it back."
-        if cure is not None and now is not None:
-            more = 1000 * (cure.seconds - now.seconds)
-            back = cure.recall.value - now.recall.value
-            advice = (
-                f"{store.effort_name} {cure.effort} in place of {now.effort} brings {back:.2f} back for {more:.1f} ms."
-            )
-        yield Finding(
-            "graph", "mend", f"The graph loses {format_loss(graph)} of recall@10.", graph, "likely", advice=advice
-        )
-    quantizer = check.losses.get("quantizer")
+        sentence = f"Approximate search loses {format_recall(graph)} of recall@10."
+        severity: Severity = "fix" if graph.value >= LARGE_LOSS else "note"
+        yield Finding("graph", severity, sentence, graph, advice=_advise_effort(check, graph.value, store.effort_name))
     if quantizer is not None:
         yield Finding(
             "quantizer",
             "note" if quantizer.value >= SMALL_LOSS else "fine",
-            f"{store.quantizer} loses {format_loss(quantizer)} of recall@10.",
+            f"{store.quantizer} loses {format_recall(quantizer)} of recall@10.",
             quantizer,
-            "likely",
             advice=_advise_ranking(check, quantizer.value),
         )
 
 
+def _advise_effort(check: SearchCheck, loss: float, name: str) -> str:
+    """Return which effort brings most of the graph's loss back, and what it costs."""
+    now, *others = check.efforts
+    for effort in others:
+        back = effort.recall.value - now.recall.value
+        if back >= ENOUGH * loss:
+            more = max(1000 * (effort.seconds - now.seconds), 0.0)
+            return f"{name} {effort.effort} in place of {now.effort} brings {back:.2f} back for {more:.1f} ms a query."
+    return f"Build the index again: no larger {name} of those tried, up to {check.efforts[-1].effort}, brings it back."
+
+
 def _advise_ranking(check: SearchCheck, loss: float) -> str:
     """Return how many candidates ranked again by the full vectors bring most of a quantizer's loss back."""
-    if not check.ranked_again:
-        return ""
     for multiple, recall in check.ranked_again.items():
         back = recall.value - (1 - loss)
         if back >= ENOUGH * loss:
             return f"Ranking {multiple * K} candidates again by the full vectors brings {back:.2f} back."
-    return f"It does not bring it back to rank {multiple * K} candidates again: store more bytes, see lathe advise."
-
-
-def format_loss(loss: Interval) -> str:
-    """Return a loss of recall with its interval, such as `.06 (.04 to .08)`."""
-    low, high = loss.bounds
-    numbers = [f"{value:.2f}".removeprefix("0") for value in (loss.value, max(low, 0), high)]
-    return numbers[0] if loss.low is None else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
+    if not check.ranked_again:
+        return ""
+    return f"Ranking {MULTIPLES[-1] * K} candidates again does not bring it back: store more bytes, see lathe advise."

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lathe.training.checkup.findings import Finding, estimate_share, format_share, name_rows
 from lathe.training.checkup.store import Rows
 from lathe.training.encoder.text_encoder import NO_PROMPT, TextEncoder, encode_queries, find_side_prompt
+from lathe.training.errors import EncoderError
 from lathe.transforms.progress import Progress
 from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
@@ -29,6 +30,8 @@ EXPLAINED_ROWS = 60
 """Maximum number of differing rows that are encoded in other ways to find the cause."""
 DIRECTIONS = 4
 """One in this many principal directions is a leading one."""
+MIN_SHARE = 0.5
+"""Minimum share of an encoder's vectors in its leading directions, .6 to .9 with usual ones, for others to be told."""
 MIN_POPULATION = 100
 """Minimum number of rows for their principal directions."""
 STRANGER_ROWS = 4000
@@ -63,7 +66,13 @@ class StoreEncoder:
         return self.map_queries(encode_queries(self.encoder, texts))
 
 
-ADVICE = "Encode these rows again, and mend what writes them."
+WORDS = {
+    "other_encoder": "are vectors of another encoder or chain",
+    "prompt": "were encoded with another prompt, or with none where the encoder has one for documents",
+    "truncated": "were encoded from the beginning of their text alone",
+    "changed_text": "are vectors of another text: it changed after they were written",
+}
+"""What is wrong with rows, by cause."""
 
 
 @dataclass(frozen=True)
@@ -72,44 +81,31 @@ class Again:
 
     Attributes:
         ids: ids of the rows.
-        stored: normalized stored vectors `(n, d)`.
         fresh: normalized vectors of their texts `(n, d)`.
         cosines: cosine of each pair `(n,)`.
-        causes: by cause, the mask `(n,)` of the rows that differ for it.
+        causes: by cause, the mask `(n,)` of the rows that differ for it; only causes that were found.
     """
 
     ids: list[str]
-    stored: FloatArray
     fresh: FloatArray
-    cosines: NDArray[np.float32]
+    cosines: NDArray[np.float64]
     causes: dict[str, NDArray[np.bool_]]
 
     def describe(self, total: int) -> Iterator[Finding]:
         """Yield a finding for each cause, or one that says that all rows are the encoder's."""
         for cause, mask in self.causes.items():
-            if not mask.any():
-                continue
-            share = estimate_share(int(mask.sum()), len(mask), total)
+            share = estimate_share(mask, total)
             yield Finding(
                 cause,
-                "mend",
+                "fix",
                 f"{format_share(share)} of the rows {WORDS[cause]}.",
                 share,
-                certainty="certain" if cause.startswith(("prompt", "truncated")) else "likely",
+                certainty="certain" if cause in ("prompt", "truncated") else "likely",
                 ids=name_rows(self.ids, mask, self.cosines),
-                advice=ADVICE,
+                advice="Encode these rows again, and correct what writes them.",
             )
-        if not any(mask.any() for mask in self.causes.values()):
+        if not self.causes:
             yield Finding("space", "fine", f"{len(self.ids):,} texts encoded again have their stored vectors.")
-
-
-WORDS = {
-    "other_encoder": "are vectors of another encoder or chain",
-    "prompt": "were encoded with another prompt, or with none where the encoder has one for documents",
-    "truncated": "were encoded from the beginning of their text alone",
-    "changed_text": "are vectors of another text: it changed after they were written",
-}
-"""What is the matter with rows, by cause."""
 
 
 def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Again | None:
@@ -121,7 +117,10 @@ def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Ag
         on_progress: called with progress in [0, 1] and a message.
 
     Returns:
-        The comparison, or None if no rows have a text.
+        The comparison, or None if no row has a text.
+
+    Raises:
+        EncoderError: if the encoder gives vectors of another number of dimensions than the rows have.
     """
     if rows.texts is None:
         return None
@@ -135,8 +134,10 @@ def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Ag
     on_progress(0.0, "encoding texts again")
     fresh = normalized_rows(encoder.encode(texts, own), np.float32).numpy()
     if fresh.shape[1] != stored.shape[1]:
-        all_rows = {"other_encoder": np.ones(len(chosen), bool)}
-        return Again([rows.ids[row] for row in chosen], stored, fresh, np.zeros(len(chosen), np.float32), all_rows)
+        raise EncoderError(
+            f"{encoder.encoder.name} gives {fresh.shape[1]} dimensions, and the rows have {stored.shape[1]}: name "
+            "their encoder, and the chain that they went through"
+        )
 
     cosines = _compare(stored, fresh)
     differing = np.flatnonzero(cosines < SAME)
@@ -152,18 +153,18 @@ def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Ag
         for position, cause, stranger in zip(differing, found, outside, strict=True):
             causes[cause or ("other_encoder" if stranger else "changed_text")][position] = True
     ids = [rows.ids[row] for row in chosen[:checked]]
-    return Again(ids, stored[:checked], fresh[:checked], cosines[:checked], causes)
+    found_causes = {cause: mask for cause, mask in causes.items() if mask.any()}
+    return Again(ids, fresh[:checked], cosines[:checked], found_causes)
 
 
-def _compare(stored: FloatArray, fresh: FloatArray) -> NDArray[np.float32]:
-    cosines: NDArray[np.float32] = np.einsum("nd,nd->n", stored, normalized_rows(fresh, np.float32).numpy())
-    return cosines
+def _compare(stored: FloatArray, fresh: FloatArray) -> NDArray[np.float64]:
+    return np.asarray(np.einsum("nd,nd->n", stored, normalized_rows(fresh, np.float32).numpy()), np.float64)
 
 
 def _explain(
     texts: Sequence[str],
     stored: FloatArray,
-    cosines: NDArray[np.float32],
+    cosines: NDArray[np.float64],
     own: str | None,
     encoder: StoreEncoder,
 ) -> list[str | None]:
@@ -187,7 +188,7 @@ def _explain(
 
 
 def _are_beginnings(
-    texts: Sequence[str], stored: FloatArray, cosines: NDArray[np.float32], own: str | None, encoder: StoreEncoder
+    texts: Sequence[str], stored: FloatArray, cosines: NDArray[np.float64], own: str | None, encoder: StoreEncoder
 ) -> NDArray[np.bool_]:
     """Return the mask `(n,)` of stored vectors that are those of the beginning of their text, whatever its length.
 
@@ -212,18 +213,20 @@ def _lie_outside(vectors: FloatArray, population: FloatArray) -> NDArray[np.bool
     if len(population) < MIN_POPULATION:
         return np.zeros(len(vectors), bool)
     fitted, held = population[::2], population[1::2]
-    usual = float(np.median(measure_share(fitted, held)))
-    return np.asarray(measure_share(fitted, vectors) < _find_limit(usual))
+    return np.asarray(measure_share(fitted, vectors) < _find_limit(measure_share(fitted, held)))
 
 
-def _find_limit(usual: float) -> float:
-    """Return the share in leading directions below which a vector lies outside: a third of the way from chance."""
-    chance = 1 / DIRECTIONS
-    return chance + (usual - chance) / 3
+def _find_limit(usual: NDArray[np.float64]) -> float:
+    """Return the share in leading directions below which a vector lies outside: a third of the way from chance.
+
+    It is 0 if the vectors `(n,)` that should lie inside are spread over all directions, so that nothing is outside.
+    """
+    chance, median = 1 / DIRECTIONS, float(np.median(usual))
+    return chance + (median - chance) / 3 if median >= MIN_SHARE else 0.0
 
 
-def find_strangers(rows: Rows) -> Finding | None:
-    """Return a finding on rows that lie elsewhere than most, without their texts, or None if there are few or none.
+def find_strangers(rows: Rows) -> Iterator[Finding]:
+    """Yield a finding on rows that lie elsewhere than most, without their texts, unless there are few or none.
 
     The rows are clustered, and each is compared with the leading directions of the rows of all other clusters. Two
     encoders that are not told apart: those that share a part of their directions, and those with as many rows each.
@@ -232,7 +235,7 @@ def find_strangers(rows: Rows) -> Finding | None:
 
     valid = np.flatnonzero(rows.is_valid)[:STRANGER_ROWS]
     if len(valid) < STRANGER_MIN_ROWS * rows.vectors.shape[1]:
-        return None
+        return
     unit = normalized_rows(rows.vectors[valid], np.float32).numpy()
     _, labels = kmeans2(unit, CLUSTERS, minit="++", seed=0)
     share = np.ones(len(unit))
@@ -240,17 +243,17 @@ def find_strangers(rows: Rows) -> Finding | None:
         inside = labels == label
         if not inside.all():
             share[inside] = measure_share(unit[~inside], unit[inside])
-    strange = share < _find_limit(float(np.median(share)))
+    strange = share < _find_limit(share)
     if strange.mean() < MIN_STRANGERS:
-        return None
-    found = estimate_share(int(strange.sum()), len(strange), rows.total)
-    return Finding(
+        return
+    found = estimate_share(strange, rows.total)
+    yield Finding(
         "strangers",
         "note",
         f"{format_share(found)} of the rows lie where the others do not, as vectors of another encoder would.",
         found,
         certainty="possible",
-        ids=name_rows([rows.ids[row] for row in valid], strange, share.astype(np.float32)),
+        ids=name_rows([rows.ids[row] for row in valid], strange, share),
         advice="Name the encoder and the texts: lathe checkup --encoder NAME encodes a sample again.",
     )
 

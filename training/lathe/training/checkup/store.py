@@ -1,12 +1,15 @@
 """What a checkup asks of a store of vectors."""
 
-from collections.abc import Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lathe.training.errors import EmptyError
 from lathe.training.measures import find_nearest
 from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
@@ -23,12 +26,19 @@ class Rows:
         vectors: stored vectors `(n, d)`, which may hold NaN, inf and zeros.
         texts: text of each row, None where there is none; None if the store has no texts.
         total: number of rows of the store that have a vector.
+
+    Raises:
+        EmptyError: if there are no rows.
     """
 
     ids: list[str]
     vectors: FloatArray
     texts: list[str | None] | None
     total: int
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise EmptyError("the store has no vectors to check")
 
     @property
     def is_valid(self) -> NDArray[np.bool_]:
@@ -48,40 +58,51 @@ class Hits:
 
     ids: Sequence[Sequence[str]]
     scores: Sequence[NDArray[np.float64]]
-    seconds: float
+    seconds: float = 0.0
 
 
-class Store(Protocol):
-    """Store of vectors under checkup."""
+class Store(ABC):
+    """Base class of stores of vectors under checkup.
 
-    @property
-    def name(self) -> str:
-        """Name of the store in sentences."""
+    Attributes:
+        name: name of the store in sentences.
+        metric: metric of its searches.
+        effort_name: setting of the number of candidates that a search looks at, such as `hnsw.ef_search`.
+        efforts: values of that setting, the present one first; empty without an approximate index.
+        quantizer: what the index stores in place of the vectors, such as `halfvec`; None if it stores the vectors.
+    """
 
-    @property
-    def metric(self) -> Metric:
-        """Metric of its searches."""
+    name: str
+    metric: Metric
+    effort_name: str = ""
+    efforts: Sequence[int] = ()
+    quantizer: str | None = None
 
-    @property
-    def effort_name(self) -> str:
-        """Setting of the number of candidates that a search looks at, such as `hnsw.ef_search`."""
-
-    @property
-    def efforts(self) -> Sequence[int]:
-        """Values of that setting, the present one first; empty without an approximate index."""
-
-    @property
-    def quantizer(self) -> str | None:
-        """What the index stores in place of the vectors, such as `halfvec`; None if it stores the vectors."""
-
+    @abstractmethod
     def read(self, max_rows: int) -> Rows:
         """Return up to `max_rows` rows drawn at random."""
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
         """Search as users do, with another effort if one is given, for each of the queries `(q, d)`."""
+        return self.search_exactly(queries, k)
 
+    @abstractmethod
     def search_exactly(self, queries: FloatArray, k: int, full: bool = False) -> Hits:
         """Compare each query with all rows, in the form that the index stores, or with `full` by the full vectors."""
+
+
+def ask_each(queries: FloatArray, ask: Callable[[list[float]], Iterable[tuple[Any, float]]]) -> Hits:
+    """Ask queries `(q, d)` one after the other, and time them.
+
+    Args:
+        queries: the queries.
+        ask: returns id and score of the hits of a query, best first; a higher score is nearer.
+    """
+    begun = time.perf_counter()
+    found = [list(ask(query.tolist())) for query in queries]
+    seconds = (time.perf_counter() - begun) / max(len(queries), 1)
+    ids = [[str(row) for row, _ in hits] for hits in found]
+    return Hits(ids, [np.array([score for _, score in hits], np.float64) for hits in found], seconds)
 
 
 def compare_all(ids: Sequence[str], vectors: FloatArray, queries: FloatArray, metric: Metric, k: int) -> Hits:
@@ -94,4 +115,4 @@ def compare_all(ids: Sequence[str], vectors: FloatArray, queries: FloatArray, me
         queries = np.concatenate([queries, np.ones((len(queries), 1), np.float32)], axis=1)
     nearest = find_nearest(queries, vectors, k)
     scores = np.einsum("qkd,qd->qk", vectors[nearest], queries).astype(np.float64)
-    return Hits([[ids[row] for row in rows] for rows in nearest], list(scores), 0.0)
+    return Hits([[ids[row] for row in rows] for rows in nearest], list(scores))

@@ -182,7 +182,7 @@ def detect_batch_kind(raw: RawBatch) -> Kind:
     return len(first) if isinstance(first, list) else 0
 
 
-def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
+def validate_rows(raw: RawBatch, kind: Kind, require_finite: bool = True) -> RowBatch:
     """Check that all rows of a batch are of the given kind and finite.
 
     They are returned as a `RowBatch`, with vectors as float32.
@@ -190,16 +190,17 @@ def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
     Args:
         raw: rows as read from a file.
         kind: None for texts, or the number of dimensions of vectors.
+        require_finite: whether NaN and inf are errors.
 
     Raises:
-        SourceError: for a row of another kind, or one that holds NaN, inf or a number beyond float32; names the first
-            one.
+        SourceError: for a row of another kind, or with `require_finite` one that holds NaN, inf or a number beyond
+            float32; names the first one.
     """
     if isinstance(raw.values, np.ndarray):
         if raw.values.shape[1] != kind:
             width = raw.values.shape[1]
             raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {format_kind(kind)}")
-        return RowBatch(_require_finite_rows(raw, raw.values), raw.records)
+        return RowBatch(_convert_rows(raw, raw.values, require_finite), raw.records)
 
     if kind is None:
         for index, value in enumerate(raw.values):
@@ -211,7 +212,7 @@ def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
                 raise SourceError(f"{raw.describe_row(index)}: {explain_written_vector(count)}")
         return RowBatch(raw.values, raw.records)
 
-    return RowBatch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
+    return RowBatch(_convert_rows(raw, _as_matrix(raw, kind), require_finite), raw.records)
 
 
 def count_written_numbers(text: str) -> int:
@@ -260,8 +261,8 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
     return np.array(raw.values, dtype=np.float64)
 
 
-def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
-    """Return the vectors of a batch as float32, after a check that all are finite in float32.
+def _convert_rows(raw: RawBatch, vectors: FloatArray, require_finite: bool) -> FloatArray:
+    """Return the vectors of a batch as float32, with `require_finite` after a check that all are finite in float32.
 
     Raises:
         SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
@@ -270,7 +271,7 @@ def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
         rows = vectors.astype(np.float32)
     finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
+    if require_finite and not finite.all():
         raise SourceError(f"{raw.describe_row(int(finite.argmin()))}: NaN, inf, or a number beyond float32")
     return rows
 

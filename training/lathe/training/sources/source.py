@@ -139,21 +139,21 @@ class Source:
         """
         return digest(self.location if self._is_folder else file_key(self.files[0]), self.field, encoder)
 
-    def batches(self, rows: int = BATCH_ROWS) -> Iterator[RowBatch]:
+    def batches(self, rows: int = BATCH_ROWS, require_finite: bool = True) -> Iterator[RowBatch]:
         """Read all rows of the source in order, and yield validated batches of up to `rows` texts or vectors.
 
         Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.
 
         Raises:
-            SourceError: for a row that cannot be read or is of another kind than the first, and for vectors that are
-                not finite or differ in their dimensions; names file and row.
+            SourceError: for a row that cannot be read or is of another kind than the first, for vectors that differ in
+                their dimensions, and with `require_finite` for vectors that are not finite; names file and row.
         """
         kind: Kind = None
         begun = False
         for raw in self.raw_batches(rows):
             if not begun:
                 kind, begun = detect_batch_kind(raw), True
-            yield validate_rows(raw, kind)
+            yield validate_rows(raw, kind, require_finite)
 
     def raw_batches(self, rows: int) -> Iterator[RawBatch]:
         """Read all rows of the source in order, and yield batches of up to `rows` rows that are not validated.

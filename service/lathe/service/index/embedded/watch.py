@@ -1,4 +1,4 @@
-"""Recall of an index's searches while it serves, by canaries: stored rows that are searched for as users search.
+"""Recall of an index's searches while it serves, by canaries: stored rows with noise that are searched for.
 
 The maintenance thread asks one canary at a time when it has nothing else to do. Each is searched in the graph and by
 comparing all rows, and what the graph or the chain loses is kept, also over restarts.
@@ -17,6 +17,7 @@ import numpy as np
 
 from lathe.service.index.embedded.generation import Generation
 from lathe.service.index.query import Query
+from lathe.training.measures import blur_rows
 from lathe.transforms.files import read_json_file, replace_synced
 
 K = 10
@@ -55,7 +56,7 @@ class RecallWatch:
         self.asked = 0
         self.next = time.monotonic() + PAUSE_SECONDS
         self.random = np.random.default_rng()
-        with suppress(OSError, ValueError, KeyError, TypeError):  # there is none yet, or it is damaged: it begins anew
+        with suppress(OSError, ValueError, KeyError, TypeError):  # there is none yet, or it is damaged
             kept = read_json_file(path)
             self.space_id = str(kept["space_id"])
             self.losses.extend(
@@ -78,7 +79,7 @@ class RecallWatch:
         row = [self.random.choice(alive)]
         reduced = not generation.spec.has_originals
         vectors = generation.vector_format.decode(view.compact[row]) if reduced else view.originals[row]
-        query = Query(np.asarray(vectors, np.float32), K, reduced=reduced)
+        query = Query(blur_rows(np.asarray(vectors, np.float32), self.random), K, reduced=reduced)
         _, found, _ = generation.search(query)
         exact, nearest, _ = generation.search(replace(query, exact=True))
         sign = -1 if generation.spec.metric == "l2" else 1

@@ -104,16 +104,16 @@ class FullVectors:
     dimensions: int
 
 
-def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> FullVectors:
+def find_full_vectors(connection: Connection, table: PgvectorTable, name: str, option: str = "column") -> FullVectors:
     """Return a table's column of full vectors, with its type and number of dimensions.
 
-    If the column's type declares no dimensions, they are the first vector's.
+    If the column's type declares no dimensions, they are the first vector's. Errors name the option without dashes.
 
     Raises:
         UnknownNameError: if the table has no such column.
         BadValueError: if it is not of `vector` or `halfvec`, or declares no dimensions and holds no vector.
     """
-    column = get_column(table, name, FLOAT_TYPES, "the full vectors", "column")
+    column = get_column(table, name, FLOAT_TYPES, "the full vectors", option)
     dimensions = column.dimensions
     if dimensions is None:
         query = sql.SQL("SELECT vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
@@ -121,7 +121,7 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
         )
         first_row = connection.execute(query).fetchone()
         if first_row is None:
-            raise BadValueError(f"no row of {table.name} has a vector in {name}", param="column")
+            raise BadValueError(f"no row of {table.name} has a vector in {name}", param=option)
         dimensions = int(first_row[0])
     return FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
 
