@@ -324,7 +324,7 @@ ODD_RECORDS = {
     "a chain that is a text": ("UPDATE chains SET manifest = 'x'", "chain mine@1"),
     "no chain": ("DELETE FROM chains", "chain mine@1"),
     "a short vector": ("UPDATE vectors_1 SET vector = x'00' WHERE label = 5", "vectors of another size"),
-    "a vector that is a text": ("UPDATE vectors_1 SET vector = 'x' WHERE label = 5", "vectors that are no bytes"),
+    "a vector that is a text": ("UPDATE vectors_1 SET vector = 'x' WHERE label = 5", "vectors that are not bytes"),
 }
 
 

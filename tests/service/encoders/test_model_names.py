@@ -118,5 +118,5 @@ def test_an_exact_name_of_an_encoder_wins_over_a_size_or_chain_in_it():
     assert choose("", *served) == choose(None, *served) == ("nomic", None, None)
     with pytest.raises(UnknownNameError, match=r"^nomic:old$"):
         choose("nomic:old+mine:8", *served)
-    with pytest.raises(BadValueError, match="no number of dimensions"):
+    with pytest.raises(BadValueError, match="not a number of dimensions"):
         choose("nomic:0", *served)

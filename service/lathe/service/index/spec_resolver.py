@@ -70,8 +70,8 @@ class SpecResolver:
         spaces = self._resolve_spaces(encoder, request.chain, request.dimensions, request.width)
         if request.originals == "none" and spaces.target.quantizer is None:
             raise BadValueError(
-                f"originals: none stores codes alone, and {spaces.target.chain} does not end in codes; a fit with "
-                "`bytes` makes a chain that does",
+                f"originals: none stores codes alone: {spaces.target.chain} is not a chain that ends in codes; a fit "
+                "with `bytes` makes one",
                 param="originals",
             )
         spec = IndexSpec(

@@ -170,7 +170,7 @@ def test_an_api_that_answered_once_is_not_asked_otherwise_when_it_fails(connect,
     [
         (answer_openai([[1.0] * 7]), UpstreamError, "vectors of 7 dimensions, not of 8 as before"),
         (answer_openai([]), UpstreamError, "0 vectors for 1 texts"),
-        (answer_openai(["no base64"]), UpstreamError, "no list of numbers"),
+        (answer_openai(["no base64"]), UpstreamError, "not a list of numbers"),
         (answer_openai([[]]), UpstreamError, "vectors of 0 numbers"),
         ((200, {}, b'{"data": [{"index": 3, "embedding": [1]}]}'), UpstreamError, "an index of 3"),
         ((200, {}, b'{"object": "list"}'), UpstreamError, "JSON without 'data'"),
