@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from lathe.service.checkup.files import FileStore
-from lathe.service.errors import BadValueError
-from lathe.training.errors import SourceError
 
 VECTORS = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)
 
@@ -37,14 +35,3 @@ def test_a_search_compares_the_rows_that_have_a_direction(files):
     assert hits.ids[2][0] == "7" and not {"5", "6"} & {row for ids in hits.ids for row in ids}
     distances = np.linalg.norm(np.delete(VECTORS, [5, 6], axis=0) - VECTORS[5], axis=1)
     assert hits.ids[0][0] == str(np.delete(np.arange(3000), [5, 6])[distances.argmin()])
-
-
-def test_texts_in_place_of_vectors_and_too_few_texts_are_refused(files):
-    with pytest.raises(BadValueError, match="holds texts"):
-        FileStore(str(files / "texts.jsonl"), None, "cosine")
-    (files / "few.jsonl").write_text('{"text": "one"}\n')
-    with pytest.raises(BadValueError, match="3,000 vectors and 1 texts do not match"):
-        FileStore(str(files / "rows.npy"), str(files / "few.jsonl"), "cosine")
-    np.save(files / "none.npy", VECTORS[:0])
-    with pytest.raises(SourceError, match="empty"):
-        FileStore(str(files / "none.npy"), None, "cosine")

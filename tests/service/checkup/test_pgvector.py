@@ -128,7 +128,7 @@ def test_the_index_is_one_that_searches_all_rows_of_the_column_by_the_metric(fil
 
 
 def test_rows_that_were_written_again_wear_the_graph_out(fill, open_store):
-    database = fill(GRAPH)
+    database = fill(GRAPH, vectors=VECTORS[:1000])
     database.execute("ALTER TABLE t SET (autovacuum_enabled = off)")
     for _ in range(3):
         database.execute("UPDATE t SET embedding = embedding + array_fill(0.001, ARRAY[%s])::vector", (WIDTH,))

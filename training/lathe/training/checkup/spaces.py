@@ -32,6 +32,8 @@ DIRECTIONS = 4
 """One in this many principal directions is a leading one."""
 MIN_SHARE = 0.5
 """Minimum share of an encoder's vectors in its leading directions, .6 to .9 with usual ones, for others to be told."""
+DEVIATIONS = 3.5
+"""Minimum distance of a vector outside from the median of those inside, in standard deviations."""
 MIN_POPULATION = 100
 """Minimum number of rows for their principal directions."""
 STRANGER_ROWS = 4000
@@ -217,12 +219,16 @@ def _lie_outside(vectors: FloatArray, population: FloatArray) -> NDArray[np.bool
 
 
 def _find_limit(usual: NDArray[np.float64]) -> float:
-    """Return the share in leading directions below which a vector lies outside: a third of the way from chance.
+    """Return the share in leading directions below which a vector lies outside, from the vectors that lie inside.
 
-    It is 0 if the vectors `(n,)` that should lie inside are spread over all directions, so that nothing is outside.
+    It is a third of the way from chance to their median, and far below what they scatter by. Their scatter is measured
+    above the median, where no vectors of others are. It is 0 if the vectors `(n,)` are spread over all directions, so
+    that nothing is outside.
     """
-    chance, median = 1 / DIRECTIONS, float(np.median(usual))
-    return chance + (median - chance) / 3 if median >= MIN_SHARE else 0.0
+    chance = 1 / DIRECTIONS
+    median, upper = np.quantile(usual, [0.5, 0.84])
+    limit = min(chance + (median - chance) / 3, median - DEVIATIONS * (upper - median))
+    return float(limit) if median >= MIN_SHARE else 0.0
 
 
 def find_strangers(rows: Rows) -> Iterator[Finding]:
