@@ -5,6 +5,7 @@ with noise, so that a graph has something to lose. The local mode of Qdrant has 
 """
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import numpy as np
@@ -170,6 +170,25 @@ def grow(base: Any, rows: int) -> Any:
     return grown / np.linalg.norm(grown, axis=1, keepdims=True)
 
 
+MEASURED = """
+from lathe.service.cli.main import main
+try:
+    main()
+finally:
+    print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def measure_command(vectors: Any) -> dict[str, float]:
+    """Return seconds and peak memory of the command on a file of many rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/many.npy", vectors.astype(np.float32))
+        command = [sys.executable, "-P", "-c", MEASURED, "checkup", "--source", f"{folder}/many.npy"]
+        begun = time.monotonic()
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {"rows": len(vectors), "seconds": time.monotonic() - begun, "peak MB": int(out.split()[-1]) / 1024}
+
+
 def main() -> None:
     """Check every store with every fault, and write what was found."""
     options = parser(__doc__)
@@ -183,12 +202,7 @@ def main() -> None:
     bases = [e.encode(texts, find_side_prompt(e.prompts, "document", e.default_prompt_name)).vectors for e in encoders]
 
     random = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as folder:
-        np.save(f"{folder}/many.npy", grow(bases[0], many))
-        begun, before = time.monotonic(), getrusage(RUSAGE_SELF).ru_maxrss
-        check_up(FileStore(f"{folder}/many.npy", None, "cosine"), None, None, lambda *_: None)
-        size = {"rows": many, "seconds": time.monotonic() - begun}
-        size |= {"peak MB before": before / 1024, "peak MB": getrusage(RUSAGE_SELF).ru_maxrss / 1024}
+    size = measure_command(grow(bases[0], many))
     for number, (encoder, base) in enumerate(zip(encoders, bases, strict=True)):
         other = bases[1 if number == 0 else 0][:, : base.shape[1]]
         known = StoreEncoder(encoder, lambda vectors: vectors, lambda vectors: vectors)
