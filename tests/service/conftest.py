@@ -204,6 +204,8 @@ def processes(clean_environment):
 @pytest.fixture(scope="session")
 def memory():
     """Watch the memory that the requests to all apps under test take."""
+    import faiss  # noqa: F401  # the first request that takes it would seem to take 60 MB
+
     return MemoryWatch()
 
 
