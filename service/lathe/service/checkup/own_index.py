@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.query import DEFAULT_EF
+from lathe.service.index.query import DEFAULT_EF, MANY_RESCORED
 from lathe.training.checkup.store import Hits, Rows, Store, ask_each
 from lathe.transforms.vectors import FloatArray
 
@@ -16,8 +16,6 @@ GET_ROWS = 256
 """Number of items whose vectors are asked for at once."""
 MAX_ROWS = 10_000
 """Maximum number of items whose vectors are read, as they come as JSON."""
-RESCORED = 50
-"""Multiple of the hits that are ranked again by their original vectors, to stand for all of them."""
 
 Send = Callable[[str, str, Any], tuple[int, Any]]
 """Function that sends a request of a method, a path and a body, and returns the status and the answer."""
@@ -71,7 +69,7 @@ class IndexStore(Store):
 
     def search_exactly(self, queries: FloatArray, k: int, full: bool = False) -> Hits:
         """Compare each query with all items through the chain, and with `full` rank the best by their originals."""
-        return self._search(queries, {"k": k, "exact": True} | ({"rescore": RESCORED} if full else {}))
+        return self._search(queries, {"k": k, "exact": True} | ({"rescore": MANY_RESCORED} if full else {}))
 
     def _search(self, queries: FloatArray, options: dict[str, Any]) -> Hits:
         sign = -1 if self.metric == "l2" else 1

@@ -175,6 +175,8 @@ MAX_BATCH_QUERIES = 256
 """Maximum number of queries in a batch, which bounds the memory."""
 MAX_BATCH_ENTRIES = 2**24
 """Maximum number of entries of original vectors gathered for a batch: 64 MB in float32."""
+MANY_RESCORED = 50
+"""Multiple of the hits that are ranked again by their original vectors, to stand for all of them."""
 DEFAULT_EF = 100
 """Default size of the candidate list of a graph search."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lathe.service.index.embedded.generation import Generation
-from lathe.service.index.query import Query
+from lathe.service.index.query import MANY_RESCORED, Query
 from lathe.training.measures import blur_rows
 from lathe.transforms.files import read_json_file, replace_synced
 
@@ -38,8 +38,6 @@ MAX_LOSS = 0.05
 """Loss of recall@10 by the graph that is warned of, if the interval lies above."""
 TOLERANCE = 1e-5
 """Difference of scores up to which hits count as equally near."""
-RESCORED = 50
-"""Multiple of the hits that are ranked again by their original vectors, to stand for all of them."""
 
 
 class RecallWatch:
@@ -86,7 +84,7 @@ class RecallWatch:
         reached = sign * found[0] >= sign * nearest[0, -1] - TOLERANCE
         chain = None
         if not reduced and not generation.reducer.only_normalizes:
-            full, _, _ = generation.search(replace(query, exact=True, rescoring=RESCORED))
+            full, _, _ = generation.search(replace(query, exact=True, rescoring=MANY_RESCORED))
             chain = 1 - len(np.intersect1d(exact[0], full[0])) / K
         self.losses.append((1 - float(reached.mean()), chain))
         self.asked += 1
@@ -121,10 +119,10 @@ class RecallWatch:
     @property
     def excessive_loss(self) -> str | None:
         """What the graph loses, with its interval, if that is more than `MAX_LOSS` beyond chance, else None."""
-        described = self.describe()
-        if described is None or described["queries"] < ENOUGH:
+        graph = [loss for loss, _ in list(self.losses)]
+        if len(graph) < ENOUGH:
             return None
-        mean, low, high = described["losses"]["graph"]
+        mean, low, high = _estimate(graph)
         return f"{mean:.2f} ({low:.2f} to {high:.2f})" if low > MAX_LOSS else None
 
 
