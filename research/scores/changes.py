@@ -46,7 +46,7 @@ LINKS, EFS = 16, (16, 32, 64, 200)
 
 
 def choose_precise(scores: Array, right: NDArray[np.bool_]) -> float:
-    """Return the lowest score from which on nine of ten hits are right; inf if there is none."""
+    """Return the lowest score from which on nine of ten hits are right, or inf if there is none."""
     order = np.argsort(-scores)
     counts = np.arange(1, len(order) + 1)
     precise = np.flatnonzero((right[order].cumsum() >= PRECISION * counts) & (counts >= MIN_ANSWERED))

@@ -72,7 +72,7 @@ class JudgedSearch:
 
 
 def list_encoders(folder: Path) -> dict[str, NamedEncoder]:
-    """Return the encoders that are measured, by name; those of `folder` only if they are there."""
+    """Return the encoders that are measured, by name, with those of `folder` that are there."""
     minilm = EncoderSpec("MiniLM", DEFAULT_MODEL, max_length=64, dtype="bfloat16")
     e5 = EncoderSpec("e5-small", str(folder / "e5-small"), max_length=64, dtype="bfloat16")
     encoders = [

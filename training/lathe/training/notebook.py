@@ -12,7 +12,7 @@ import numpy as np
 
 from lathe.training.deciding.advise import Advice
 from lathe.training.deciding.advise import advise as advise_on_source
-from lathe.training.deciding.requests import DEFAULT_ADVICE_ROWS, DEFAULT_RECALL, AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.requests import DEFAULT_ADVICE_ROWS, DEFAULT_RECALL, AdviceRequest, PlaceName
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError
@@ -23,6 +23,7 @@ from lathe.training.evaluation.methods import EvaluatedMethod, hash_chain
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit, RowSource
+from lathe.training.settings import Metric
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.quality import Certificate

@@ -19,6 +19,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 MAX_ENTRIES = 1000
 """Maximum number of sources, folders, corpora or gates of a request: each is a file to look up, or a line to answer."""
 
+Metric = Literal["cosine", "ip", "l2"]
+"""How vectors are compared: by cosine, inner product or Euclidean distance."""
+
 BadShards = Literal["refuse", "skip"]
 """Policy for damaged files: `refuse` raises at the first damaged file, `skip` leaves such files out and reports
 them."""

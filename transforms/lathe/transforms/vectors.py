@@ -167,3 +167,8 @@ def standardize_layout(tensor: Tensor) -> Tensor:
         return tensor
 
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def find_valid_rows(vectors: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+    """Return a mask `(n,)` that is True for vectors that are finite and not all zeros, which have a direction."""
+    return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))

@@ -3,7 +3,8 @@
 import numpy as np
 
 from lathe.service.errors import BadValueError
-from lathe.training.checkup.store import Hits, Metric, Rows, Store, compare_all
+from lathe.training.checkup.store import Hits, Rows, Store, compare_all
+from lathe.training.settings import Metric
 from lathe.training.sources.source import open_source
 from lathe.transforms.vectors import FloatArray
 
@@ -31,7 +32,9 @@ class FileStore(Store):
             raise BadValueError(f"{self.total:,} vectors and {count:,} texts do not match", param="texts")
 
     def read(self, max_rows: int) -> Rows:
-        """Return up to `max_rows` rows drawn at random; ids are row numbers from 0. No others are kept in memory.
+        """Return up to `max_rows` rows drawn at random, with row numbers from 0 as ids.
+
+        No others are kept in memory.
 
         Raises:
             SourceError: if a source cannot be read.

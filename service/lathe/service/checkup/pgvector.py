@@ -8,7 +8,8 @@ from psycopg import sql
 from lathe.service.errors import BadValueError
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.filling import FullVectors, read_sample
-from lathe.training.checkup.store import Hits, Metric, Rows, Store, ask_each
+from lathe.training.checkup.store import Hits, Rows, Store, ask_each
+from lathe.training.settings import Metric
 from lathe.transforms.vectors import FloatArray
 
 OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}

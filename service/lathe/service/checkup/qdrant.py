@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lathe.service.errors import BadValueError, NotSupportedError, UnavailableError
-from lathe.training.checkup.store import Hits, Metric, Rows, Store, ask_each
+from lathe.training.checkup.store import Hits, Rows, Store, ask_each
+from lathe.training.settings import Metric
 from lathe.transforms.vectors import FloatArray
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def open_qdrant(where: str) -> "Iterator[QdrantClient]":
         from qdrant_client import QdrantClient
         from qdrant_client.http.exceptions import ApiException
     except ImportError as error:
-        raise NotSupportedError(f"Qdrant takes its client ({error}): pip install qdrant-client") from None
+        raise NotSupportedError(f"Qdrant takes its client ({error}): pip install 'lathe-service[qdrant]'") from None
     is_server = "://" in where
     if not is_server and not Path(where).is_dir():  # the client would create it
         raise BadValueError(f"there is no folder {where}; a server is named by its URL, http://…", param="qdrant")

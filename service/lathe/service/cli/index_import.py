@@ -21,9 +21,10 @@ from lathe.service.cli.options import (
     take_fields,
 )
 from lathe.service.errors import BadValueError
-from lathe.service.index.spec import IndexRequest, Metric
+from lathe.service.index.spec import IndexRequest
 from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
+from lathe.training.settings import Metric
 
 if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry

@@ -11,9 +11,10 @@ from lathe.service.index.embedded.graphs.graph import estimate_float_graph
 from lathe.service.index.embedded.vector_formats import choose_format, score_floats
 from lathe.service.index.importing import load_vectors
 from lathe.service.index.reducer import Reducer, Vectors
-from lathe.service.index.spec import IndexSpec, Metric
+from lathe.service.index.spec import IndexSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError
+from lathe.training.settings import Metric
 from lathe.training.sources.source import Source
 from lathe.transforms.progress import Progress
 from lathe.transforms.quality import measure_geometry

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.spec import IndexSpec, Metric
+from lathe.service.index.spec import IndexSpec
+from lathe.training.settings import Metric
 from lathe.transforms.artifact import MANIFEST, TENSORS, read_file
 from lathe.transforms.chain import Chain, build_leading_query_maps, serves_dimensions
 from lathe.transforms.codes import Quantizer

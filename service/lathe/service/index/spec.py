@@ -10,9 +10,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from lathe.service.errors import ConflictError
 from lathe.training.fitting.requests import Pairs, RowSource, SourcedRequest
 from lathe.training.json_object import JsonObject
+from lathe.training.settings import Metric
 
-Metric = Literal["cosine", "ip", "l2"]
-"""Similarity measure: cosine, inner product or Euclidean distance."""
 Originals = Literal["float32", "float16", "none"]
 """Dtype in which the record stores the original vectors; with `none` it stores only their codes."""
 

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.checkup.findings import Finding, estimate_share, format_share, name_rows
-from lathe.training.checkup.store import Metric, Rows, compare_all
+from lathe.training.checkup.store import Rows, compare_all
 from lathe.training.measures import find_nearest
+from lathe.training.settings import Metric
 from lathe.transforms import diagnose
 from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray

@@ -4,17 +4,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.errors import EmptyError
 from lathe.training.measures import find_nearest
+from lathe.training.settings import Metric
 from lathe.transforms.quality.metrics import normalized_rows
-from lathe.transforms.vectors import FloatArray
-
-Metric = Literal["cosine", "ip", "l2"]
+from lathe.transforms.vectors import FloatArray, find_valid_rows
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Rows:
         if not self.ids:
             raise EmptyError("the store has no vectors to check")
 
-    @property
+    @cached_property
     def is_valid(self) -> NDArray[np.bool_]:
         """Mask `(n,)` of the rows that have a direction: finite and not all zeros."""
-        return np.asarray(np.isfinite(self.vectors).all(axis=1) & self.vectors.any(axis=1))
+        return find_valid_rows(self.vectors)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import MAX_BYTES, MIN_DISTINCT_ROWS, Pairs, RowSource, SourcedRequest
-from lathe.training.settings import MAX_ENTRIES, ChainName
+from lathe.training.settings import MAX_ENTRIES, ChainName, Metric
 
 DEFAULT_ADVICE_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
@@ -32,8 +32,6 @@ PlaceName = Literal[
     "memory",
 ]
 """Place that is to store the vectors. `memory` are arrays in a program's memory."""
-Metric = Literal["cosine", "ip", "l2"]
-"""How a place compares vectors: by cosine, inner product or Euclidean distance."""
 DEFAULT_RECALL = 0.95
 """Default share of the ten nearest rows that a search in the place must find."""
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.service.index.spec import Metric
+from lathe.training.settings import Metric
 
 BLOCK_ENTRIES = 2**23
 """Default number of scores held in memory at once: 32 MB."""

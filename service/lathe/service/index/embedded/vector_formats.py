@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lathe.service.index.reducer import Reducer, Vectors
-from lathe.service.index.spec import IndexSpec, Metric
+from lathe.service.index.spec import IndexSpec
+from lathe.training.settings import Metric
 
 DECODED_ROWS = 4096
 """Number of codes that are decoded at once for distances."""

@@ -33,8 +33,8 @@ from lathe.service.index.pgvector.table import (
     parse_table_name,
 )
 from lathe.service.index.reducer import Vectors
-from lathe.service.index.spec import Metric
 from lathe.training.errors import NotFiniteError, TextError, TooLongError, UnknownTokenError
+from lathe.training.settings import Metric
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality.metrics import normalized_rows
 

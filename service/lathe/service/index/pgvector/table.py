@@ -15,7 +15,7 @@ from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.index.pgvector import MAX_INDEXED, MAX_STORED, VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.reducer import Vectors
-from lathe.service.index.spec import Metric
+from lathe.training.settings import Metric
 from lathe.transforms.codes import Binary, Quantizer
 
 OPERATOR_CLASSES: dict[Metric, str] = {"cosine": "cosine_ops", "ip": "ip_ops", "l2": "l2_ops"}

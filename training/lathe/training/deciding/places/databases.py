@@ -18,7 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lathe.training.deciding.places.forms import Element, StoredForm
 from lathe.training.deciding.places.recall import K
-from lathe.training.deciding.requests import AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.requests import AdviceRequest, PlaceName
+from lathe.training.settings import Metric
 
 REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
 """Shares of the dimensions that a reduction keeps."""

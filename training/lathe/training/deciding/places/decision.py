@@ -18,10 +18,11 @@ from lathe.training.deciding.places.recall import (
     extrapolate,
     find_nearest,
 )
-from lathe.training.deciding.requests import AdviceRequest, Metric, PlaceName
+from lathe.training.deciding.requests import AdviceRequest, PlaceName
 from lathe.training.deciding.sample import Sample
 from lathe.training.errors import AdviceError
 from lathe.training.reporting.text import format_bytes
+from lathe.training.settings import Metric
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress
 

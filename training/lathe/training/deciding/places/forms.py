@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.deciding.requests import Metric
 from lathe.training.errors import AdviceError
+from lathe.training.settings import Metric
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.quality.store_codes import TurboQuantizer, round_between
 from lathe.transforms.statistics import unit_rows

@@ -17,7 +17,7 @@ from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettin
 from lathe.training.encoder.text_encoder import Encoding, TextEncoder
 from lathe.training.encoder.upstream.client import MAX_CALL_BYTES, NUMBER_BYTES, OnUsage, UpstreamClient, Usage
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions
-from lathe.training.encoder.upstream.space import UpstreamSpace, find_valid_rows, normalize_rows
+from lathe.training.encoder.upstream.space import UpstreamSpace, normalize_rows
 from lathe.training.encoder.upstream.store import UpstreamStore
 from lathe.training.encoder.vector_database import StoredVector
 from lathe.training.endpoint import read_key
@@ -31,6 +31,7 @@ from lathe.training.errors import (
     locate_error,
 )
 from lathe.training.thread_problem import ThreadProblem
+from lathe.transforms.vectors import find_valid_rows
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from lathe.training.encoder.upstream.store import StoredSpace, UpstreamStore
 from lathe.training.endpoint_client import CallError
 from lathe.training.errors import SpaceChangedError, UpstreamBusyError, UpstreamError, UpstreamUnavailableError
 from lathe.training.workspace import digest
+from lathe.transforms.vectors import find_valid_rows
 
 PROBE_TEXTS = PROBES[1:5]
 """Texts whose vectors tell whether an API still gives vectors of the same space."""
@@ -249,11 +250,6 @@ class UpstreamSpace:
 
         fingerprint = digest(self.request_digest, dict(sorted(reported.items())), width)[:32]
         return StoredSpace(fingerprint, reported, answer.vectors, time.time())
-
-
-def find_valid_rows(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return a mask `(n,)` that is True for vectors that are finite and not all zeros, which have a direction."""
-    return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
 
 
 def _find_minimum_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
