@@ -24,7 +24,6 @@ from benchmarks.report import parser, write_report
 from benchmarks.server import Server, fill_index
 from benchmarks.texts import read_texts
 from lathe.service.checkup.files import FileStore
-from lathe.service.checkup.own_index import IndexStore
 from lathe.service.checkup.pgvector import PgvectorStore
 from lathe.service.checkup.qdrant import QdrantStore
 from lathe.service.index.pgvector.connection import open_database
@@ -60,11 +59,16 @@ class RememberingEncoder(Encoder):
 def check(where: str, fault: str, store: Any, known: StoreEncoder | None = None) -> None:
     """Check a store, and count what was found."""
     begun = time.monotonic()
-    found = check_up(store, known, None, lambda *_: None)
+    found = check_up(store, known, None, lambda *_: None).to_json()
+    count_found(where, fault, found | {"seconds": round(time.monotonic() - begun, 1)})
+
+
+def count_found(where: str, fault: str, found: dict[str, Any]) -> None:
+    """Count what one checkup found."""
     cell = CELLS.setdefault(where, {}).setdefault(fault, {"runs": 0, "must_fix": 0, "found": Counter()})
-    cell["runs"], cell["must_fix"] = cell["runs"] + 1, cell["must_fix"] + found.must_fix
-    cell["found"].update(finding.kind for finding in found.findings if finding.severity != "fine")
-    cell["last"] = {"summary": found.summary, "seconds": round(time.monotonic() - begun, 1)}
+    cell["runs"], cell["must_fix"] = cell["runs"] + 1, cell["must_fix"] + found["must_fix"]
+    cell["found"].update(finding["kind"] for finding in found["findings"] if finding["severity"] != "fine")
+    cell["last"] = {key: found[key] for key in ("summary", "seconds") if key in found}
     print(where, fault, cell, flush=True, file=sys.stderr)
 
 
@@ -155,9 +159,11 @@ def check_index(base: Any, mixed: Any, clean: int) -> None:
                 ids = [str(row) for row in range(start, min(start + 1000, len(base)), 2)]
                 server.call("POST", "/indexes/bench/delete", ids=ids)
                 server.call("POST", "/indexes/bench/upsert", ids=ids, vectors=base[start : start + 1000 : 2].tolist())
-            store = IndexStore("bench", lambda method, path, body: (200, server.call(method, path, **body or {})))
             for _ in range(repeats):
-                check("own index", fault, store)
+                job = server.call("POST", "/indexes/bench/checkup")
+                while (job := server.call("GET", f"/jobs/{job.get('job_id', job.get('id'))}"))["state"] != "succeeded":
+                    time.sleep(0.2)
+                count_found("own index", fault, job["result"])
             server.call("DELETE", "/indexes/bench")
         server.stop()
 

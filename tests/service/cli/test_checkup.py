@@ -1,5 +1,4 @@
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,10 +71,13 @@ def test_a_run_is_worse_than_its_baseline_only_beyond_chance(run, file, tmp_path
         (["--source", "a.npy", "--table", "t"], "given are --source and --table"),
         (["--for", "qdrant", "--table", "t"], "--for qdrant takes --collection, not --table"),
         (["--for", "pgvector", "--source", "a"], "--for pgvector takes --table, not --source"),
-        (["--index", "a", "--texts", "body"], "--texts is not for --index, which knows it"),
-        (["--collection", "a", "--metric", "ip"], "--metric is not for --collection, which knows it"),
+        (["--index", "a", "--texts", "body"], "--texts is not for --index"),
+        (["--collection", "a", "--metric", "ip"], "--metric is not for --collection"),
         (["--source", "rows.npy", "--encoder", "x"], "--encoder encodes texts: name those of the rows with --texts"),
-        (["--source", "rows.npy", "--queries", "texts.jsonl"], "holds texts: name the encoder with --encoder"),
+        (
+            ["--source", "rows.npy", "--queries", "texts.jsonl"],
+            "holds texts: name their encoder with --encoder",
+        ),
         (["--source", "texts.jsonl"], "holds texts: a checkup takes stored vectors"),
         (["--source", "rows.npy", "--texts", "texts.jsonl"], "400 vectors and 1 texts do not match"),
         (["--collection", "a", "--qdrant", "none"], "there is no folder none"),
@@ -139,9 +141,62 @@ def test_a_table_a_collection_and_an_index_are_checked(run, database, tmp_path, 
         ids = [str(row) for row in range(50)]
         app.client.post("/indexes/docs/upsert", json={"ids": ids, "vectors": VECTORS[:50].tolist()})
 
-        def request(method, path, body=None):
-            return 200, app.client.request(method, path, json=body).json()
+        def connect(self, url):
+            self.url, self.client = url, app.client
 
-        monkeypatch.setattr("lathe.service.cli.checkup.ServerClient", lambda url: SimpleNamespace(request=request))
+        monkeypatch.setattr("lathe.service.cli.reindex.ServerClient.__init__", connect)
         status, out, _ = run("checkup", "--index", "docs")
     assert status == 0 and out.startswith("docs: 50 rows, all read\nRecall@10 is 1.00. No loss was found.\n")
+
+
+@pytest.mark.parametrize("place", ["pgvector", "qdrant"])
+def test_rows_that_are_not_their_texts_vectors_are_fixed_and_the_fix_is_undone(run, database, tmp_path, place):
+    texts = [f"{text} It was on day {day}." for text in SENTENCES for day in range(10)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert run("embed", "--source", tmp_path / "texts.jsonl", "--out", tmp_path / "rows.npy")[0] == 0
+    vectors = np.load(tmp_path / "rows.npy")
+    broken = vectors.copy()
+    broken[[3, 50, 7]] = vectors[[50, 3, 8]]
+    if place == "pgvector":
+        database.execute("CREATE TABLE docs (id int PRIMARY KEY, body text, embedding vector(384))")
+        for row, vector in enumerate(broken):
+            database.execute("INSERT INTO docs VALUES (%s, %s, %s)", (row, texts[row], str(vector.tolist())))
+        command = ["checkup", "--table", "docs", "--texts", "body"]
+
+        def read():
+            found = database.execute("SELECT embedding::text FROM docs ORDER BY id").fetchall()
+            return np.array([json.loads(vector) for (vector,) in found])
+
+    else:
+        (tmp_path / "qdrant").mkdir()
+        client = QdrantClient(path=str(tmp_path / "qdrant"))
+        client.create_collection("docs", models.VectorParams(size=384, distance=models.Distance.COSINE))
+        points = [
+            models.PointStruct(id=row, vector=vector.tolist(), payload={"body": texts[row]})
+            for row, vector in enumerate(broken)
+        ]
+        client.upsert("docs", points)
+        client.close()
+        command = ["checkup", "--collection", "docs", "--texts", "body", "--qdrant", tmp_path / "qdrant"]
+
+        def read():
+            client = QdrantClient(path=str(tmp_path / "qdrant"))
+            found = client.retrieve("docs", range(60), with_vectors=True)
+            client.close()
+            return np.array([point.vector for point in found])
+
+    file = tmp_path / "old.jsonl"
+    status, out, _ = run(*command)
+    assert status == 1 and "5 % of the rows are vectors of another text" in out
+    status, out, err = run(*command, "--fix", file)
+    assert status == 0 and "3 of 3 rows were encoded again" in err and "60 texts encoded again have" in out
+    assert read() == pytest.approx(vectors, abs=1e-3)
+    assert run(*command, "--fix", file)[0] == 1  # the file would be lost
+
+    status, _, err = run(*command, "--undo", file)
+    assert status == 1 and "3 of 3 rows have their old vectors again" in err
+    assert read() == pytest.approx(broken, abs=1e-3)
+    assert "0 of 3 rows" in run(*command, "--undo", file)[2]  # they do not have the new vectors
+    assert "name their column with --texts" in run(*command[:3], *command[5:], "--fix", tmp_path / "b.jsonl")[2]
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    assert "does not hold rows" in run(*command, "--undo", tmp_path / "other.jsonl")[2]

@@ -1,82 +1,102 @@
-"""An index of a running server as a checkup reads and searches it, over HTTP."""
+"""An index of this server as a checkup reads and searches it, in the process of a job.
 
-from collections.abc import Callable
-from typing import Any
+The job reads rows from the index's record. The index's owner searches for it: see
+`lathe.service.index.embedded.delegation`.
+"""
+
+from pathlib import Path
 
 import numpy as np
 
-from lathe.service.errors import BadValueError
-from lathe.service.index.query import DEFAULT_EF, MANY_RESCORED
-from lathe.training.checkup.store import Hits, Rows, Store, ask_each
+from lathe.service.errors import ConflictError
+from lathe.service.index.embedded.delegation import delegate
+from lathe.service.index.embedded.generation import Generation
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.items import parse_metadata
+from lathe.service.index.query import DEFAULT_EF, MANY_RESCORED, Query
+from lathe.service.index.reducer import Reducer
+from lathe.service.settings import Settings
+from lathe.training.checkup.store import Cures, Hits, Rows, Store
 from lathe.transforms.vectors import FloatArray
 
-PAGE_ROWS = 1000
-"""Number of ids that are listed at once."""
-GET_ROWS = 256
-"""Number of items whose vectors are asked for at once."""
-MAX_ROWS = 10_000
-"""Maximum number of items whose vectors are read, as they come as JSON."""
-
-Send = Callable[[str, str, Any], tuple[int, Any]]
-"""Function that sends a request of a method, a path and a body, and returns the status and the answer."""
+GRAPH_ROWS = 4096
+"""Number of rows that are added at once to a graph that is built for comparison."""
 
 
 class IndexStore(Store):
     """Items of an index, with their original vectors.
 
+    Args:
+        name: name of the index.
+        root: folder of the index.
+        job: folder of the job.
+        settings: settings of the process.
+
     Raises:
-        BadValueError: if the index stores no original vectors.
-        ServiceError: if there is no such index, or its backend compares no query with all items.
+        ConflictError: if the index stores no original vectors.
     """
 
     effort_name = "ef"
     efforts = tuple(DEFAULT_EF * multiple for multiple in (1, 2, 4, 8))
 
-    def __init__(self, name: str, send: Send) -> None:
-        self.name, self.send = name, send
-        self.described = self._ask("GET", "")
-        if self.described["originals"] == "none":
-            raise BadValueError(f"the index {name} stores no original vectors, which a checkup reads", param="index")
-        self.metric = self.described["metric"]
-        self.text_field: str | None = self.described["text_field"]
-        chain = self.described["chain"]
-        self.quantizer = None if chain == "none" else f"The chain {chain}"
-
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        return self.send(method, f"/indexes/{self.name}{path}", body)[1]
+    def __init__(self, name: str, root: Path, job: Path, settings: Settings) -> None:
+        self.name, self.job, self.settings = name, job, settings
+        self.record = IndexRecord(root / "record.db", read_only=True)
+        self.spec = self.record.spec
+        if not self.spec.has_originals:
+            raise ConflictError(f"the index {name} stores no original vectors, which a checkup reads")
+        self.folder = root / f"graph-{self.spec.generation}"
+        self.metric = self.spec.metric
+        self.quantizer = None if self.spec.chain == "none" else f"The chain {self.spec.chain}"
+        again = f"lathe index reindex {name}"
+        self.cures = Cures(f"{again} --encode", again)
+        self.rebuilt: Generation | None = None
 
     def read(self, max_rows: int) -> Rows:
-        """Return up to `max_rows` items, at most 10,000, drawn at random."""
-        texts: dict[str, str | None] = {}
-        cursor = ""
-        while cursor is not None:
-            page = self._ask("GET", f"/items?limit={PAGE_ROWS}{cursor and f'&cursor={cursor}'}")
-            texts |= {item["id"]: (item["metadata"] or {}).get(self.text_field) for item in page["items"]}
-            cursor = page["next_cursor"]
-        ids = [*texts]
-        chosen = [ids[row] for row in np.random.default_rng(0).permutation(len(ids))[: min(max_rows, MAX_ROWS)]]
-
-        vectors: dict[str, list[float]] = {}
-        for start in range(0, len(chosen), GET_ROWS):
-            items = self._ask("POST", "/get", {"ids": chosen[start : start + GET_ROWS], "vectors": True})["items"]
-            vectors |= {item["id"]: item["vector"] for item in items if item is not None}  # others were just deleted
-        found = None if self.text_field is None else [texts[row] for row in vectors]
-        return Rows([*vectors], np.array([*vectors.values()], np.float32), found, len(ids))
+        """Return up to `max_rows` items drawn at random."""
+        sample = self.record.sample_labels(max_rows)
+        payloads, originals = self.record.read_payloads(sample), self.record.read_originals(sample, self.spec)
+        labels = [label for label in payloads if label in originals]  # others were deleted meanwhile
+        labels = [labels[row] for row in np.random.default_rng(0).permutation(len(labels))]
+        texts: list[str | None] | None = None
+        if (text_field := self.spec.text_field) is not None:
+            texts = [_find_text(*payloads[label], text_field) for label in labels]
+        vectors = np.array([originals[label] for label in labels], np.float32).reshape(len(labels), self.spec.width)
+        return Rows([payloads[label][0] for label in labels], vectors, texts, self.record.count_items()["count"])
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
         """Search the graph, with another number of candidates if one is given."""
-        return self._search(queries, {"k": k} | ({} if effort is None else {"ef": effort}))
+        return self._delegate(Query(queries, k, effort))
 
     def search_exactly(self, queries: FloatArray, k: int, full: bool = False) -> Hits:
         """Compare each query with all items through the chain, and with `full` rank the best by their originals."""
-        return self._search(queries, {"k": k, "exact": True} | ({"rescore": MANY_RESCORED} if full else {}))
+        return self._delegate(Query(queries, k, rescoring=MANY_RESCORED if full else None, exact=True))
 
-    def _search(self, queries: FloatArray, options: dict[str, Any]) -> Hits:
+    def search_rebuilt(self, queries: FloatArray, k: int) -> Hits:
+        """Build the graph again from the items, in the folder of the job, and search it."""
+        if self.rebuilt is None:
+            reducer = Reducer(self.spec, self.record.read_artifact(self.spec.chain))
+            self.rebuilt = Generation(self.job / "rebuilt", self.spec, self.record, reducer, self.settings.threads, 0)
+            self.rebuilt.replay()
+            while self.rebuilt.extend_graph(GRAPH_ROWS, self.settings.job_threads):
+                pass
+        labels, scores, _ = self.rebuilt.search(Query(queries, k))
+        return self._name_hits(labels, scores, 0.0)
+
+    def _delegate(self, query: Query) -> Hits:
+        answers = delegate(self.folder, self.job.name, query)
+        return self._name_hits(answers.labels, answers.scores, answers.seconds)
+
+    def _name_hits(self, labels: np.ndarray, scores: np.ndarray, seconds: float) -> Hits:
+        """Return hits `(q, k)` with the ids of items in place of labels. Items deleted meanwhile keep their label."""
+        payloads = self.record.read_payloads({int(label) for label in labels.ravel()})
+        names = {label: item for label, (item, _) in payloads.items()}
+        ids = [[names.get(label, str(label)) for label in row if label >= 0] for row in labels.tolist()]
         sign = -1 if self.metric == "l2" else 1
-        options = options | {"space_id": self.described["raw_space_id"]}
+        found = [sign * row[: len(hits)].astype(np.float64) for row, hits in zip(scores, ids, strict=True)]
+        return Hits(ids, found, seconds)
 
-        def ask(query: list[float]) -> list[tuple[str, float]]:
-            (hits,) = self._ask("POST", "/search", {"vectors": [query]} | options)["results"]
-            return [(hit["id"], sign * hit["score"]) for hit in hits]
 
-        return ask_each(queries, ask)
+def _find_text(item: str, metadata: bytes | None, text_field: str) -> str | None:
+    text = parse_metadata(item, metadata).get(text_field) if metadata else None
+    return text if isinstance(text, str) else None

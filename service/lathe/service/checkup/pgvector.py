@@ -1,5 +1,7 @@
 """A column of vectors in PostgreSQL as a checkup reads and searches it."""
 
+import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ from psycopg import sql
 from lathe.service.errors import BadValueError
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.filling import FullVectors, read_sample
-from lathe.training.checkup.store import Hits, Rows, Store, ask_each
+from lathe.training.checkup.store import Change, Cures, Hits, Rows, Store, ask_each
 from lathe.training.settings import Metric
 from lathe.transforms.vectors import FloatArray
 
@@ -16,6 +18,8 @@ OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
 """Operator of each metric on vectors."""
 METRICS: dict[str, Metric] = {operator: metric for metric, operator in OPERATORS.items()} | {"<~>": "cosine"}
 """Metric by the operator of an index; signs are compared in place of cosines."""
+CHANGES = sql.Identifier(f"lathe_changes_{secrets.token_hex(6)}")
+"""Temporary table of the vectors that are replaced."""
 SETTINGS = {"hnsw": ("hnsw.ef_search", 1000), "ivfflat": ("ivfflat.probes", 32768)}
 """Name and maximum of the setting that each method's searches take their number of candidates from."""
 
@@ -39,10 +43,11 @@ class PgvectorStore(Store):
         self.column = self.expression = sql.Identifier(full.column.name).as_string(connection).replace("%", "%%")
         self.metric = metric or "cosine"
         self.operator = OPERATORS[self.metric]
-        for method, operator, expression in self._list_indexes():
+        for index, method, operator, expression in self._list_indexes():
             if metric in (None, METRICS[operator]):
                 self.metric, self.operator = METRICS[operator], operator
                 self.effort_name, largest = SETTINGS[method]
+                self.cures = Cures(rebuild=f"REINDEX INDEX CONCURRENTLY {index}")
                 present = self._show(self.effort_name)
                 self.efforts = sorted({min(present * multiple, largest) for multiple in (1, 2, 4, 8, 16)})
                 if expression is not None:
@@ -50,10 +55,14 @@ class PgvectorStore(Store):
                     self.expression = expression.replace("%", "%%")
                 break
 
-    def _list_indexes(self) -> list[tuple[str, str, str | None]]:
-        """Return method, operator and indexed expression, if it is not the column, of the indexes of this column."""
+    def _list_indexes(self) -> list[tuple[str, str, str, str | None]]:
+        """Return quoted name, method, operator and indexed expression of the indexes of this column.
+
+        The expression is None if it is the column.
+        """
         return self.connection.execute(
-            "SELECT m.amname, p.oprname, CASE i.indkey[0] WHEN 0 THEN pg_get_indexdef(i.indexrelid, 1, false) END "
+            "SELECT i.indexrelid::regclass::text, m.amname, p.oprname, "
+            "CASE i.indkey[0] WHEN 0 THEN pg_get_indexdef(i.indexrelid, 1, false) END "
             "FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
             "JOIN pg_opclass o ON o.oid = i.indclass[0] "
             "JOIN pg_amop s ON s.amopfamily = o.opcfamily AND s.amoplefttype = o.opcintype AND s.amoppurpose = 'o' "
@@ -109,6 +118,29 @@ class PgvectorStore(Store):
         others = [values for _, rows in batches for values in rows]
         texts = None if self.text is None else [values[1] for values in others]
         return Rows([values[0] for values in others], vectors, texts, sum(count for _, count in counts))
+
+    def replace(self, changes: Sequence[Change]) -> int:
+        """Replace vectors of rows that still have the old one, in one statement. Return the number of rows written.
+
+        Raises:
+            BadValueError: if the table has no primary key.
+        """
+        if not self.full.table.key:
+            raise BadValueError(f"{self.full.table.name} has no primary key by which rows are found again")
+        kind, column = sql.SQL(self.full.kind), sql.Identifier(self.full.column.name)
+        with self.connection.transaction():
+            create = sql.SQL("CREATE TEMP TABLE {} (lathe_row text, lathe_old {}, lathe_new {}) ON COMMIT DROP")
+            self.connection.execute(create.format(CHANGES, kind, kind))
+            with self.connection.cursor() as cursor:
+                with cursor.copy(sql.SQL("COPY {} FROM STDIN").format(CHANGES)) as copy:
+                    for row, old, new in changes:
+                        copy.write_row((row, str(old), str(new)))
+                cursor.execute(
+                    sql.SQL(
+                        "UPDATE {} AS t SET {} = lathe_new FROM {} WHERE {} = lathe_row AND t.{} = lathe_old"
+                    ).format(self.full.table.name.identifier, column, CHANGES, self._key, column)
+                )
+                return cursor.rowcount
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
         """Search through the index as the planner chooses, with another number of candidates if one is given."""

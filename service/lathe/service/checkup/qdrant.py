@@ -1,7 +1,7 @@
 """A collection of Qdrant as a checkup reads and searches it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lathe.service.errors import BadValueError, NotSupportedError, UnavailableError
-from lathe.training.checkup.store import Hits, Rows, Store, ask_each
+from lathe.training.checkup.store import Change, Hits, Rows, Store, ask_each
 from lathe.training.settings import Metric
 from lathe.transforms.vectors import FloatArray
 
@@ -123,6 +123,26 @@ class QdrantStore(Store):
             values = [(point.payload or {}).get(self.text) for point in points]
             texts = [value if isinstance(value, str) else None for value in values]
         return Rows([str(point.id) for point in points], np.array(vectors, np.float32), texts, total)
+
+    def replace(self, changes: Sequence[Change]) -> int:
+        """Replace vectors of points that still have the old one. Return the number of points that had it."""
+        from qdrant_client import models
+
+        written = 0
+        for start in range(0, len(changes), PAGE_ROWS):
+            batch = {str(row): (old, new) for row, old, new in changes[start : start + PAGE_ROWS]}
+            ids = [int(row) if row.isdigit() else row for row in batch]
+            points = []
+            for point in self.client.retrieve(self.collection, ids, with_vectors=True):
+                stored: Any = point.vector
+                old, new = batch[str(point.id)]
+                if np.allclose(stored if self.vector is None else stored[self.vector], old, rtol=1e-4, atol=1e-6):
+                    vector: Any = new if self.vector is None else {self.vector: new}
+                    points.append(models.PointVectors(id=point.id, vector=vector))
+            if points:
+                self.client.update_vectors(self.collection, points)
+            written += len(points)
+        return written
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
         """Search as the collection is configured, with another number of candidates if one is given."""

@@ -9,15 +9,14 @@ import typer
 
 from lathe.service.cli.options import ENCODER, SOURCE, ProgressBar, flag, load_encoder, load_state, open_chains
 from lathe.service.cli.pgvector import PostgresUrl, require_driver
-from lathe.service.cli.reindex import DEFAULT_SERVER, Server, ServerClient
+from lathe.service.cli.reindex import DEFAULT_SERVER, Server, ServerClient, read_rows_to_send
 from lathe.service.errors import BadValueError
 from lathe.transforms.files import read_json_file, replace_synced
 
 if TYPE_CHECKING:
-    from lathe.training.checkup.checkup import Checkup
     from lathe.training.checkup.spaces import StoreEncoder
     from lathe.training.checkup.store import Store
-    from lathe.transforms.vectors import FloatArray
+    from lathe.training.settings import Metric
 
 FEW = 3.0
 """Number of queries that may lose hits unseen where no query does: 95 % of samples would show one (rule of three)."""
@@ -45,6 +44,11 @@ def checkup(
     baseline: Annotated[
         Path | None, flag("--baseline", "FILE.json of an earlier run to compare with; it is written if it is missing.")
     ] = None,
+    fix: Annotated[
+        Path | None,
+        flag("--fix", "Encode rows of a table or collection again that need it; their old vectors go to FILE.jsonl."),
+    ] = None,
+    undo: Annotated[Path | None, flag("--undo", "Write the old vectors in the FILE.jsonl of --fix back.")] = None,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
     postgres_url: PostgresUrl = None,
     server: Server = DEFAULT_SERVER,
@@ -52,70 +56,63 @@ def checkup(
     """Check stored vectors and their searches: what is wrong, how sure that is, and what to do.
 
     It reads up to 100,000 rows drawn at random, and asks some hundred queries in the store's own way and exactly. With
-    --texts, a sample of the texts is encoded again and compared. Nothing is written to the store.
+    --texts, a sample of the texts is encoded again and compared. Nothing is written to the store but by --fix, which
+    encodes all texts again, and by --undo. What else must be done is said with its command.
 
     The exit status is 1 if something must be fixed; with --baseline, if something is worse than in that run beyond
     chance.
     """
+    own: dict[str, str | Path | None] = {"--metric": metric}
+    kept: dict[str, str | Path | None] = {"--fix": fix, "--undo": undo}
+    unused = {"--source": kept, "--collection": own, "--index": own | kept}
+    unused["--index"] |= {"--texts": texts, "--encoder": encoder, "--chain": None if chain == "none" else chain}
     _require_one_store(
         {"--index": index, "--source": source, "--table": table, "--collection": collection},
-        {"--index": {"--texts": texts, "--chain": None if chain == "none" else chain, "--metric": metric}}
-        | {"--collection": {"--metric": metric}},
+        unused,
         place,
     )
     before = None if baseline is None else _read_baseline(baseline)
-
-    from lathe.training.checkup.checkup import check_up
-
     with ExitStack() as stack:
-        store: Store
-        if index is not None:
-            from lathe.service.checkup.own_index import IndexStore
-
-            store = IndexStore(index, ServerClient(server).request)
-            texts = store.text_field
-            encoder = encoder or (store.described["encoder"] if texts is not None else None)
-        elif source is not None:
-            from lathe.service.checkup.files import FileStore
-
-            store = FileStore(source, texts, metric or "cosine")
-        elif table is not None:
-            require_driver()
-            from lathe.service.checkup.pgvector import PgvectorStore
-            from lathe.service.index.pgvector.connection import open_database
-            from lathe.service.index.pgvector.filling import find_full_vectors
-            from lathe.service.index.pgvector.table import get_table, parse_table_name
-
-            name, _, column = table.partition("#")
-            connection = stack.enter_context(open_database(postgres_url))
-            found_table = get_table(connection, parse_table_name(name))
-            full = find_full_vectors(connection, found_table, column or "embedding", "table")
-            store = PgvectorStore(connection, full, texts, metric)
-        else:
-            from lathe.service.checkup.qdrant import QdrantStore, open_qdrant
-
-            name, _, column = str(collection).partition("#")
-            store = QdrantStore(stack.enter_context(open_qdrant(qdrant)), name, column or None, texts)
-
-        if encoder is not None and texts is None and queries is None:
-            raise BadValueError("--encoder encodes texts: name those of the rows with --texts, or --queries")
         bar = stack.enter_context(ProgressBar())
-        loaded = None if texts is None and encoder is None else _load_encoder(encoder, chain)
-        found = check_up(store, loaded, None if queries is None else _read_queries(queries, loaded), bar)
+        if index is not None:
+            request = {} if queries is None else {"queries": read_rows_to_send(queries)}
+            client = ServerClient(server)
+            _, job = client.request("POST", f"/indexes/{index}/checkup", request)
+            found = client.wait_for_job(job["job_id"], bar)
+        else:
+            from lathe.service.checkup.fixing import find_changes, write_changes
+            from lathe.service.jobs.kinds.checkup import read_queries
+            from lathe.training.checkup.checkup import check_up
 
-    worse = [] if before is None else _find_worse(before, found.to_json())
+            store = _open_store(source, table, collection, qdrant, texts, metric, postgres_url, stack)
+            if encoder is not None and texts is None and queries is None:
+                raise BadValueError("--encoder encodes texts: name those of the rows with --texts, or --queries")
+            loaded = None if texts is None and encoder is None else _load_encoder(encoder, chain)
+            vectors = None if queries is None else read_queries(queries, loaded)
+            if undo is not None:
+                written, count = write_changes(store, undo, undo=True)
+                typer.echo(f"{written:,} of {count:,} rows have their old vectors again", err=True)
+            elif fix is not None:
+                if loaded is None or texts is None:
+                    raise BadValueError("--fix encodes texts again: name their column with --texts", param="fix")
+                changed = find_changes(store, loaded, fix, bar)
+                written, count = write_changes(store, fix) if changed else (0, 0)
+                typer.echo(f"{written:,} of {count:,} rows were encoded again; {fix} undoes it by --undo", err=True)
+            found = check_up(store, loaded, vectors, bar).to_json()
+
+    worse = [] if before is None else _find_worse(before, found)
     if baseline is not None and before is None:
-        replace_synced(baseline, json.dumps(found.to_json()).encode())
+        replace_synced(baseline, json.dumps(found).encode())
     if as_json:
-        typer.echo(json.dumps(found.to_json() | {"worse": worse}, indent=1))
+        typer.echo(json.dumps(found | {"worse": worse}, indent=1))
     else:
         typer.echo("\n".join([format_checkup(found), *(f"worse than in {baseline}: {sentence}" for sentence in worse)]))
-    if worse or (baseline is None and found.must_fix):
+    if worse or (baseline is None and found["must_fix"]):
         raise typer.Exit(1)
 
 
 def _require_one_store(
-    stores: dict[str, str | None], unused: dict[str, dict[str, str | None]], place: str | None
+    stores: dict[str, str | None], unused: dict[str, dict[str, str | Path | None]], place: str | None
 ) -> None:
     """Check that the options name one store, and none that the store has no use for.
 
@@ -135,7 +132,39 @@ def _require_one_store(
         raise BadValueError(f"--for {place} takes {taken}, not {given[0]}")
     for option, value in unused.get(given[0], {}).items():
         if value is not None:
-            raise BadValueError(f"{option} is not for {given[0]}, which knows it")
+            raise BadValueError(f"{option} is not for {given[0]}")
+
+
+def _open_store(
+    source: str | None,
+    table: str | None,
+    collection: str | None,
+    qdrant: str,
+    texts: str | None,
+    metric: "Metric | None",
+    postgres_url: str | None,
+    stack: ExitStack,
+) -> "Store":
+    """Open the store that the options name: a file, a table or a collection. `stack` closes it."""
+    if source is not None:
+        from lathe.service.checkup.files import FileStore
+
+        return FileStore(source, texts, metric or "cosine")
+    name, _, column = (table or collection or "").partition("#")
+    if collection is not None:
+        from lathe.service.checkup.qdrant import QdrantStore, open_qdrant
+
+        return QdrantStore(stack.enter_context(open_qdrant(qdrant)), name, column or None, texts)
+
+    require_driver()
+    from lathe.service.checkup.pgvector import PgvectorStore
+    from lathe.service.index.pgvector.connection import open_database
+    from lathe.service.index.pgvector.filling import find_full_vectors
+    from lathe.service.index.pgvector.table import get_table, parse_table_name
+
+    connection = stack.enter_context(open_database(postgres_url))
+    full = find_full_vectors(connection, get_table(connection, parse_table_name(name)), column or "embedding", "table")
+    return PgvectorStore(connection, full, texts, metric)
 
 
 def _load_encoder(name: str | None, chain: str) -> "StoreEncoder":
@@ -150,36 +179,17 @@ def _load_encoder(name: str | None, chain: str) -> "StoreEncoder":
     return StoreEncoder(encoder, documents.apply, queries.apply)
 
 
-def _read_queries(queries: str, encoder: "StoreEncoder | None") -> "FloatArray":
-    """Return the vectors of a source of queries.
-
-    Raises:
-        BadValueError: if it holds texts and there is no encoder for them.
-    """
-    import numpy as np
-
-    from lathe.training.sources.source import open_source
-
-    source = open_source(queries)
-    values = [batch.values for batch in source.batches()]
-    if source.kind() == "vectors":
-        return np.concatenate(values)
-    if encoder is None:
-        raise BadValueError(f"{queries} holds texts: name the encoder with --encoder", param="queries")
-    return encoder.ask([text for batch in values for text in batch])
-
-
-def format_checkup(found: "Checkup") -> str:
+def format_checkup(found: dict[str, Any]) -> str:
     """Return a checkup as lines: the summary, then each finding with its rows and what to do."""
-    checked = "all read" if found.checked == found.rows else f"{found.checked:,} read"
-    lines = [f"{found.store}: {found.rows:,} rows, {checked}", found.summary, ""]
-    for finding in found.findings:
-        sure = "" if finding.certainty == "certain" else f" ({finding.certainty})"
-        lines.append(f"{finding.severity:<4}  {finding.sentence}{sure}")
-        if finding.ids:
-            lines.append(f"      rows: {', '.join(finding.ids)}")
-        if finding.advice:
-            lines.append(f"      → {finding.advice}")
+    checked = "all read" if found["checked"] == found["rows"] else f"{found['checked']:,} read"
+    lines = [f"{found['store']}: {found['rows']:,} rows, {checked}", found["summary"], ""]
+    for finding in found["findings"]:
+        sure = "" if finding["certainty"] == "certain" else f" ({finding['certainty']})"
+        lines.append(f"{finding['severity']:<4}  {finding['sentence']}{sure}")
+        if finding["ids"]:
+            lines.append(f"      rows: {', '.join(finding['ids'])}")
+        if finding["advice"]:
+            lines.append(f"      → {finding['advice']}")
     return "\n".join(lines)
 
 

@@ -140,14 +140,10 @@ def calibrate(
     on. Queries and pairs are sent to the server.
     """
     from lathe.training.fitting.pairs import read_pairs
-    from lathe.training.sources.source import open_source
 
     request = build_request(CalibrateRequest, fields).model_dump(exclude_none=True)
     if "queries" in fields:
-        source = open_source(fields["queries"])
-        rows: list[Any] = [row for batch in source.batches() for row in batch.values]
-        texts = source.kind() == "texts"
-        request["queries"] = {"texts": rows} if texts else {"vectors": [row.tolist() for row in rows]}
+        request["queries"] = read_rows_to_send(fields["queries"])
     if "pairs" in fields:
         pairs = read_pairs(fields["pairs"]).pairs
         request["pairs"] = [{"query": query, "document": document} for query, document in pairs]
@@ -159,6 +155,14 @@ def calibrate(
     references = f"{result['queries']:,} queries" if result["queries"] else "its own rows"
     typer.echo(f"{name}: {result['rows']:,} items calibrated with {references} in {result['seconds']:.1f} s")
     typer.echo(result["sentence"])
+
+
+def read_rows_to_send(source: str) -> dict[str, Any]:
+    """Read a source into memory, and return its rows as the body of a request has them: `texts` or `vectors`."""
+    from lathe.training.sources.source import open_source
+
+    rows = open_source(source).read_all()
+    return {"texts": rows} if isinstance(rows, list) else {"vectors": rows.tolist()}
 
 
 def require_movable(name: str, present: "TextEncoder", new: "TextEncoder", server: str) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from pathlib import Path
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
-from lathe.service.index.spec import CalibrateRequest, ReindexRequest
+from lathe.service.index.spec import (
+    CalibrateRequest,
+    CheckupRequest,
+    IndexSpec,
+    ReindexRequest,
+    require_originals,
+)
 from lathe.service.index.spec_resolver import SpecResolver
 from lathe.service.jobs.job import (
     FILE_OF_NEW_TEXTS,
@@ -19,6 +25,7 @@ from lathe.service.jobs.job import (
     Job,
 )
 from lathe.service.jobs.kinds.calibrate import CalibrateJob
+from lathe.service.jobs.kinds.checkup import CheckupJob
 from lathe.service.jobs.kinds.reindex import ReindexJob
 from lathe.service.jobs.sources import receive_source, resolve_allowed_path
 from lathe.service.services import Services
@@ -84,10 +91,7 @@ def queue_calibration(name: str, services: Services, request: CalibrateRequest) 
         ConflictError: if the index's metric is not cosine.
         ServiceError, SourceError: if the queries or pairs cannot be used.
     """
-    index, backend = services.indexes.get(name), services.indexes.capabilities
-    if not backend.reindexing:
-        raise NotSupportedError(f"an index in {backend.name} cannot be calibrated: only one in the state folder can")
-    spec = index.spec
+    spec = _get_local_spec(name, services, "calibrated")
     if spec.metric != "cosine":
         raise ConflictError(f"only an index with the metric cosine can be calibrated, not {spec.metric}")
     files: dict[str, bytes] = {}
@@ -98,6 +102,36 @@ def queue_calibration(name: str, services: Services, request: CalibrateRequest) 
     encoder = services.embedder.find_engine(spec.encoder).spec if needed and spec.encoder is not None else None
     job = CalibrateJob(encoder=encoder, index=name, request=request.with_paths(paths), files=tuple(files))
     return services.jobs.submit("calibrate", job.to_json(), files)
+
+
+def queue_checkup(name: str, services: Services, request: CheckupRequest) -> Job:
+    """Check a request to check an index, queue its job with the queries sent, and return the job.
+
+    Raises:
+        NotSupportedError: if the backend cannot check indexes.
+        ServiceError, SourceError: if the queries cannot be used.
+    """
+    spec = _get_local_spec(name, services, "checked")
+    require_originals(spec, "a checkup")
+    files: dict[str, bytes] = {}
+    paths = store_queries(request.queries, spec.width, files, services.settings.data_root)
+    needed = spec.text_field is not None or (request.queries is not None and request.queries.vectors is None)
+    encoder = services.embedder.find_engine(spec.encoder).spec if needed and spec.encoder is not None else None
+    job = CheckupJob(encoder=encoder, index=name, request=request.with_paths(paths), files=tuple(files))
+    return services.jobs.submit("checkup", job.to_json(), files)
+
+
+def _get_local_spec(name: str, services: Services, done: str) -> IndexSpec:
+    """Return the settings of an index in the state folder. `done` says what another cannot be, for the error.
+
+    Raises:
+        NotSupportedError: if indexes are in another backend.
+        UnknownNameError: if there is no such index.
+    """
+    index, backend = services.indexes.get(name), services.indexes.capabilities
+    if not backend.reindexing:
+        raise NotSupportedError(f"an index in {backend.name} cannot be {done}: only one in the state folder can")
+    return index.spec
 
 
 def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job:

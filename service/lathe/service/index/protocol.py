@@ -187,6 +187,9 @@ class SearchIndexes(Protocol):
     def measure_recall(self) -> dict[str, dict[str, float]]:
         """Return the loss of recall@10 by cause and by name of the index, for the metrics."""
 
+    def measure_faults(self) -> dict[str, dict[str, float]]:
+        """Return the share of rows by fault and by name of the index, for the metrics."""
+
     def start(self) -> None:
         """Start opening all indexes in the background, and return at once."""
 

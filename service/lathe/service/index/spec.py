@@ -93,6 +93,7 @@ class ReindexRequest(JsonObject):
         ef_construction: number of candidates for a node's links while the graph is built.
         text_field: field of the metadata that holds the texts for another encoder.
         texts: texts for another encoder by item id, for items whose metadata hold none.
+        encode: whether the encoder that the index has encodes the texts again, for vectors that are not their texts'.
     """
 
     model_config = ConfigDict(
@@ -121,6 +122,7 @@ class ReindexRequest(JsonObject):
     ef_construction: Candidates | None = None
     text_field: TextField | None = None
     texts: dict[str, str] | None = None
+    encode: bool = False
 
 
 class CalibrateRequest(SourcedRequest):
@@ -141,6 +143,19 @@ class CalibrateRequest(SourcedRequest):
     queries: RowSource | None = None
     pairs: Pairs | None = None
     base_rate: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+class CheckupRequest(SourcedRequest):
+    """What an index is checked with.
+
+    Attributes:
+        queries: source of queries to ask, texts or original vectors; None asks halves of stored texts, or rows with
+            noise where no text is stored.
+    """
+
+    model_config = ConfigDict(frozen=True, json_schema_extra={"examples": [{"queries": "queries.jsonl"}, {}]})
+
+    queries: RowSource | None = None
 
 
 @dataclass(frozen=True)

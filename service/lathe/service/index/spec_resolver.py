@@ -8,7 +8,7 @@ from typing import Any
 from lathe.service.chains.names import RAW
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.resolve import ChainResolver, Target
-from lathe.service.errors import BadValueError
+from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.protocol import Artifact, SearchIndex
 from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_originals
 from lathe.training.encoder.text_encoder import PromptedEncoder, compute_space_id
@@ -91,16 +91,20 @@ class SpecResolver:
 
         The files are the manifest and tensors, or None for raw vectors. The settings name the index's next generation
         (its rows and graph, built again) by a new, random name. Settings that the request leaves None are kept. An
-        encoder with the same fingerprint is not a change. If no other encoder, chain or dimensions are requested, the
-        index's own chain files are returned.
+        encoder with the same fingerprint is not a change, unless `encode` is set. If no other encoder, chain or
+        dimensions are requested, the index's own chain files are returned.
 
         Raises:
-            ConflictError: if encoder, chain or dimensions would change, and the index stores no originals.
+            ConflictError: if encoder, chain or dimensions would change, and the index stores no originals, or if
+                `encode` is set and there is no encoder.
             ServiceError: if encoder or chain is unknown, or they and the dimensions do not fit the index.
         """
         spec = index.spec
-        encoder = self.find_encoder(request.encoder) if request.encoder else None
-        if encoder is not None and encoder.fingerprint == spec.encoder_fingerprint:
+        name = request.encoder or (spec.encoder if request.encode else None)
+        if request.encode and name is None:
+            raise ConflictError("the index has no encoder that encodes its texts again: name one", param="encoder")
+        encoder = self.find_encoder(name) if name else None
+        if encoder is not None and encoder.fingerprint == spec.encoder_fingerprint and not request.encode:
             encoder = None
         changed = {
             key: value

@@ -98,7 +98,7 @@ SCRATCH = ".queued-"
 """Prefix of the temporary folders in which jobs run."""
 LEFT_SECONDS = 60.0
 """Age in seconds from which an unlocked temporary folder is removed."""
-OWN_KINDS = frozenset({"reindex", "calibrate"})
+OWN_KINDS = frozenset({"reindex", "calibrate", "checkup"})
 """Kinds of jobs on files of one state folder, which no other machine has."""
 WORKERS_LOST = "its workers were lost"
 """Message of a job that no worker brought to its end."""

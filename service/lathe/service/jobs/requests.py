@@ -28,6 +28,7 @@ KINDS = {
     "adapt": "lathe.service.jobs.kinds.training:AdaptJob",
     "migrate": "lathe.service.jobs.kinds.training:MigrateJob",
     "calibrate": "lathe.service.jobs.kinds.calibrate:CalibrateJob",
+    "checkup": "lathe.service.jobs.kinds.checkup:CheckupJob",
 }
 """Class of each kind of job, which is imported when a request of the kind is read: a worker imports none."""
 

@@ -104,7 +104,7 @@ def check_up(store: Store, encoder: StoreEncoder | None, queries: FloatArray | N
     if encoder is not None:
         again = encode_again(rows, encoder, lambda part, message: on_progress(0.4 + 0.3 * part, message))
     if again is not None:
-        findings += again.describe(rows.total)
+        findings += again.describe(rows.total, store.cures.encode)
     else:
         findings += find_strangers(rows)
         if encoder is not None and rows.texts is not None:

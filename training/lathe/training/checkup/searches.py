@@ -53,6 +53,8 @@ class SearchCheck:
         recall: recall@10 of the store's own way, less what rows lose that are not their texts' vectors.
         losses: loss of recall@10 by cause: `graph` (or lists: approximate search), `quantizer`, and causes of rows.
         efforts: recall and time at the present effort, and at others if the graph loses hits.
+        rebuilt: recall of the exact search of the same form by an index that was built again, at the present effort;
+            None if another effort brings the loss back, or the store builds none.
         ranked_again: recall@10 of comparing all rows, if this many times ten of them are ranked again by the full
             vectors; empty without a quantizer that loses hits.
     """
@@ -61,6 +63,7 @@ class SearchCheck:
     recall: Interval
     losses: dict[str, Interval]
     efforts: Sequence[Effort]
+    rebuilt: Interval | None
     ranked_again: dict[int, Interval]
 
 
@@ -93,10 +96,15 @@ def check_searches(store: Store, queries: FloatArray, again: Again | None) -> Se
             more = store.search(queries, K, effort)
             efforts.append(Effort(effort, mean_interval(_count_reached(more, exact)), more.seconds))
 
+    rebuilt = None
+    back = max(effort.recall.value for effort in efforts) - efforts[0].recall.value if efforts else 0.0
+    if len(efforts) > 1 and back < ENOUGH * losses["graph"].value and (hits := store.search_rebuilt(queries, K)):
+        rebuilt = mean_interval(_count_reached(hits, exact))
+
     if again is not None and (row_losses := _measure_row_losses(store, again)):
         losses |= row_losses
         recall = _subtract(recall, row_losses.values())
-    return SearchCheck(len(queries), recall, losses, efforts, ranked_again)
+    return SearchCheck(len(queries), recall, losses, efforts, rebuilt, ranked_again)
 
 
 def _measure_row_losses(store: Store, again: Again) -> dict[str, Interval]:
@@ -140,7 +148,7 @@ def describe_searches(check: SearchCheck, store: Store) -> Iterator[Finding]:
     if graph.value >= SMALL_LOSS:
         sentence = f"Approximate search loses {format_recall(graph)} of recall@10."
         severity: Severity = "fix" if graph.value >= LARGE_LOSS else "note"
-        yield Finding("graph", severity, sentence, graph, advice=_advise_effort(check, graph.value, store.effort_name))
+        yield Finding("graph", severity, sentence, graph, advice=_advise_effort(check, graph.value, store))
     if quantizer is not None:
         yield Finding(
             "quantizer",
@@ -151,15 +159,21 @@ def describe_searches(check: SearchCheck, store: Store) -> Iterator[Finding]:
         )
 
 
-def _advise_effort(check: SearchCheck, loss: float, name: str) -> str:
-    """Return which effort brings most of the graph's loss back, and what it costs."""
-    now, *others = check.efforts
+def _advise_effort(check: SearchCheck, loss: float, store: Store) -> str:
+    """Return which effort brings most of the graph's loss back and what it costs, or what building it again brings."""
+    name, (now, *others) = store.effort_name, check.efforts
     for effort in others:
         back = effort.recall.value - now.recall.value
         if back >= ENOUGH * loss:
             more = max(1000 * (effort.seconds - now.seconds), 0.0)
             return f"{name} {effort.effort} in place of {now.effort} brings {back:.2f} back for {more:.1f} ms a query."
-    return f"Build the index again: no larger {name} of those tried, up to {check.efforts[-1].effort}, brings it back."
+    tried = f"no larger {name} of those tried, up to {check.efforts[-1].effort}, brings it back"
+    if check.rebuilt is None:
+        return f"Build the index again: {tried}. {store.cures.rebuild}".rstrip()
+    back = check.rebuilt.value - now.recall.value
+    if back >= ENOUGH * loss:
+        return f"{store.cures.rebuild} brings {back:.2f} back: {tried}."
+    return f"Build the index with more links: {tried}, and building it again as it is brings {max(back, 0):.2f} back."
 
 
 def _advise_ranking(check: SearchCheck, loss: float) -> str:

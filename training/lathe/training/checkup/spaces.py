@@ -68,6 +68,11 @@ class StoreEncoder:
         return self.map_queries(encode_queries(self.encoder, texts))
 
 
+def find_document_prompt(encoder: StoreEncoder) -> str | None:
+    """Return the name of the prompt that an encoder has for documents, or None without one."""
+    return find_side_prompt(encoder.encoder.prompts, "document", encoder.encoder.default_prompt_name)
+
+
 WORDS = {
     "other_encoder": "are vectors of another encoder or chain",
     "prompt": "were encoded with another prompt, or with none where the encoder has one for documents",
@@ -93,8 +98,8 @@ class Again:
     cosines: NDArray[np.float64]
     causes: dict[str, NDArray[np.bool_]]
 
-    def describe(self, total: int) -> Iterator[Finding]:
-        """Yield a finding for each cause, or one that says that all rows are the encoder's."""
+    def describe(self, total: int, cure: str) -> Iterator[Finding]:
+        """Yield a finding for each cause with the command `cure`, or one that says that all rows are the encoder's."""
         for cause, mask in self.causes.items():
             share = estimate_share(mask, total)
             yield Finding(
@@ -104,7 +109,7 @@ class Again:
                 share,
                 certainty="certain" if cause in ("prompt", "truncated") else "likely",
                 ids=name_rows(self.ids, mask, self.cosines),
-                advice="Encode these rows again, and correct what writes them.",
+                advice=f"Encode these rows again, and correct what writes them. {cure}".rstrip(),
             )
         if not self.causes:
             yield Finding("space", "fine", f"{len(self.ids):,} texts encoded again have their stored vectors.")
@@ -132,7 +137,7 @@ def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Ag
 
     texts = [rows.texts[row] or "" for row in chosen]
     stored = normalized_rows(rows.vectors[chosen], np.float32).numpy()
-    own = find_side_prompt(encoder.encoder.prompts, "document", encoder.encoder.default_prompt_name)
+    own = find_document_prompt(encoder)
     on_progress(0.0, "encoding texts again")
     fresh = normalized_rows(encoder.encode(texts, own), np.float32).numpy()
     if fresh.shape[1] != stored.shape[1]:

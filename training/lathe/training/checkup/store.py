@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from lathe.training.errors import EmptyError
 from lathe.training.measures import find_nearest
 from lathe.training.settings import Metric
+from lathe.transforms.errors import InputError
 from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray, find_valid_rows
+
+Change = tuple[str, list[float], list[float]]
+"""Id of a row, the vector that it should have now, and the vector that it gets."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,19 @@ class Hits:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Cures:
+    """What to run against what a checkup finds, as commands of a shell or SQL; empty if there is nothing to run.
+
+    Attributes:
+        encode: encodes rows again.
+        rebuild: builds the index again.
+    """
+
+    encode: str = ""
+    rebuild: str = ""
+
+
 class Store(ABC):
     """Base class of stores of vectors under checkup.
 
@@ -70,6 +87,7 @@ class Store(ABC):
         effort_name: setting of the number of candidates that a search looks at, such as `hnsw.ef_search`.
         efforts: values of that setting, the present one first; empty without an approximate index.
         quantizer: what the index stores in place of the vectors, such as `halfvec`; None if it stores the vectors.
+        cures: what to run against what is found.
     """
 
     name: str
@@ -77,6 +95,7 @@ class Store(ABC):
     effort_name: str = ""
     efforts: Sequence[int] = ()
     quantizer: str | None = None
+    cures: Cures = Cures()
 
     @abstractmethod
     def read(self, max_rows: int) -> Rows:
@@ -89,6 +108,18 @@ class Store(ABC):
     @abstractmethod
     def search_exactly(self, queries: FloatArray, k: int, full: bool = False) -> Hits:
         """Compare each query with all rows, in the form that the index stores, or with `full` by the full vectors."""
+
+    def search_rebuilt(self, queries: FloatArray, k: int) -> Hits | None:
+        """Build the approximate index again elsewhere and search it, or return None where that is not possible."""
+        return None
+
+    def replace(self, changes: Sequence[Change]) -> int:
+        """Replace vectors of rows, and return how many rows had the old vector and have the new one.
+
+        Raises:
+            InputError: if vectors of this store cannot be replaced.
+        """
+        raise InputError(f"vectors of {self.name} cannot be replaced here")
 
 
 def ask_each(queries: FloatArray, ask: Callable[[list[float]], Iterable[tuple[Any, float]]]) -> Hits:

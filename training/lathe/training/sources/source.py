@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from lathe.training.errors import AccessError, EmptyError, SourceError
 from lathe.training.settings import BadShards
 from lathe.training.sources.hub import HubFile, is_hub, list_hub_files
@@ -31,6 +33,7 @@ from lathe.training.sources.shards import (
 )
 from lathe.training.workspace import digest
 from lathe.transforms.files import expand_home
+from lathe.transforms.vectors import FloatArray
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +157,21 @@ class Source:
             if not begun:
                 kind, begun = detect_batch_kind(raw), True
             yield validate_rows(raw, kind, require_finite)
+
+    def read_all(self) -> list[str] | FloatArray:
+        """Read all rows of the source into memory, and return texts, or vectors `(n, d)` in float32.
+
+        Raises:
+            SourceError: as `batches`.
+        """
+        texts: list[str] = []
+        vectors: list[FloatArray] = []
+        for batch in self.batches():
+            if isinstance(batch.values, list):
+                texts += batch.values
+            else:
+                vectors.append(batch.values)
+        return np.concatenate(vectors).astype(np.float32, copy=False) if vectors else texts
 
     def raw_batches(self, rows: int) -> Iterator[RawBatch]:
         """Read all rows of the source in order, and yield batches of up to `rows` rows that are not validated.

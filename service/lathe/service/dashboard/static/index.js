@@ -5,8 +5,10 @@ import { chainLink } from "./chains.js";
 import { firstItems, loadItems, lookupForm } from "./documents.js";
 import { facts, h, scroller, section, warningList } from "./dom.js";
 import { bytes, count, duration, percent } from "./format.js";
+import { jobForm } from "./forms.js";
 import { bytesOnDisk, stateOf } from "./indexes.js";
 import { calibrationCharts, recallChart } from "./plots.js";
+import { checkupContent } from "./results.js";
 import { searchForm } from "./search.js";
 
 /** The page of one index. */
@@ -27,6 +29,7 @@ export const indexView = {
       section("Documents", lookupForm(index, listed, shown), shown),
       index.calibration ? calibration(index.calibration) : null,
       index.recall ? recall(index.recall) : null,
+      index.recall === undefined ? null : checkup(index),
       settings(index),
     ];
   },
@@ -43,15 +46,33 @@ function calibration({ sentence, stale, kind, queries, rows, figures }) {
   );
 }
 
-function recall({ queries, losses, history }) {
+function recall({ queries, losses, rows, history }) {
   const parts = Object.entries(losses).map(([cause, [mean, low, high]]) => {
     return `the ${cause} loses ${percent(mean)} (${percent(low)} to ${percent(high)})`;
   });
   return section(
     "Recall while it serves",
     h("p", {}, `Of the ten nearest of ${count(queries)} stored documents, ${parts.join(", and ")}.`),
+    h(
+      "p",
+      {},
+      `${percent(rows.copied[0])} of these documents have the vector of another one, and the graph does not find ` +
+        `${percent(rows.unreachable[0])}.`,
+    ),
     history.length > 1 ? h("div", { class: "charts" }, recallChart(history)) : null,
     h("p", { class: "hint" }, "A larger ef, or reindexing, brings back what the graph loses; rescoring what the chain loses."),
+  );
+}
+
+/** The last checkup, and the button that starts one; indexes of Milvus have neither. */
+function checkup({ name, checkup: last }) {
+  const path = `indexes/${encodeURIComponent(name)}/checkup`;
+  return section(
+    "Checkup",
+    last
+      ? checkupContent(last)
+      : h("p", {}, "It says what is wrong with stored vectors, what takes recall from searches, and what to do."),
+    jobForm("checkup", path, [], () => ({}), last ? "Check again" : "Check this index"),
   );
 }
 

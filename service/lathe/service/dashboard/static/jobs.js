@@ -15,6 +15,7 @@ const KINDS = {
   train: "Training of an encoder",
   advise: "Advice",
   reindex: "Reindexing",
+  checkup: "Checkup of an index",
   migrate: "Comparison of encoders",
 };
 

@@ -2,9 +2,9 @@
 
 import { figureCards, rowsSentence } from "./certificate.js";
 import { chainLink } from "./chains.js";
-import { facts, h, scroller, section, table, warningList } from "./dom.js";
+import { badge, facts, h, scroller, section, table, warningList } from "./dom.js";
 import { saveButton } from "./download.js";
-import { count, duration, exactBytes, number } from "./format.js";
+import { count, duration, exactBytes, number, percent } from "./format.js";
 
 /** Changes that an adaptation tries, by name. */
 const CHANGES = {
@@ -20,6 +20,9 @@ export function resultSection(job) {
   if (job.kind === "adapt" && job.result.sentence) {
     return adaptation(job.result);
   }
+  if (job.kind === "checkup") {
+    return section("Checkup", checkupContent(job.result));
+  }
   if (job.kind === "migrate") {
     return migration(job.result);
   }
@@ -34,6 +37,36 @@ export function resultSection(job) {
     files(job),
     scroller("The result as JSON", h("pre", {}, JSON.stringify(job.result, null, 1))),
   );
+}
+
+/** Badges by the severity of a finding. */
+const SEVERITIES = { fix: "bad", note: "", fine: "good" };
+
+/** Create the summary and the findings of a checkup of an index. */
+export function checkupContent({ summary, checked, rows, findings, searches }) {
+  const read = checked === rows ? `All ${count(rows)} rows were read` : `${count(checked)} of ${count(rows)} rows were read`;
+  const found = findings.map(({ severity, sentence, certainty, ids, advice }) => [
+    badge(severity, SEVERITIES[severity]),
+    [
+      sentence,
+      certainty === "certain" ? null : ` (${certainty})`,
+      ids.length ? h("div", { class: "hint" }, `Rows: ${ids.join(", ")}`) : null,
+    ],
+    advice,
+  ]);
+  const efforts = searches?.efforts.map(({ effort, recall, seconds }) => [
+    { number: count(effort) },
+    { number: percent(recall.value) },
+    { number: `${number(1000 * seconds, 2)} ms` },
+  ]);
+  return [
+    h("p", { class: "lead", id: "checkup-summary" }, summary),
+    h("p", { class: "hint" }, searches ? `${read}, and ${count(searches.queries)} queries asked.` : `${read}.`),
+    table("Findings", ["severity", "what was found", "what to do"], found, { hideCaption: true, stack: true }),
+    efforts?.length > 1
+      ? table("Recall@10 of approximate search by its effort", ["ef", "recall@10", "a query"], efforts, { stack: true })
+      : null,
+  ];
 }
 
 function files({ id, result }) {

@@ -26,6 +26,7 @@ INDEXES = Gauge("lathe_indexes", "Indexes that are open, open and damaged, or ca
 INDEX_RECALL = Gauge(
     "lathe_index_recall", "Recall@10 of an index's canaries, and with a cause what that loses", ["index", "cause"]
 )
+INDEX_FAULTS = Gauge("lathe_index_faulty_rows", "Share of an index's rows that have a fault", ["index", "fault"])
 STATE_WRITABLE = Gauge("lathe_state_writable", "1 if the state folder could be written when last tried, else 0")
 MEASURING = Lock()
 """Held while gauges are cleared and set, so that no other request reads them in between."""
@@ -78,7 +79,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 def _collect_metrics(services: Services) -> bytes:
     with MEASURING:
-        for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS, INDEX_RECALL):
+        for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS, INDEX_RECALL, INDEX_FAULTS):
             gauge.clear()  # encoders and states that are gone
         for name, engine in services.embedder.engines.items():
             WAITING_TEXTS.labels(name).set(engine.queue.texts)
@@ -93,6 +94,9 @@ def _collect_metrics(services: Services) -> bytes:
             INDEX_RECALL.labels(name, "").set(1 - sum(losses.values()))
             for cause, loss in losses.items():
                 INDEX_RECALL.labels(name, cause).set(loss)
+        for name, shares in services.indexes.measure_faults().items():
+            for fault, share in shares.items():
+                INDEX_FAULTS.labels(name, fault).set(share)
         update_drift_gauges(services.drift)
         with suppress(UnavailableError):  # Redis cannot be reached, which another metric shows
             for job in services.jobs.list():

@@ -22,7 +22,7 @@ from lathe.service.http.answers import answer_job, answer_json, stream_file
 from lathe.service.http.encoding import encode_body_texts, parse_body_vectors, read_space_id, require_space
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, IndexName, describe_body
-from lathe.service.http.queueing import build_spec_resolver, queue_calibration, queue_reindex
+from lathe.service.http.queueing import build_spec_resolver, queue_calibration, queue_checkup, queue_reindex
 from lathe.service.http.request_body import stream_body
 from lathe.service.http.routing import StrictRoute
 from lathe.service.http.schemas import DeleteBody, GetBody, UpsertBody
@@ -30,7 +30,14 @@ from lathe.service.index.embedded.backup import Restoration, open_copy
 from lathe.service.index.items import parse_metadata, require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.query import parse_filter
-from lathe.service.index.spec import CalibrateRequest, IndexRequest, IndexSpec, ReindexRequest, require_same_settings
+from lathe.service.index.spec import (
+    CalibrateRequest,
+    CheckupRequest,
+    IndexRequest,
+    IndexSpec,
+    ReindexRequest,
+    require_same_settings,
+)
 from lathe.service.jobs.job import ResultFile
 from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
@@ -63,7 +70,8 @@ async def show_index(name: IndexName, services: ServicesDep) -> Response:
     It has the size of the index and the age of its snapshot. In the state folder, `memory` says the bytes of each part:
     `anonymous` is memory of the process, `page_cache` lists mapped files, which the system may drop from memory.
     `prompts` names the encoder's prompts for texts of items and for queries; null without one. `recall` has what
-    searches lose of recall@10, by cause, measured by canaries while the index serves; null before the first.
+    searches lose of recall@10 by cause, and the shares of copied and of unreachable rows, measured by canaries while
+    the index serves; null before the first. `checkup` is the result of the last checkup; null before the first.
     """
     index = await run_in_threadpool(services.indexes.get, name)
     return await answer_json(await run_in_threadpool(_describe_index, index, services))
@@ -179,6 +187,18 @@ async def calibrate(name: IndexName, request: Request, services: ServicesDep) ->
     services.require_writable()
     json_body = await read_json(request, services.settings)
     job = await run_in_threadpool(lambda: queue_calibration(name, services, validate_json(json_body, CalibrateRequest)))
+    return await answer_job(job.id)
+
+
+@router.post("/{name}/checkup", dependencies=ADMIN, openapi_extra=describe_body(CheckupRequest), status_code=202)
+async def checkup(name: IndexName, request: Request, services: ServicesDep) -> Response:
+    """Queue a checkup of an index: what is wrong with its vectors, and what takes recall from its searches.
+
+    Answers 202 with the job's id and URL. The index is served meanwhile. `GET /indexes/{name}` keeps the last result.
+    """
+    services.require_writable()
+    json_body = await read_json(request, services.settings)
+    job = await run_in_threadpool(lambda: queue_checkup(name, services, validate_json(json_body, CheckupRequest)))
     return await answer_job(job.id)
 
 

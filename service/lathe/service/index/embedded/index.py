@@ -28,7 +28,7 @@ from lathe.service.index.embedded.record import IndexRecord, RecordWrite
 from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.embedded.serving import GenerationServing, PayloadCache, wrap_json
 from lathe.service.index.embedded.snapshot import Snapshots, open_generation
-from lathe.service.index.embedded.watch import RecallWatch
+from lathe.service.index.embedded.watch import RecallWatch, read_checkup
 from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from lathe.service.index.query import Filter
@@ -39,6 +39,8 @@ from lathe.transforms.progress import Progress
 
 POLL_SECONDS = 0.1
 """Number of seconds between checks while waiting for the graph."""
+LOSSES = ("graph", "quantizer")
+"""Kinds of findings of a checkup whose share is one of recall, not of rows."""
 EncodeTexts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
 
@@ -170,6 +172,13 @@ class EmbeddedIndex:
     def describe_recall(self) -> dict[str, Any] | None:
         """Return the number of canaries and what searches lose, as `RecallWatch.describe`."""
         return self.watch.describe()
+
+    def measure_faults(self) -> dict[str, float]:
+        """Return shares of rows by fault, of the canaries and of the last checkup, for the metrics."""
+        rows = (self.watch.describe() or {"rows": {}})["rows"]
+        findings = (read_checkup(self.folder) or {}).get("findings", [])
+        shares = {one["kind"]: one["share"]["value"] for one in findings if one["share"] and one["kind"] not in LOSSES}
+        return shares | {fault: share[0] for fault, share in rows.items()}
 
     def ask_canary(self) -> None:
         """Search for a stored row, if it is time to, to measure what searches lose."""
@@ -471,5 +480,6 @@ class EmbeddedIndex:
             "notes": [*generation.notes, *list_hints(generation)],
             "calibration": None if (calibration := generation.calibration) is None else calibration.describe(),
             "recall": self.watch.describe(),
+            "checkup": read_checkup(self.folder),
             "moving_to": None if (bridge := self.bridge) is None else bridge.describe(),
         }

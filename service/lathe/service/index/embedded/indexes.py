@@ -110,6 +110,10 @@ class EmbeddedIndexes:
             if found
         }
 
+    def measure_faults(self) -> dict[str, dict[str, float]]:
+        """Return the share of rows by fault and by name of the index, for the metrics."""
+        return {name: index.measure_faults() for name, index in self.opened.copy().items()}
+
     def close(self) -> None:
         """Stop the damage checks and close all indexes. Later attempts to open an index fail."""
         with self.changing:

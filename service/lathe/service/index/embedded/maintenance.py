@@ -31,6 +31,7 @@ from lathe.service.chains.names import RAW
 from lathe.service.errors import ConflictError, OverloadedError, UnavailableError
 from lathe.service.index.bridge import ALIGNMENT_FOLDER, load_bridge
 from lathe.service.index.embedded.calibration import calibrate_next, load_calibration
+from lathe.service.index.embedded.delegation import answer_delegated
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.snapshot import restore_snapshot
@@ -84,9 +85,9 @@ class Maintainer:
     def run_step(self) -> int:
         """Cut over to a finished generation, add up to 128 rows to the graph, and return how many rows it still lacks.
 
-        If it lacks none, a snapshot is written when one is due, the index is calibrated if a job asks for it, a canary
-        is asked when one is due, and the number of rows whose hub may be missing is returned. An error in the cutover
-        is logged, and the step goes on.
+        If it lacks none, a snapshot is written when one is due, the index is calibrated or searched if a job asks for
+        it, a canary is asked when one is due, and the number of rows whose hub may be missing is returned. An error in
+        the cutover is logged, and the step goes on.
         """
         try:
             self.cutover.check_generations()
@@ -105,6 +106,7 @@ class Maintainer:
         if not lacking:
             generation = self.index.generation
             calibrate_next(generation)
+            answer_delegated(generation)
             self.index.ask_canary()
             if generation.calibration is not None:
                 return generation.calibration.measure_next(CHUNK_ROWS)

@@ -1,7 +1,8 @@
 """Recall of an index's searches while it serves, by canaries: stored rows with noise that are searched for.
 
 The maintenance thread asks one canary at a time when it has nothing else to do. Each is searched in the graph and by
-comparing all rows, and what the graph or the chain loses is kept, also over restarts.
+comparing all rows, and what the graph or the chain loses is kept, also over restarts. So is whether the row has copies,
+and whether the graph finds it at all.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,25 +41,46 @@ TOLERANCE = 1e-5
 """Difference of scores up to which hits count as equally near."""
 
 
-class RecallWatch:
-    """Losses of recall@10 of an index's last canaries.
+CHECKUP = "checkup.json"
+"""Name of the file in an index's folder with the result of its last checkup, which a job writes."""
+
+
+class Canary(NamedTuple):
+    """What one canary showed.
 
     Attributes:
-        losses: for each canary what the graph and what the chain loses; None where the index stores no originals.
+        graph: loss of recall@10 by the graph.
+        chain: loss of recall@10 by the chain; None without one, or where the index stores no originals.
+        copied: whether another row has the same compact vector.
+        unreachable: whether the graph does not find the row by the row's own vector.
+    """
+
+    graph: float
+    chain: float | None
+    copied: bool
+    unreachable: bool
+
+
+class RecallWatch:
+    """What an index's last canaries showed.
+
+    Attributes:
+        canaries: the last `KEPT` canaries, the oldest first.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.space_id: str | None = None
-        self.losses: deque[tuple[float, float | None]] = deque(maxlen=KEPT)
+        self.canaries: deque[Canary] = deque(maxlen=KEPT)
         self.asked = 0
         self.next = time.monotonic() + PAUSE_SECONDS
         self.random = np.random.default_rng()
         with suppress(OSError, ValueError, KeyError, TypeError):  # there is none yet, or it is damaged
             kept = read_json_file(path)
             self.space_id = str(kept["space_id"])
-            self.losses.extend(
-                (float(graph), None if chain is None else float(chain)) for graph, chain in kept["losses"]
+            self.canaries.extend(
+                Canary(float(graph), None if chain is None else float(chain), bool(copied), bool(unreachable))
+                for graph, chain, copied, unreachable in kept["canaries"]
             )
 
     def ask_if_due(self, generation: Generation) -> None:
@@ -72,12 +94,13 @@ class RecallWatch:
             return
         if self.space_id != generation.spec.space_id:
             self.space_id = generation.spec.space_id
-            self.losses.clear()
+            self.canaries.clear()
 
         row = [self.random.choice(alive)]
         reduced = not generation.spec.has_originals
         vectors = generation.vector_format.decode(view.compact[row]) if reduced else view.originals[row]
-        query = Query(blur_rows(np.asarray(vectors, np.float32), self.random), K, reduced=reduced)
+        itself = Query(np.asarray(vectors, np.float32), K, reduced=reduced)
+        query = replace(itself, vectors=blur_rows(itself.vectors, self.random))
         _, found, _ = generation.search(query)
         exact, nearest, _ = generation.search(replace(query, exact=True))
         sign = -1 if generation.spec.metric == "l2" else 1
@@ -86,10 +109,11 @@ class RecallWatch:
         if not reduced and not generation.reducer.only_normalizes:
             full, _, _ = generation.search(replace(query, exact=True, rescoring=MANY_RESCORED))
             chain = 1 - len(np.intersect1d(exact[0], full[0])) / K
-        self.losses.append((1 - float(reached.mean()), chain))
+        copied, unreachable = _look_for_row(generation, itself, int(view.labels[row[0]]))
+        self.canaries.append(Canary(1 - float(reached.mean()), chain, copied, unreachable))
         self.asked += 1
         if self.asked % SAVE_EVERY == 0:
-            content = {"space_id": self.space_id, "losses": list(self.losses)}
+            content = {"space_id": self.space_id, "canaries": list(self.canaries)}
             replace_synced(self.path, json.dumps(content).encode())
         took = time.monotonic() - begun
         self.next = time.monotonic() + max(PAUSE_SECONDS, PAUSE_SHARE * took)
@@ -98,32 +122,51 @@ class RecallWatch:
         """Return what the canaries show, or None before the first.
 
         Returns:
-            `queries`, the number of canaries; `losses`, the loss of recall@10 by cause, `[mean, low, high]` with the
-                95 % interval; `history`, the mean recall of each fifty canaries, the oldest first.
+            `queries`, the number of canaries; `losses`, the loss of recall@10 by cause, and `rows`, the share of
+                copied and of unreachable rows, each `[mean, low, high]` with the 95 % interval; `history`, the mean
+                recall of each fifty canaries, the oldest first.
         """
-        losses = list(self.losses)  # the maintenance thread may add one
-        if not losses:
+        canaries = list(self.canaries)  # the maintenance thread may add one
+        if not canaries:
             return None
-        by_cause = {
-            "graph": [graph for graph, _ in losses],
-            "chain": [chain for _, chain in losses if chain is not None],
-        }
-        recall = [1 - graph - (chain or 0) for graph, chain in losses]
-        first = len(losses) % BLOCK
+        graph, chain, copied, unreachable = map(list, zip(*canaries, strict=True))
+        losses = {"graph": graph, "chain": [loss for loss in chain if loss is not None]}
+        recall = [1 - canary.graph - (canary.chain or 0) for canary in canaries]
+        first = len(canaries) % BLOCK
         return {
-            "queries": len(losses),
-            "losses": {cause: _estimate(values) for cause, values in by_cause.items() if values},
+            "queries": len(canaries),
+            "losses": {cause: _estimate(values) for cause, values in losses.items() if values},
+            "rows": {"copied": _estimate(copied), "unreachable": _estimate(unreachable)},
             "history": [float(np.mean(recall[at : at + BLOCK])) for at in range(first, len(recall), BLOCK)],
         }
 
     @property
     def excessive_loss(self) -> str | None:
         """What the graph loses, with its interval, if that is more than `MAX_LOSS` beyond chance, else None."""
-        graph = [loss for loss, _ in list(self.losses)]
+        graph = [canary.graph for canary in list(self.canaries)]
         if len(graph) < ENOUGH:
             return None
         mean, low, high = _estimate(graph)
         return f"{mean:.2f} ({low:.2f} to {high:.2f})" if low > MAX_LOSS else None
+
+
+def _look_for_row(generation: Generation, itself: Query, label: int) -> tuple[bool, bool]:
+    """Search for a row by its own vector. Return whether the row has copies, and whether the graph does not find it."""
+    labels, nearest, _ = generation.search(replace(itself, exact=True))
+    # A row with ten copies or more may not be among its own ten nearest.
+    score = nearest[0][labels[0] == label][0] if label in labels[0] else nearest[0, 0]
+    found, scores, _ = generation.search(itself)
+    copied = (np.abs(nearest[0] - score) <= TOLERANCE).sum() > 1
+    reached = label in found[0] or (np.abs(scores[0] - score) <= TOLERANCE).any()
+    return bool(copied), not reached
+
+
+def read_checkup(folder: Path) -> dict[str, Any] | None:
+    """Return the result of the last checkup of an index, or None if there is none that can be read."""
+    with suppress(OSError, ValueError):
+        result = read_json_file(folder / CHECKUP)
+        return result if isinstance(result, dict) else None
+    return None
 
 
 def _estimate(values: list[float]) -> list[float]:

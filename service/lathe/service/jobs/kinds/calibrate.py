@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import StringConstraints
 
 from lathe.service.errors import BadValueError, ConflictError, UnavailableError
@@ -64,14 +63,12 @@ def gather_inputs(request: CalibrateRequest, job: str, spec: IndexSpec) -> Input
     """
     inputs = Inputs(job, request.base_rate)
     if request.queries is not None:
-        source = open_source(request.queries.location)
-        batches = [batch.values for batch in source.batches()]
-        if source.kind() == "texts":
-            texts = list(dict.fromkeys(text for batch in batches for text in batch))
+        queries = open_source(request.queries.location).read_all()
+        if isinstance(queries, list):
+            texts = list(dict.fromkeys(queries))
             inputs.texts = [texts[row] for row in spread(len(texts), MAX_LOG)]
         else:
-            vectors = np.concatenate(batches).astype(np.float32)
-            inputs.log = vectors[spread(len(vectors), MAX_LOG)]
+            inputs.log = queries[spread(len(queries), MAX_LOG)]
             if inputs.log.shape[1] != spec.width:
                 raise BadValueError(
                     f"the queries have {inputs.log.shape[1]} dimensions, the index takes {spec.width}", param="queries"
