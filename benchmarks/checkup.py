@@ -112,10 +112,19 @@ def check_rows(name: str, vectors: Any, texts: list[str], metric: str, fault: st
         check(f"Qdrant, local, {name}", fault, QdrantStore(client, "t", None, "text"), known)
 
 
+def break_rows(base: Any) -> tuple[Any, Any]:
+    """Return vectors `(n, d)` of which 24 % are copies, and vectors of which 5 % are not normalized."""
+    copied, lengthened = base.copy(), base.copy()
+    copied[: len(base) * 24 // 100] = base[-(len(base) * 24 // 100) :]
+    lengthened[::20] *= 5
+    return copied, lengthened
+
+
 def check_postgres(base: Any, mixed: Any, clean: int) -> None:
     """Check tables of a PostgreSQL with pgvector, without texts."""
     d, longer = base.shape[1], base * np.random.default_rng(1).uniform(3, 12, (len(base), 1))
     graph, churn = "(embedding vector_cosine_ops)", "DELETE FROM t WHERE id % 2 = 0; INSERT INTO t SELECT * FROM kept"
+    copied, lengthened = break_rows(base)
     update = f"UPDATE t SET embedding = embedding + array_fill(0.0001, ARRAY[{d}])::vector"
     for fault, vectors, index, effort, damage, repeats in (
         ("clean", base, graph, 200, "", clean),
@@ -125,6 +134,8 @@ def check_postgres(base: Any, mixed: Any, clean: int) -> None:
         (CHURN, base, graph, 40, churn, 3),
         (UPDATED, base, graph, 40, f"{update}; {update}; {update}", 3),
         ("other encoder, 5 %", mixed, graph, 200, "", 3),
+        ("copies, 24 %", copied, graph, 200, "", 3),
+        ("unnormalized writer, 5 %", lengthened, "(embedding vector_ip_ops)", 1000, "", 3),
         ("wrong metric", longer, "(embedding vector_ip_ops)", 1000, "", 3),
     ):
         with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
@@ -144,6 +155,7 @@ def check_postgres(base: Any, mixed: Any, clean: int) -> None:
 
 def check_index(base: Any, mixed: Any, clean: int) -> None:
     """Check indexes of a server of its own, without texts."""
+    copied, lengthened = break_rows(base)
     few = {"m": 4, "ef_construction": 8}
     with tempfile.TemporaryDirectory() as home:
         server = Server(Path(home), LATHE_DTYPE="float32")
@@ -153,6 +165,8 @@ def check_index(base: Any, mixed: Any, clean: int) -> None:
             ("chain compact", base, {"chain": "compact"}, 3),
             (CHURN, base, {"chain": "none"}, 3),
             ("other encoder, 5 %", mixed, {"chain": "none"}, 3),
+            ("copies, 24 %", copied, {"chain": "none"}, 3),
+            ("unnormalized writer, 5 %", lengthened, {"chain": "none", "metric": "ip"}, 3),
         ):
             fill_index(server, vectors, width=vectors.shape[1], **settings)
             for start in range(0, len(base) if fault == CHURN else 0, 1000):
@@ -218,7 +232,7 @@ def main() -> None:
                 order = random.permutation(count)
                 check_rows(encoder.name, vectors[order], [kept[row] for row in order], metric, fault, known)
 
-    for rows, examine, runs in ((6 * count, check_postgres, 3 * clean), (9 * count, check_index, clean)):
+    for rows, examine, runs in ((6 * count, check_postgres, 3 * clean), (9 * count, check_index, 3 * clean)):
         grown, mixed = grow(bases[0], rows), grow(bases[0], rows)
         mixed[::20] = grow(bases[1], rows)[::20]
         examine(grown, mixed, runs)

@@ -289,3 +289,22 @@ def test_dashboard_asks_for_a_key_and_shows_what_the_key_does_not_allow(open_pag
         page.keyboard.press("Escape")
         expect(page.locator("#fit-problem")).to_contain_text("allows use only")
         expect(page.locator("#key-held")).to_be_visible()
+
+
+def test_a_checkup_is_started_and_its_findings_stay_on_the_page_of_the_index(open_page, server, texts, give_key):
+    server.call("PUT", "/indexes/checked", chain="none", encoder="all-MiniLM-L6-v2", text_field="text")
+    server.call("POST", "/indexes/checked/upsert", ids=texts[:40], texts=texts[:40])
+    vectors = server.call("POST", "/indexes/checked/get", ids=texts[20:22], vectors=True)["items"]
+    swapped = [vectors[1]["vector"], vectors[0]["vector"]]
+    metadata = [{"text": text} for text in texts[20:22]]
+    server.call("POST", "/indexes/checked/upsert", ids=texts[20:22], vectors=swapped, metadata=metadata)
+    with open_page("#/indexes/checked", allowed=ASKED) as page:
+        page.click("#checkup-submit")
+        give_key(page, server.key)
+        expect(page.locator("#checkup-summary")).to_contain_text("Recall@10 is", timeout=180_000)
+        findings = page.get_by_role("table", name="Findings").locator("tbody tr")
+        expect(findings.first).to_contain_text("5 % of the rows are vectors of another text")
+        expect(findings.first).to_contain_text("lathe index reindex checked --encode")
+        page.goto(page.url.partition("#")[0] + "#/indexes/checked")
+        expect(page.locator("#checkup-submit")).to_have_text("Check again")
+        expect(page.locator("#checkup-summary")).to_contain_text("Recall@10 is")

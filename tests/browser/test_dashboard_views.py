@@ -193,24 +193,6 @@ def test_a_calibrated_index_shows_probabilities_and_how_true_they_are(open_page,
         expect(first).to_contain_text("%")
 
 
-def test_a_checkup_is_started_and_its_findings_stay_on_the_page_of_the_index(open_page, server, texts):
-    server.call("PUT", "/indexes/checked", chain="none", encoder="all-MiniLM-L6-v2", text_field="text")
-    server.call("POST", "/indexes/checked/upsert", ids=texts[:40], texts=texts[:40])
-    vectors = server.call("POST", "/indexes/checked/get", ids=texts[20:22], vectors=True)["items"]
-    swapped = [vectors[1]["vector"], vectors[0]["vector"]]
-    metadata = [{"text": text} for text in texts[20:22]]
-    server.call("POST", "/indexes/checked/upsert", ids=texts[20:22], vectors=swapped, metadata=metadata)
-    with open_page("#/indexes/checked") as page:
-        page.click("#checkup-submit")
-        expect(page.locator("#checkup-summary")).to_contain_text("Recall@10 is", timeout=180_000)
-        findings = page.get_by_role("table", name="Findings").locator("tbody tr")
-        expect(findings.first).to_contain_text("5 % of the rows are vectors of another text")
-        expect(findings.first).to_contain_text("lathe index reindex checked --encode")
-        page.goto(page.url.partition("#")[0] + "#/indexes/checked")
-        expect(page.locator("#checkup-submit")).to_have_text("Check again")
-        expect(page.locator("#checkup-summary")).to_contain_text("Recall@10 is")
-
-
 def test_an_api_error_is_shown_with_its_message(open_page):
     with open_page("#/chains/nobody", allowed=["404"]) as page:
         expect(page.get_by_role("alert")).to_contain_text("There is no chain 'nobody'")

@@ -15,6 +15,7 @@ import pytest
 from lathe.service.index.embedded.backup import back_up_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.serving import GenerationServing
+from lathe.service.index.embedded.watch import Canary
 from lathe.service.index.query import Query
 from tests.helpers import eventually
 
@@ -237,13 +238,16 @@ def test_what_a_graph_loses_is_described_measured_and_warned_of(app, create):
     path = create(chain="none", width=4)
     name = path.rpartition("/")[2]
     assert app.client.get(path).json()["recall"] is None
-    app.services.indexes.get(name).watch.losses.extend([(0.2, None), (0.0, None)] * 100)
+    app.services.indexes.get(name).watch.canaries.extend(
+        [Canary(0.2, None, True, False), Canary(0.0, None, False, False)] * 100
+    )
     recall = app.client.get(path).json()["recall"]
     assert recall["queries"] == 200 and recall["losses"]["graph"][0] == pytest.approx(0.1)
 
     metrics = app.client.get("/metrics", headers=app.admin).text
     assert f'lathe_index_recall{{cause="",index="{name}"}} 0.9' in metrics
     assert f'lathe_index_recall{{cause="graph",index="{name}"}} 0.1' in metrics
+    assert f'lathe_index_faulty_rows{{fault="copied",index="{name}"}} 0.5' in metrics
     (warning,) = app.client.get("/health").json()["warnings"]
     assert warning.startswith(f"the graph of the index {name} loses 0.10 (0.09 to 0.11) of recall@10")
 

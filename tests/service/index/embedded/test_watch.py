@@ -20,12 +20,12 @@ VECTORS = np.random.default_rng(0).normal(size=(2000, 32)).astype(np.float32)
 def make(tmp_path):
     """Return a function that makes a generation whose rows are all in the graph."""
 
-    def make_one(exact_rows=100, **settings):
+    def make_one(exact_rows=100, vectors=VECTORS, **settings):
         spec = replace(SPEC, **settings)
         record = IndexRecord.create(tmp_path / f"{settings.get('m', 16)}.db", spec, None)
         generation = Generation(tmp_path / "graph-1", spec, record, Reducer(spec, None), 1, exact_rows)
-        ids = [str(row) for row in range(len(VECTORS))]
-        generation.append(record.upsert(ids, VECTORS, [None] * len(ids), [None] * len(ids), spec).labels, VECTORS)
+        ids = [str(row) for row in range(len(vectors))]
+        generation.append(record.upsert(ids, vectors, [None] * len(ids), [None] * len(ids), spec).labels, vectors)
         generation.extend_graph(10**9, 1)
         return generation
 
@@ -59,6 +59,20 @@ def test_a_graph_that_loses_hits_is_warned_of_and_a_sound_one_is_not(watch, make
     mean, low, high = lossy.describe()["losses"]["graph"]
     assert 0.05 < low < mean < high
     assert lossy.excessive_loss == f"{mean:.2f} ({low:.2f} to {high:.2f})"
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_rows_with_copies_and_rows_that_the_graph_does_not_find_are_counted(watch, make, metric):
+    vectors = VECTORS.copy()
+    vectors[:500], vectors[500:520] = vectors[1500:], vectors[520]  # half the rows have one copy, and 21 have 20
+    ask(watch, make(vectors=vectors, m=32, ef_construction=400, metric=metric), 300)
+    rows = watch.describe()["rows"]
+    assert rows["copied"][1] < 1021 / 2000 < rows["copied"][2] and rows["unreachable"][0] == 0
+
+    watch.canaries.clear()
+    ask(watch, make(m=2, ef_construction=2, metric=metric), 150)
+    rows = watch.describe()["rows"]
+    assert rows["copied"][0] == 0 and rows["unreachable"][1] > 0.02
 
 
 def test_canaries_are_kept_over_restarts_until_the_space_changes(watch, make):

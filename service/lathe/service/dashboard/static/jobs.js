@@ -148,8 +148,8 @@ export function jobCard(job, page) {
 /** Say in a line what a job made or is doing. */
 function outcomeOf({ state, message, result }) {
   const [chain, encoder] = [result?.chain, result?.encoder];
-  if (result?.sentence) {
-    return result.sentence;
+  if (result?.sentence ?? result?.summary) {
+    return result.sentence ?? result.summary;
   }
   if (typeof chain === "string") {
     return ["Made ", chainLink(chain), result.promoted ? ", which is live." : ", which is not live."];
