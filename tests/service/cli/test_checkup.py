@@ -76,7 +76,7 @@ def test_a_run_is_worse_than_its_baseline_only_beyond_chance(run, file, tmp_path
         (["--source", "rows.npy", "--encoder", "x"], "--encoder encodes texts: name those of the rows with --texts"),
         (
             ["--source", "rows.npy", "--queries", "texts.jsonl"],
-            "holds texts: name their encoder with --encoder",
+            "holds texts: give vectors, or name their encoder",
         ),
         (["--source", "texts.jsonl"], "holds texts: a checkup takes stored vectors"),
         (["--source", "rows.npy", "--texts", "texts.jsonl"], "400 vectors and 1 texts do not match"),

@@ -1,11 +1,8 @@
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from lathe.service.errors import BadValueError
-from lathe.service.jobs.kinds.checkup import read_queries
 from tests.helpers import eventually
 from tests.service.conftest import SENTENCES
 
@@ -107,9 +104,3 @@ def test_what_cannot_be_checked_is_refused_at_once(index):
 def test_an_index_without_an_encoder_cannot_encode_its_texts_again(index):
     index.create(VECTORS[:500])
     assert "name one" in index.send("POST", "/reindex", {"encode": True}, 409)["error"]["message"]
-
-
-def test_queries_that_are_texts_need_an_encoder(tmp_path):
-    (tmp_path / "q.jsonl").write_text(json.dumps({"text": "a"}) + "\n")
-    with pytest.raises(BadValueError, match="no encoder"):
-        read_queries(str(tmp_path / "q.jsonl"), None)

@@ -69,7 +69,7 @@ def read_queries(source: str, encoder: StoreEncoder | None) -> np.ndarray:
         return values
     if encoder is None:
         raise BadValueError(
-            f"{source} holds texts: name their encoder with --encoder, or give vectors",
+            f"{source} holds texts: give vectors, or name their encoder with --encoder",
             param="queries",
         )
     return encoder.ask(values)
