@@ -10,14 +10,15 @@ from psycopg import sql
 from lathe.service.errors import BadValueError
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.filling import FullVectors, read_sample
+from lathe.service.index.pgvector.table import find_indexes
 from lathe.training.checkup.store import Change, Cures, Hits, Rows, Store, ask_each
 from lathe.training.settings import Metric
 from lathe.transforms.vectors import FloatArray
 
 OPERATORS: dict[Metric, str] = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
 """Operator of each metric on vectors."""
-METRICS: dict[str, Metric] = {operator: metric for metric, operator in OPERATORS.items()} | {"<~>": "cosine"}
-"""Metric by the operator of an index; signs are compared in place of cosines."""
+METRICS: dict[str, Metric] = {"_cosine_": "cosine", "_ip_": "ip", "_l2_": "l2", "_hamming_": "cosine"}
+"""Metric by what the name of an index's operator class holds; signs are compared in place of cosines."""
 CHANGES = sql.Identifier(f"lathe_changes_{secrets.token_hex(6)}")
 """Temporary table of the vectors that are replaced."""
 SETTINGS = {"hnsw": ("hnsw.ef_search", 1000), "ivfflat": ("ivfflat.probes", 32768)}
@@ -43,42 +44,19 @@ class PgvectorStore(Store):
         self.column = self.expression = sql.Identifier(full.column.name).as_string(connection).replace("%", "%%")
         self.metric = metric or "cosine"
         self.operator = OPERATORS[self.metric]
-        for index, method, operator, expression in self._list_indexes():
-            if metric in (None, METRICS[operator]):
-                self.metric, self.operator = METRICS[operator], operator
-                self.effort_name, largest = SETTINGS[method]
-                self.cures = Cures(rebuild=f"REINDEX INDEX CONCURRENTLY {index}")
+        for index in find_indexes(connection, full.table, full.column.name, expressions=True):
+            measured = next((kind for suffix, kind in METRICS.items() if suffix in index.operators), None)
+            if index.valid and measured is not None and metric in (None, measured):
+                self.metric = measured
+                self.operator = "<~>" if "hamming" in index.operators else OPERATORS[measured]
+                self.effort_name, largest = SETTINGS[index.method]
+                self.cures = Cures(rebuild=f"REINDEX INDEX CONCURRENTLY {index.name}")
                 present = self._show(self.effort_name)
                 self.efforts = sorted({min(present * multiple, largest) for multiple in (1, 2, 4, 8, 16)})
-                if expression is not None:
+                if (expression := index.expression) is not None:
                     self.quantizer = expression[1:-1] if expression.startswith("(") else expression
                     self.expression = expression.replace("%", "%%")
                 break
-
-    def _list_indexes(self) -> list[tuple[str, str, str, str | None]]:
-        """Return quoted name, method, operator and indexed expression of the indexes of this column.
-
-        The expression is None if it is the column.
-        """
-        return self.connection.execute(
-            "SELECT i.indexrelid::regclass::text, m.amname, p.oprname, "
-            "CASE i.indkey[0] WHEN 0 THEN pg_get_indexdef(i.indexrelid, 1, false) END "
-            "FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
-            "JOIN pg_opclass o ON o.oid = i.indclass[0] "
-            "JOIN pg_amop s ON s.amopfamily = o.opcfamily AND s.amoplefttype = o.opcintype AND s.amoppurpose = 'o' "
-            "JOIN pg_operator p ON p.oid = s.amopopr "
-            "WHERE i.indrelid = %(table)s AND i.indisvalid AND i.indpred IS NULL AND m.amname = ANY(%(methods)s) "
-            "AND p.oprname = ANY(%(operators)s) AND (SELECT array_agg(DISTINCT a.attname::text) FROM pg_depend d "
-            "JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid WHERE d.objid = i.indexrelid "
-            "AND d.classid = 'pg_class'::regclass AND d.refobjid = i.indrelid) = ARRAY[%(column)s] "
-            "ORDER BY i.indexrelid",
-            {
-                "table": self.full.table.oid,
-                "column": self.full.column.name,
-                "methods": [*SETTINGS],
-                "operators": [*METRICS],
-            },
-        ).fetchall()
 
     def _show(self, setting: str) -> int:
         self.connection.execute("SELECT '[1]'::vector")  # loads pgvector, whose settings are not there before

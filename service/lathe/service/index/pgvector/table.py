@@ -353,6 +353,7 @@ class VectorIndex:
         operators: its operator class, such as `vector_cosine_ops`.
         parameters: such as `m=16`; empty for the defaults.
         valid: whether its building has ended, so that searches use it.
+        expression: indexed expression, such as `((embedding)::halfvec(384))`; None for the column itself.
     """
 
     name: str
@@ -360,22 +361,32 @@ class VectorIndex:
     operators: str
     parameters: tuple[str, ...]
     valid: bool
+    expression: str | None
 
 
-def find_indexes(connection: Connection, table: PgvectorTable, column: str) -> list[VectorIndex]:
-    """Return the indexes of pgvector over a column and all rows of its table."""
+def find_indexes(
+    connection: Connection, table: PgvectorTable, column: str, expressions: bool = False
+) -> list[VectorIndex]:
+    """Return the indexes of pgvector over a column and all rows of its table, the oldest first.
+
+    With `expressions`, indexes over an expression of this column alone are among them.
+    """
     rows = connection.execute(
-        "SELECT i.indexrelid::regclass::text, m.amname, o.opcname, x.reloptions, i.indisvalid FROM pg_index i "
+        "SELECT i.indexrelid::regclass::text, m.amname, o.opcname, x.reloptions, i.indisvalid, "
+        "CASE i.indkey[0] WHEN 0 THEN pg_get_indexdef(i.indexrelid, 1, false) END FROM pg_index i "
         "JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
-        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
-        "JOIN pg_opclass o ON o.oid = i.indclass[0] WHERE i.indrelid = %s AND a.attname = %s "
-        "AND m.amname IN ('hnsw', 'ivfflat') AND i.indpred IS NULL",
+        "JOIN pg_opclass o ON o.oid = i.indclass[0] WHERE i.indrelid = %s "
+        "AND m.amname IN ('hnsw', 'ivfflat') AND i.indpred IS NULL AND (SELECT array_agg(DISTINCT a.attname::text) "
+        "FROM pg_depend d JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid "
+        "WHERE d.objid = i.indexrelid AND d.classid = 'pg_class'::regclass AND d.refobjid = i.indrelid) = ARRAY[%s] "
+        "ORDER BY i.indexrelid",
         (table.oid, column),
     ).fetchall()
-    return [
-        VectorIndex(name, method, operators, tuple(parameters or ()), valid)
-        for name, method, operators, parameters, valid in rows
+    found = [
+        VectorIndex(name, method, operators, tuple(parameters or ()), valid, expression)
+        for name, method, operators, parameters, valid, expression in rows
     ]
+    return [index for index in found if expressions or index.expression is None]
 
 
 def _has_values(connection: Connection, table: PgvectorTable, column: str) -> bool:
