@@ -117,6 +117,6 @@ def scored_pairs(tmp_path, write_data_set):
     return tmp_path / "suite"
 
 
-def test_the_examples_of_the_functions_run():
+def test_the_examples_of_the_functions_run(scoring_here):
     results = doctest.testmod(lathe.training.notebook)
     assert results.attempted > 0 and results.failed == 0

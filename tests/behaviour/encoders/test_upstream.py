@@ -363,7 +363,7 @@ def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(st
         ({"upstream": {"url": "https://a/v1/embeddings"}}, "leave /embeddings off"),
         (
             {"upstream": {"url": "http://a/v1", "api_key_env": "KEY"}},
-            "a key is sent over https or to this machine only",
+            "with api_key_env, url must begin with https:// or lead to this machine",
         ),
         ({"upstream": {"api_key_env": "sk-1"}}, "takes the name of an environment variable"),
         ({"upstream": {"batch_size": 0}}, "upstream.batch_size"),

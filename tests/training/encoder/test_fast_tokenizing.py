@@ -99,7 +99,7 @@ def test_words_alone_have_the_tokens_that_they_have_in_a_text(normalizer, texts)
     rust.add_tokens(
         [AddedToken("tool", single_word=True), AddedToken("Saw"), AddedToken("<b>", lstrip=True, rstrip=True)]
     )
-    assert WordTokenizer.of_words(rust)
+    assert WordTokenizer.splits_at_spaces(rust)
     words = WordTokenizer(rust)
     for part in (texts, make_odd_texts(1000), make_odd_texts(1000)[::-1]):
         assert words.tokenize(part) == [encoding.ids for encoding in rust.encode_batch(part, add_special_tokens=False)]

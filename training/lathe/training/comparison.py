@@ -1,4 +1,4 @@
-"""Comparison of candidates on held-out data: differences with their intervals, and the choice by them."""
+"""Comparison of candidates on held-out data: paired differences with confidence intervals, and the choice of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,17 @@ Array = NDArray[np.float64]
 """Array of float64."""
 
 NEGLIGIBLE = 1e-9
-"""Differences in points below this are rounding errors of equal differences."""
+"""Values whose range is below this number count as equal: the range comes from rounding errors."""
 
 
 @dataclass(frozen=True)
 class Interval:
     """Estimate of a value with the bounds of its confidence interval.
 
-    The level is 95 % unless the function that makes it says otherwise. Bounds are None with too few data.
+    Attributes:
+        value: the estimate.
+        low: lower bound of the interval, by default at the 95 % level; None with too few data.
+        high: upper bound of the interval; None with too few data.
     """
 
     value: float
@@ -26,7 +29,7 @@ class Interval:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound, which are both the value itself without an interval."""
+        """Lower and upper bound. Without an interval both are `value`."""
         return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
 
     @property
@@ -45,9 +48,9 @@ class Interval:
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean of values `(n,)` with Student's t interval at this confidence level.
+    """Compute the mean of values `(n,)` with Student's t confidence interval.
 
-    There are no bounds for one value, or if all are equal.
+    With a single value, or if all values are equal, the bounds are None.
     """
     from scipy import stats  # takes half a second, which a server's start need not wait for
 
@@ -61,27 +64,27 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 
 
 def compare(after: Array, before: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with its interval.
+    """Compute the mean of the paired differences `after - before`, `(n,)` each, with its confidence interval.
 
-    There are no bounds for one unit, or if all differences are equal.
+    With a single pair, or if all differences are equal, the bounds are None.
     """
     return mean_interval(after - before, confidence)
 
 
 def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
-    """Return the index of the first candidate that beats the first one and that no other such candidate beats.
+    """Return the index of the cheapest candidate that beats the baseline and that no other such candidate beats.
 
-    It is 0 if no candidate beats the first. One candidate beats another if its mean is higher by more than the interval
-    of the paired difference.
+    The result is 0, the baseline, if no candidate beats it. A candidate beats another if the confidence interval of the
+    paired difference lies above zero.
 
     Args:
-        scores: a measure of the same units for each candidate, `(n,)` each: what there is without a change, then the
-            candidates, the cheapest first.
-        confidence: level of the intervals.
+        scores: scores of the same units for each candidate, `(n,)` each: first the baseline without a change, then the
+            candidates from the cheapest.
+        confidence: level of the confidence intervals.
     """
     better = [index for index, score in enumerate(scores) if compare(score, scores[0], confidence).sign > 0]
     for index in better:
-        # None beats the candidate with the highest mean, so this returns one of those that are better, if any is.
+        # No candidate beats the one with the highest mean, so if there are better candidates, one is returned.
         if not any(compare(scores[other_index], scores[index], confidence).sign > 0 for other_index in better):
             return index
     return 0

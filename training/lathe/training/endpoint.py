@@ -6,21 +6,23 @@ from os import environ
 from urllib.parse import SplitResult, urlsplit
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-"""Name of an environment variable, in capitals, so that a key written in its place is recognized."""
+"""Pattern of the name of an environment variable, in capitals, so that a key written in its place is recognized."""
 
 
 def split_address(url: str, setting: str, example: str) -> SplitResult:
-    """Check that a URL can be the address of an HTTP endpoint, and return its parts.
-
-    The host is not looked up.
+    """Parse a URL as the address of an HTTP endpoint, and raise if it cannot be one. The host is not looked up.
 
     Args:
         url: the address, without query and credentials.
         setting: name of the setting, for messages.
         example: an address of the right form, for messages.
 
+    Returns:
+        The parts of the URL.
+
     Raises:
-        ValueError: if it is not such an address; a name or password in it is not repeated.
+        ValueError: if the URL is not http or https with a host, or has a query, fragment, name or password. A name or
+            password is not repeated in the message.
     """
     try:
         parts = urlsplit(url)
@@ -39,7 +41,10 @@ def split_address(url: str, setting: str, example: str) -> SplitResult:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine: localhost, or a loopback address."""
+    """Return whether a host name or address is this machine: `localhost`, or a loopback address.
+
+    No name is looked up.
+    """
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -47,12 +52,9 @@ def is_loopback(host: str) -> bool:
 
 
 def check_variable_name(variable: str, setting: str) -> str:
-    """Check that a setting holds the name of an environment variable, and return the name.
+    """Raise `ValueError` if a setting does not hold the name of an environment variable, else return the name.
 
-    Anything else is not repeated in the message, since it may be the key.
-
-    Raises:
-        ValueError: if it is not such a name.
+    The message does not repeat the value, since it may be the key.
     """
     if not VARIABLE.fullmatch(variable):
         raise ValueError(f"{setting} takes the name of an environment variable, such as LLM_KEY, not the key")
@@ -60,15 +62,15 @@ def check_variable_name(variable: str, setting: str) -> str:
 
 
 def read_key(variable: str, setting: str) -> str:
-    """Read an API key from the environment variable that a setting names, and return it stripped.
+    """Read an API key from the environment variable that a setting names, and strip it.
 
     Raises:
-        ValueError: if `variable` is not a variable's name, the variable is not set, or it holds characters that no key
-            has; the key is not quoted.
+        ValueError: if `variable` is not the name of a variable, the variable is not set, or the key has characters that
+            are not printable ASCII; the key is not quoted.
     """
     key = environ.get(check_variable_name(variable, setting), "").strip()
     if not key:
-        raise ValueError(f"the environment variable {variable}, which {setting} names, is not set")
+        raise ValueError(f"the environment variable {variable}, which {setting} names, is not set: set it to the key")
     if not key.isascii() or not key.isprintable():
-        raise ValueError(f"the key in {variable} has characters that no key has")
+        raise ValueError(f"the key in {variable} has characters that are not printable ASCII: copy the key again")
     return key

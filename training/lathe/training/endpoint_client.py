@@ -3,12 +3,11 @@
 call ─ wait for the circuit breaker and for a slot of the rate limits ─ one attempt, which posts a request
   ├── an answer       returned
   ├── retryable       another attempt after a pause that doubles, or that the endpoint asks for, while the policy allows
-  └── not retryable, or too late for another: the `CallError` is raised
+  └── not retryable, or no further attempt is allowed: the `CallError` is raised
 
-Requests go to the endpoint alone: redirects are not followed, and nothing is taken from the environment, neither
-proxies nor .netrc. The providers' own clients bring their own retries, which rate limits, budgets and the circuit
-breaker would not see, follow redirects with the key, take headers from the environment, and read a response of any
-size.
+Requests go only to the endpoint: redirects are not followed, and nothing is read from the environment, neither proxies
+nor .netrc. The providers' own clients are not used: their retries would bypass rate limits, budgets and the circuit
+breaker, and they follow redirects with the key, take headers from the environment, and read a response of any size.
 """
 
 import asyncio
@@ -41,9 +40,9 @@ TIME_OUT, UNREADABLE = "time-out", "unreadable"
 """Kinds of failures: no whole response in time; a response that is too large or compressed."""
 
 MAX_RETRY_SECONDS = 86_400.0
-"""Maximum seconds to wait that a Retry-After header is taken to ask for."""
+"""Maximum seconds to wait that are read from a Retry-After header."""
 MAX_ASKED_PAUSE = 600.0
-"""Maximum seconds of a pause that an endpoint asks for. Afterwards one call finds out whether it still refuses."""
+"""Maximum seconds of a pause that an endpoint asks for. Afterwards a call tests whether the endpoint still refuses."""
 MINUTE = 60.0
 """Seconds of a minute."""
 
@@ -58,13 +57,13 @@ class CallError(Exception):
 
     CallError
     ├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a body that is not JSON
-    └── not retryable  400, 401, 403, 404, 413, 422, a redirect …: another try would fail as this one
+    └── not retryable  400, 401, 403, 404, 413, 422, a redirect …: another attempt would fail too
 
     Attributes:
         kind: short description, by which failures are counted.
-        retryable: whether another try may succeed.
-        status: HTTP status; 0 if there was no response, or one with a success status that is not an answer.
-        retry_after: seconds after which another try may succeed; None if the endpoint does not ask for a pause.
+        retryable: whether another attempt may succeed.
+        status: HTTP status; 0 if there was no response, or a response with a success status that is not an answer.
+        retry_after: seconds after which another attempt may succeed; None if the endpoint does not ask for a pause.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class CallError(Exception):
 
     @property
     def blames_content(self) -> bool:
-        """Whether the content of this one request may be the reason."""
+        """Whether the content of this one request may be the reason: the status is one of `CONTENT_STATUSES`."""
         return self.status in CONTENT_STATUSES
 
 
@@ -104,9 +103,10 @@ class RateLimiter:
         self.requests_free = self.tokens_free = self.held = -float("inf")
 
     def reserve_slot(self, tokens: float) -> float:
-        """Reserve the next free slot for a request of about `tokens` tokens.
+        """Reserve the next free slot for a request of about `tokens` tokens. The method does not wait.
 
-        Returns when the slot begins, in seconds on the limiter's clock.
+        Returns:
+            The time when the slot begins, in seconds on the limiter's clock.
         """
         # A slot begins when both limits allow it: the request before has used up its share of the minute.
         start = max(self.clock(), self.requests_free, self.tokens_free)
@@ -115,26 +115,27 @@ class RateLimiter:
         return start
 
     def correct_tokens(self, tokens: float) -> None:
-        """Move the next slots by the number of tokens that a request used minus the number reserved for it.
+        """Correct the reserved tokens of a request to the tokens that it used, which moves the following slots.
 
-        `tokens` may be negative.
+        Args:
+            tokens: number used minus number reserved; may be negative.
         """
         self.tokens_free += tokens * self.token_seconds
 
     def hold(self, seconds: float) -> None:
-        """Let no request start for a number of seconds from now, because the endpoint asked for a pause."""
+        """Let no request start for a number of seconds from now. A longer pause that was set before remains."""
         self.held = max(self.held, self.clock() + seconds)
 
     def seconds_until(self, start: float) -> float:
-        """Return the seconds until a request with a slot that begins at `start` may be sent.
+        """Return the seconds until a request with a slot that begins at `start` may be sent, pauses included.
 
-        They are 0 or less if it may be sent now.
+        They are 0 or less if the request may be sent now.
         """
         return max(start, self.held) - self.clock()
 
 
 class CircuitBreaker:
-    """A circuit breaker for one thread, which holds calls back after several failures in a row.
+    """Circuit breaker for one thread, which holds calls back after several failures in a row.
 
     closed     calls are made; several failures in a row ──► open
     open       calls are held back; the pause is over    ──► half-open
@@ -142,7 +143,7 @@ class CircuitBreaker:
 
     Args:
         clock: monotonic clock, in seconds.
-        max_failures: failures in a row that open it.
+        max_failures: failures in a row that open the breaker.
 
     Attributes:
         failures: failures in a row.
@@ -161,9 +162,10 @@ class CircuitBreaker:
         return self.opened_until is not None
 
     def reserve_call(self) -> float:
-        """Return the seconds until a call may be made, 0 if it may be made now.
+        """Return 0 if a call may be made now, else the seconds to wait before asking again.
 
-        In the half-open state only the first caller gets 0.
+        If the pause of an open breaker is over, the first caller gets 0 and the breaker becomes half-open. Other
+        callers then get 1.
         """
         if self.opened_until is None:
             return 0.0
@@ -178,13 +180,14 @@ class CircuitBreaker:
         return 0.0
 
     def record_success(self) -> None:
-        """Close the breaker, and forget earlier failures."""
+        """Close the breaker, and forget earlier failures and longer pauses."""
         self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_OPEN, False
 
     def record_failure(self) -> None:
-        """Count a failed call, and open the breaker after `max_failures` in a row.
+        """Count a failed call, and open the breaker after `max_failures` failures in a row.
 
-        A half-open breaker opens again, for a longer pause.
+        A half-open breaker opens again, for a longer pause. An open breaker ignores the failure of a call that began
+        before.
         """
         self.failures += 1
         if self.open and not self.trying:
@@ -195,9 +198,9 @@ class CircuitBreaker:
             self.opened_until, self.trying = self.clock() + self.pause, False
 
     def abandon(self) -> None:
-        """Let another call through a half-open breaker.
+        """End the test call of a half-open breaker without a result, so that another call may be made.
 
-        The last one was cancelled or says nothing about the endpoint.
+        The call was cancelled, or its failure says nothing about the endpoint.
         """
         self.trying = False
 
@@ -210,7 +213,7 @@ class RetryPolicy:
         first_pause: seconds before the first retry; each further pause is twice as long.
         max_pause: maximum seconds of a pause that the endpoint does not ask for.
         retries: maximum number of retries of a call; None for no limit.
-        patience: seconds after the first failure of a call in which it is tried again.
+        patience: seconds after the first failure of a call during which the call is tried again.
         max_failures: failures in a row that open the circuit breaker; inf for none.
     """
 
@@ -230,11 +233,11 @@ class EndpointClient:
         policy: when a failed call is tried again.
         limiter: rate limits of the calls.
         kept: maximum number of idle connections to keep; None for no limit.
-        sleep: waits so many seconds before a call; what it raises ends the call.
+        sleep: waits the given seconds before a call; an exception that it raises ends the call.
 
     Attributes:
         breaker: circuit breaker of all calls.
-        problem: why the latest call failed; None if it did not, or if its content may be the reason.
+        problem: why the latest call failed; None if it succeeded, or if the content of the call may be the reason.
     """
 
     def __init__(
@@ -268,16 +271,17 @@ class EndpointClient:
         await self.client.aclose()
 
     async def call(self, attempt: Callable[[int], Awaitable[T]], tokens: float) -> T:
-        """Make a call, and return what its first successful attempt returns.
+        """Make attempts of a call until one succeeds, and return the result of the successful attempt.
 
-        A failed attempt is repeated after a pause while another may succeed and the policy allows it.
+        A failed attempt is repeated after a pause while another may succeed and the policy allows it. Each attempt
+        waits for the circuit breaker and the rate limits first.
 
         Args:
             attempt: makes one attempt, given the number of attempts before.
-            tokens: estimated tokens of an attempt. The attempt corrects the limiter by what it used.
+            tokens: estimated tokens of an attempt. The attempt corrects the limiter by the tokens it used.
 
         Raises:
-            CallError: if there is no answer. If it is retryable, its `retry_after` is set.
+            CallError: of the last attempt. If it is retryable, its `retry_after` is set.
         """
         tries, failed_at = 0, None
 
@@ -289,7 +293,7 @@ class EndpointClient:
                 pause = self._record_failure(error, tries)
                 failed_at = failed_at or time.monotonic()
                 self._raise_unless_retried(error, pause, tries, time.monotonic() - failed_at)
-            except BaseException:  # cancelled, for example: it says nothing of the endpoint
+            except BaseException:  # a cancelled call, for example, says nothing about the endpoint
                 self.breaker.abandon()
                 raise
             else:
@@ -301,10 +305,11 @@ class EndpointClient:
             tries += 1
 
     async def wait_for_slot(self, tokens: float) -> None:
-        """Wait until the circuit breaker and the rate limits allow an attempt of about `tokens` tokens.
+        """Wait until the circuit breaker and the rate limits allow an attempt, and reserve `tokens` tokens for it.
 
         Raises:
-            CallError: if either would hold it back for longer than the policy's patience.
+            CallError: if the circuit breaker, or a pause that the endpoint asked for, would take longer than the
+                policy's patience.
         """
         while (seconds := self.breaker.reserve_call()) > 0:
             if seconds > self.policy.patience:
@@ -322,20 +327,19 @@ class EndpointClient:
             raise
 
     def _check_not_held(self) -> None:
-        """Check that the pause that the endpoint last asked for ends within the policy's patience.
+        """Raise `CallError` if the pause that the endpoint asked for ends later than the policy's patience allows.
 
-        Raises:
-            CallError: if it did, of the kind that asked for the pause.
+        The error has the kind, message and status of the error that asked for the pause.
         """
         seconds = self.limiter.seconds_until(self.limiter.held)
         if self.held_by is not None and seconds > self.policy.patience:
             raise CallError(self.held_by.kind, str(self.held_by), True, self.held_by.status, seconds)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
-        """Record a failed attempt in the circuit breaker and the rate limits.
+        """Record a failed attempt in the circuit breaker and the rate limits, and return the seconds to wait.
 
-        Returns the seconds to wait before another. If the content of the request may be the reason, the attempt counts
-        as a success and the pause is 0.
+        If the content of the request may be the reason, the attempt counts as a success and the pause is 0. A pause
+        that the endpoint asked for holds all calls.
         """
         if error.blames_content:  # the endpoint works
             self.breaker.record_success()
@@ -357,9 +361,16 @@ class EndpointClient:
         return pause
 
     def _raise_unless_retried(self, error: CallError, pause: float, tries: int, waited: float) -> None:
-        """Raise the error of a failed call unless it may be tried again after a pause.
+        """Raise the error of a failed call unless it may be tried again after `pause` seconds.
 
-        `waited` are the seconds since the call first failed.
+        The error is raised if it is not retryable, or if the policy's retries or patience are used up. In the latter
+        case its `retry_after` is set to `pause`.
+
+        Args:
+            error: error of the latest attempt.
+            pause: seconds before another attempt.
+            tries: number of attempts before the latest.
+            waited: seconds since the call first failed.
 
         Raises:
             CallError: the error itself, if another try would fail, or the policy allows none.
@@ -372,7 +383,7 @@ class EndpointClient:
             raise error
 
     async def post(self, url: str, content: bytes, limit: int) -> tuple[Mapping[str, str], bytes]:
-        """Send a JSON body to a URL of the endpoint once, and return the headers and the whole payload of the response.
+        """Send a JSON body to a URL of the endpoint once, and return the headers and the whole body of the response.
 
         Args:
             url: URL of the endpoint.
@@ -380,7 +391,8 @@ class EndpointClient:
             limit: maximum size of the response, in bytes.
 
         Raises:
-            CallError: if no response comes within the time limit, it cannot be read, or its status is not a success.
+            CallError: if no response comes within the time limit, the response is compressed or larger than `limit`, or
+                its status is not a success.
         """
         try:
             async with (
@@ -389,13 +401,13 @@ class EndpointClient:
             ):
                 encoding = response.headers.get("content-encoding", "identity")
                 if encoding != "identity":
-                    message = f"a response in {self.redact(encoding)}, not plain, came back"
+                    message = f"the response is compressed ({self.redact(encoding)}), although it must not be"
                     raise CallError(UNREADABLE, message, retryable=False)
                 payload = bytearray()
                 async for part in response.aiter_raw():
                     payload += part
                     if len(payload) > limit:
-                        raise CallError(UNREADABLE, f"more than {limit:,} bytes came back", retryable=False)
+                        raise CallError(UNREADABLE, f"the response has more than {limit:,} bytes", retryable=False)
         except (TimeoutError, httpx2.TimeoutException) as error:
             raise CallError(TIME_OUT, f"no answer within {self.timeout:g} s", retryable=True) from error
         except (httpx2.ConnectError, httpx2.InvalidURL) as error:
@@ -411,6 +423,10 @@ class EndpointClient:
         return response.headers, bytes(payload)
 
     def _build_status_error(self, response: httpx2.Response, payload: bytes) -> CallError:
+        """Build the error for a response whose HTTP status is not a success. It quotes the endpoint's message.
+
+        The error is retryable for 408, 429 and statuses from 500. The target of a redirect is named.
+        """
         status = response.status_code
         if status < REFUSALS:
             where = self.redact(response.headers.get("location", "nowhere"))
@@ -420,7 +436,7 @@ class EndpointClient:
         try:
             quoted = self.redact(extract_message(orjson.loads(payload)))
         except orjson.JSONDecodeError:
-            # A page for browsers says no more than the status.
+            # An HTML page contains no more information than the status.
             quoted = "" if payload.lstrip().startswith(b"<") else self.redact(payload.decode("utf-8", "replace"))
 
         message = f"{status}: {quoted or response.reason_phrase}"
@@ -431,18 +447,15 @@ class EndpointClient:
         return CallError(f"refused with {status}", message, False, status)
 
     def redact(self, text: str) -> str:
-        """Return a text of the endpoint for a message, without the key.
-
-        It is on one line, and has at most `MAX_QUOTED` characters.
-        """
+        """Remove the key from a text of the endpoint, put it on one line, and cut it to `MAX_QUOTED` characters."""
         text = text.replace(self.key, "…") if self.key else text
         return " ".join(text.split())[:MAX_QUOTED]
 
 
 def extract_message(response: Any) -> str:
-    """Return the error message in a JSON response, which common layouts have under `error` or `message`.
+    """Return the error message in a JSON response, which common formats have under `error` or `message`.
 
-    A message that is not a string is returned as JSON text.
+    Without these fields, the whole response is the message. A message that is not a string is returned as JSON text.
     """
     error = response.get("error", response) if isinstance(response, dict) else response
     message = error.get("message", error) if isinstance(error, dict) else error
@@ -450,9 +463,9 @@ def extract_message(response: Any) -> str:
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now.
+    """Parse a Retry-After header, which holds seconds or a date, to the seconds to wait from now.
 
-    They are between 0 and `MAX_RETRY_SECONDS`, or None if the header is missing or malformed.
+    The result is between 0 and `MAX_RETRY_SECONDS`, or None if the header is missing or malformed.
     """
     if header is None:
         return None

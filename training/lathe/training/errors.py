@@ -1,4 +1,4 @@
-"""Errors of offline jobs.
+"""Errors of encoders, sources, fits and other offline jobs, as a tree of classes.
 
 TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
@@ -6,13 +6,13 @@ TrainingError (Exception)
 │   ├── NotFiniteError   a text whose vector holds NaN or inf
 │   ├── UnknownTokenError   a text with a token that the model has no vector for
 │   └── TextError      a text that is not Unicode, or that an embeddings API refuses
-├── UpstreamError    an embeddings API that does not give the vectors asked for: a revoked key, a malformed answer
+├── UpstreamError    an embeddings API that does not give the requested vectors: a revoked key, a malformed answer
 │   ├── UpstreamBusyError          a rate limit
 │   ├── UpstreamUnavailableError   no connection, a time-out, a failing server
-│   └── SpaceChangedError          vectors of another space than before
+│   └── SpaceChangedError          vectors of another embedding space than before
 ├── SourceError      a file that is missing, malformed or empty, or holds another kind of rows
-│   ├── AccessError    a source that is out of reach: a package, a permission or the network is missing
-│   ├── EmptyError     a file without a row
+│   ├── AccessError    a source that cannot be reached: a package, a permission or the network is missing
+│   ├── EmptyError     a file without rows
 │   └── OutsideSourceError   a path, or a link, that leads out of the folder that may be read
 ├── FitError         a fit that cannot start: too few distinct rows, an unknown gate
 ├── EngineError      workers that cannot be reached, differ from this process, or keep dying
@@ -30,7 +30,7 @@ from pathlib import PurePath
 def locate_error(error: Exception) -> str:
     """Return the class of an exception and where it was raised, such as "KeyError in protocols.py line 97".
 
-    The message is left out, as it may quote a key, or what a user or another server sent.
+    The exception's message is left out, as it may quote a key, or text of a user or of another server.
     """
     frames = traceback.extract_tb(error.__traceback__)
     place = f" in {PurePath(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
@@ -38,10 +38,7 @@ def locate_error(error: Exception) -> str:
 
 
 class TrainingError(Exception):
-    """Base class of the errors of offline jobs.
-
-    Messages are for the user and say what is wrong and what is allowed.
-    """
+    """Base class of the errors of offline jobs. Messages tell the user what is wrong and what is allowed."""
 
 
 class EncoderError(TrainingError):
@@ -58,7 +55,7 @@ class NotFiniteError(EncoderError):
     Args:
         reason: what is wrong, without the place of the text.
         position: position of the text in the input; None if unknown.
-        place: words that name the text; None calls it `input POSITION`.
+        place: phrase that names the text, such as a row of a file; None calls it `input POSITION`.
     """
 
     def __init__(self, reason: str, position: int | None = None, place: str | None = None) -> None:
@@ -68,19 +65,19 @@ class NotFiniteError(EncoderError):
         super().__init__(reason if place is None else f"{place}: {reason}")
 
     def at(self, place: str) -> "NotFiniteError":
-        """Return a copy of the error that names the text by its place, such as a row of a file."""
+        """Return a copy of the error whose message names the text by `place`, such as a row of a file."""
         return NotFiniteError(self.reason, self.position, place)
 
 
 class UnknownTokenError(EncoderError):
-    """Error for a text with a token that the tokenizer has, but the model no vector for."""
+    """Error for a text with a token that the tokenizer has, but that the model has no vector for."""
 
 
 class TextError(EncoderError):
     """Error for a text that is not Unicode, or that an embeddings API refuses.
 
     Args:
-        reason: what is wrong with the text, or what the API says.
+        reason: what is wrong with the text, or the API's message.
         position: position of the text in the input.
     """
 
@@ -90,10 +87,10 @@ class TextError(EncoderError):
 
 
 class UpstreamError(TrainingError):
-    """Error of an embeddings API that does not give the vectors asked for.
+    """Error of an embeddings API that does not give the requested vectors.
 
     Attributes:
-        retry_after: seconds after which another try may succeed; None if it would not.
+        retry_after: seconds after which another call may succeed; None if it would not.
     """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
@@ -102,7 +99,7 @@ class UpstreamError(TrainingError):
 
 
 class UpstreamBusyError(UpstreamError):
-    """Error of an embeddings API that has refused calls because of a rate limit for longer than callers wait."""
+    """Error of an embeddings API whose rate limit refuses calls for longer than callers wait."""
 
 
 class UpstreamUnavailableError(UpstreamError):
@@ -110,7 +107,7 @@ class UpstreamUnavailableError(UpstreamError):
 
 
 class SpaceChangedError(UpstreamError):
-    """Error of an embeddings API whose vectors are of another space than before, under the same name."""
+    """Error of an embeddings API whose vectors are of another embedding space than before, under the same name."""
 
 
 class SourceError(TrainingError):
@@ -118,9 +115,9 @@ class SourceError(TrainingError):
 
 
 class AccessError(SourceError):
-    """Error for a source out of reach because a package, a permission or the network is missing.
+    """Error for a source that cannot be reached because a package, a permission or the network is missing.
 
-    No file is damaged.
+    The files themselves are not damaged.
     """
 
 
@@ -145,10 +142,7 @@ class EvaluationError(TrainingError):
 
 
 class DataSetError(EvaluationError):
-    """Error for a data set that cannot be used.
-
-    The message says what is wrong, with file and line.
-    """
+    """Error for a data set that cannot be used. The message says what is wrong, with file and line."""
 
 
 class JobError(TrainingError):
@@ -160,4 +154,4 @@ class AdviceError(TrainingError):
 
 
 class ExportError(TrainingError):
-    """Error for a chain that cannot be exported as asked."""
+    """Error for a chain of transforms that cannot be exported as requested."""

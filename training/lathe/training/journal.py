@@ -1,4 +1,4 @@
-"""Journals: append-only files of JSON lines from which a stopped run resumes, and the check that a run is the same job.
+"""Append-only files of JSON lines from which a stopped run resumes, and the check that its settings are the same.
 
 OUT/
 ├── job.json        settings that the folder's contents depend on    find_changed_setting
@@ -20,25 +20,25 @@ T = TypeVar("T")
 
 
 class Journal(Generic[T]):
-    """Append-only file of JSON lines, one entry on each line.
+    """Append-only file of JSON lines, one entry on each line, from which a stopped run resumes.
 
-    A killed writer loses at most the entries of one `append`: a line that it left incomplete is not read, and removed
-    by the next `append`. A journal has one writer at a time, the run that holds the lock of its folder, and any number
-    of readers, which never change the file.
+    A killed writer loses at most the entries of one `append`: an incomplete line is not read, and is removed by the
+    next `append`. A journal has one writer at a time, the run that holds the lock of its folder. Any number of
+    processes may read it, and reading never changes the file.
 
     Args:
-        path: path of the file; neither it nor its folder need exist.
+        path: path of the file; the file and its folder need not exist.
         kind: dataclass of the entries, or `dict`; called with an entry's fields.
-        strict: whether damaged lines are refused; else they are skipped, so their work is done again.
+        strict: whether damaged lines raise; else they are skipped, so the work of their entries is done again.
     """
 
     def __init__(self, path: Path, kind: Callable[..., T], strict: bool = False) -> None:
         self.path, self.kind, self.strict = path, kind, strict
 
     def read(self) -> list[T]:
-        """Read the entries of the journal, and return them in order without damaged lines.
+        """Read the entries of the journal in order. Without a file, the list is empty.
 
-        Without a file, return an empty list.
+        Damaged lines are skipped, unless the journal is strict.
 
         Raises:
             JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
@@ -51,15 +51,15 @@ class Journal(Generic[T]):
             except (ValueError, TypeError) as error:
                 if self.strict and line.endswith(b"\n"):
                     raise JobError(
-                        f"{self.path.name} line {number} is damaged; remove it, and its work is done again"
+                        f"{self.path.name} line {number} is damaged; remove the line, and its work is done again"
                     ) from error
 
         return entries
 
     def append(self, entries: Iterable[T]) -> None:
-        """Append entries to the journal's file, and sync it to disk.
+        """Append entries to the file, and sync it to disk. The file and its folder are created if missing.
 
-        The file and its folder are created if missing, and an incomplete last line is ended or removed first.
+        An incomplete last line is completed or removed first.
         """
         make_root(self.path.parent)
         # A new file is safe after a crash only once its folder is synced.
@@ -74,16 +74,16 @@ class Journal(Generic[T]):
             sync_folder(self.path.parent)
 
     def replace(self, entries: Iterable[T]) -> None:
-        """Replace all entries of the journal atomically, and create its folder if missing."""
+        """Replace all entries of the journal atomically, and sync them to disk. The folder is created if missing."""
         make_root(self.path.parent)
         replace_synced(self.path, serialize_lines(entries))
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from the one recorded in a JSON file, or None if none differs.
+    """Return the name of the first setting that differs from its value in a JSON file, such as `training.seed`.
 
-    The name is written such as `training.seed`. None is also returned if there is no file yet. Recorded settings that
-    `settings` lacks do not count. A setting that the record lacks differs unless its value is None.
+    The result is None if no setting differs or there is no file. Recorded settings that `settings` lacks are ignored. A
+    setting that the file lacks differs unless its value is None.
 
     Args:
         path: JSON file with the recorded settings.
@@ -101,7 +101,7 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
         recorded = None
 
     if not isinstance(recorded, dict):
-        raise JobError(f"{path} is damaged; name another folder with --out")
+        raise JobError(f"{path} is not a JSON object, so it is damaged; name another folder with --out")
 
     # Written and read again, so that a tuple equals the list that the record holds.
     for name, value in orjson.loads(orjson.dumps(settings)).items():
@@ -115,7 +115,7 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _path_to_difference(recorded: Any, current: Any) -> list[str]:
-    """Return the keys that lead to the first difference between two unequal values.
+    """Return the keys that lead to the first difference between two unequal JSON values.
 
     The list is empty unless both values are objects.
     """
@@ -128,9 +128,9 @@ def _path_to_difference(recorded: Any, current: Any) -> list[str]:
 
 
 def _repair_last_line(file: BufferedRandom) -> None:
-    """End or remove the last line of a file that does not end in a newline, in place.
+    """Complete or remove the last line of a file if it does not end in a newline, in place.
 
-    A whole JSON value gets its newline, and a line that is cut off is removed.
+    A line with a complete JSON value gets its newline. Any other last line is removed.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - 1, 0))
@@ -150,9 +150,9 @@ def _repair_last_line(file: BufferedRandom) -> None:
 
 
 def serialize_lines(entries: Iterable[Any]) -> bytes:
-    """Return entries, JSON-serializable values or dataclasses, as JSON lines."""
-    # Each is copied into one buffer at once: what orjson returns takes a kilobyte or more, however short it is, and a
-    # million entries of ten bytes took 4 GB.
+    """Serialize entries, JSON-serializable values or dataclasses, as JSON lines."""
+    # Each line is copied into one buffer at once: a bytes object of orjson takes a kilobyte or more, however short it
+    # is, and a million entries of ten bytes took 4 GB.
     lines = bytearray()
     for entry in entries:
         lines += orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,4 +1,4 @@
-"""Base of requests that arrive as JSON: strict, with null for the default, and without unknown fields."""
+"""Base class of requests in JSON: types are strict, null means the default, and unknown fields are refused."""
 
 import inspect
 import re
@@ -12,10 +12,10 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from lathe.transforms.suggestions import find_similar
 
 ATTRIBUTES = re.compile(r"\n*^Attributes:\n(?P<entries>(?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
-"""Section of a docstring that describes the fields."""
+"""Pattern of the section of a docstring that describes the fields."""
 
 ENTRY = re.compile(r"^[ ]{4}(?P<name>\w+): (?P<text>.*(?:\n[ ]{8}.*)*)", re.MULTILINE)
-"""One field of that section; its further lines are indented deeper."""
+"""Pattern of one field of that section. Further lines of the field are indented deeper."""
 
 OTHER_NAMES = {
     "chain": "model",
@@ -28,7 +28,8 @@ OTHER_NAMES = {
     "top_k": "k",
     "where": "filter",
 }
-"""Names that other services, or other routes here, have for a field. If ignored, they would change an answer silently.
+"""Names that other services, or other routes of this service, have for a field. They are refused with a hint: to ignore
+them would change an answer silently.
 
 `/v1/embeddings` takes a chain in `model`, as `ENCODER+CHAIN`.
 """
@@ -48,11 +49,14 @@ def _fail_fast(schema: Any) -> Any:
 
 
 def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
-    """Return the description of each field of a class by name, from the `Attributes:` section of its docstring.
+    """Read the description of each field of a class, by name, from the `Attributes:` section of its docstring.
 
-    The sections of the classes that it inherits from are read too. A class's own description of a field takes the place
-    of an inherited one. `None` becomes the word in `none`: what JSON calls it, unless the description is for something
-    else.
+    Sections of base classes are read too. The description in a subclass replaces an inherited one. The word `None` in
+    descriptions is replaced by `none`, and the first letter becomes a capital.
+
+    Args:
+        model: the class.
+        none: word for a missing value, by default `null` as in JSON.
     """
     descriptions: dict[str, str] = {}
     for base in reversed(model.__mro__):
@@ -64,24 +68,21 @@ def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the known field that an unknown name seems to mean, or None if it resembles none.
+    """Find the known field that an unknown name seems to mean: a synonym of other services, or the most similar name.
 
-    It is the field that other services call by this name, or else the most similar one.
+    The result is None if no field resembles the name.
     """
     synonym = OTHER_NAMES.get(name.lower())
     return synonym if synonym in fields else find_similar(name, fields)
 
 
 class JsonObject(BaseModel):
-    """A JSON object.
-
-    Null means the default, and unknown fields are refused.
-    """
+    """Base class of JSON objects with strict types. Null means the default, and unknown fields raise an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     known: ClassVar[frozenset[str]] = frozenset()
-    """Names of the fields, made once: every request is compared with them."""
+    """Names of the fields, computed once for each class, because every request is compared with them."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -113,12 +114,12 @@ class JsonObject(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_nulls_and_refuse_unknown(cls, content: Any) -> Any:
-        """Return a request's fields without those that are null, so that their defaults apply. Refuse unknown fields.
+        """Remove the fields of a request that are null, so that their defaults apply, and raise for unknown fields.
 
-        Content that is not an object is returned as it is.
+        Content that is not an object is returned unchanged. An unknown field that is null is ignored.
 
         Raises:
-            PydanticCustomError: for an unknown field that is not null, of type `UNKNOWN_FIELD`.
+            PydanticCustomError: of type `UNKNOWN_FIELD`, for an unknown field that is not null.
         """
         if not isinstance(content, dict):
             return content
@@ -129,17 +130,17 @@ class JsonObject(BaseModel):
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` for the first unknown field, with a hint at the field that it seems to mean."""
+        """Raise `PydanticCustomError` for the alphabetically first unknown field, with the field it seems to mean."""
         name = min(unknown)
         raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": cls.advise(name)})
 
     @classmethod
     def advise(cls, unknown: str) -> str:
-        """Return a hint at what to write instead of an unknown field, as the end of a message."""
+        """Return the end of a message about an unknown field: the similar field, or the names of all fields."""
         field = cls.find_field(unknown)
         return f"did you mean {field}?" if field else f"the fields are {', '.join(cls.model_fields)}"
 
     @classmethod
     def find_field(cls, unknown: str) -> str | None:
-        """Return the field that an unknown one seems to mean, or None if it resembles none."""
+        """Find the field that an unknown one seems to mean. None if it resembles no field."""
         return find_field(unknown, cls.known)

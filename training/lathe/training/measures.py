@@ -1,4 +1,7 @@
-"""Measures of searches without labels: retrieval of one half of a text by the other, and agreement of nearest rows."""
+"""Measures of retrieval without labels: split-half retrieval, in which one half of a text must find the other half.
+
+Also here: exact nearest neighbours by dot product, artificial queries from stored rows, and counts of scripts.
+"""
 
 import unicodedata
 from collections import Counter
@@ -18,27 +21,27 @@ MIN_WORDS = 4
 MIN_CHARACTERS = 12
 """Minimum number of characters in a half, for scripts without spaces between words."""
 MIN_SPACELESS = 15
-"""Mean characters per word from which on a text counts as written without spaces. Names and addresses can be as long,
-so mostly ASCII texts are exempt."""
+"""Minimum mean number of characters per word of a text that counts as written without spaces. Names and addresses can
+be as long, so mostly ASCII texts are exempt."""
 SCRIPT_CHARACTERS = 200
 """Number of leading characters of a text that determine its script."""
 SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Katakana": "Chinese or Japanese"}
-"""Common name of scripts that one text mixes, by the first word of their Unicode character names."""
+"""Common name of scripts that occur together in a text, by the first word of their Unicode character names."""
 
 
 @dataclass(frozen=True)
 class TextHalves:
-    """Vectors of the first and of the second halves of n texts, each `(n, d)`, row i from text i."""
+    """Vectors of the first halves and of the second halves of n texts, each `(n, d)`. Row i belongs to text i."""
 
     first: FloatArray
     second: FloatArray
 
 
 def cut_in_two(text: str) -> tuple[str, str] | None:
-    """Cut a text in two halves between words, or between characters if it has no spaces.
+    """Split a text into two halves between words, or between characters if it has no spaces. None if it is too short.
 
-    Returns None if a half would be too short. A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text
-    without spaces. Runs of white space become single spaces.
+    A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text without spaces. Runs of white space become
+    single spaces.
     """
     words = text.split()
     characters = sum(map(len, words))
@@ -60,15 +63,15 @@ def rank_halves(
 ) -> NDArray[np.float64]:
     """Search with each half of a text for its other half, and return 1/rank of the other half, `(n,)` in (0, 1].
 
-    Both directions are averaged. Queries are mapped as the chain maps queries, and documents are decoded codes if it
-    ends in codes, as a search over stored vectors scores them. A document with the same score as the right one counts
-    half towards its rank.
+    Both directions are averaged. Queries are transformed as queries of the chain, and documents are decoded codes if
+    the chain ends in codes, as in a search over stored vectors. A document with the same score as the right document
+    counts half towards the rank.
 
     Args:
         chain: fitted chain of transforms.
         halves: vectors of the halves of n texts.
-        distractors: further vectors `(m, d)` to search besides the halves of all texts.
-        dimensions: dimensions to cut a nested chain to; None for its own.
+        distractors: further vectors `(m, d)` that are searched together with the halves; None for none.
+        dimensions: dimensions to cut a nested chain to; None for all.
 
     Raises:
         InputError: if a vector holds NaN or inf.
@@ -82,7 +85,7 @@ def rank_halves(
 
 
 def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Return 1/rank, by dot product, of document i among all documents for query i, `(n,)`. A tie counts half."""
+    """Compute 1/rank, by dot product, of document i among all documents for query i, `(n,)`. Ties count half."""
     reciprocal = np.empty(len(queries))
     for rows in row_slices(len(queries)):
         similarities = queries[rows] @ documents.T
@@ -98,13 +101,14 @@ def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.
 def find_nearest(
     queries: FloatArray, documents: FloatArray, count: int, excluded: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the rows of the documents with the highest dot products for each query, `(n, count)`, best first.
+    """Find the documents with the highest dot products for each query, and return their rows `(n, count)`, best first.
 
     Args:
         queries: `(n, d)`.
-        documents: `(m, d)`; all are returned if they are fewer than `count`.
+        documents: `(m, d)`; all are returned if there are fewer than `count`.
         count: number of documents for each query.
-        excluded: row of a query and row of a document that is left out of its results, `(e, 2)`; None for none.
+        excluded: pairs of a query's row and a document's row to leave out of the query's results, `(e, 2)`; None for
+            none.
     """
     searched = torch.from_numpy(documents)
     nearest = np.empty((len(queries), min(count, len(documents))), np.int64)
@@ -118,10 +122,10 @@ def find_nearest(
 
 
 def blur_rows(vectors: FloatArray, random: np.random.Generator) -> FloatArray:
-    """Return vectors `(n, d)` in place of queries for stored rows: each row with as much noise, at the row's length.
+    """Make artificial queries from stored rows `(n, d)`: add noise of the row's length to each row, and divide by √2.
 
-    A graph finds a stored row too easily, as it links the row to what is near. With noise it loses about as many hits
-    as for real queries.
+    A graph index finds a stored row too easily, as the row is linked to its neighbours. With this noise the graph loses
+    about as many hits as for real queries.
     """
     noise = random.standard_normal(vectors.shape, np.float32)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
@@ -129,7 +133,7 @@ def blur_rows(vectors: FloatArray, random: np.random.Generator) -> FloatArray:
 
 
 def count_scripts(texts: Sequence[str]) -> dict[str, float]:
-    """Return the share of the texts in each script, such as Latin, by name and from the largest.
+    """Compute the share of the texts in each script, such as "Latin", by name in descending order.
 
     Texts without letters are not counted.
     """
@@ -139,7 +143,7 @@ def count_scripts(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _detect_script(text: str) -> str | None:
-    """Return the script of most of a text's first letters, such as "Latin", or None if it has no letters."""
+    """Return the most frequent script among a text's first letters, such as "Latin". None without letters."""
     letters = [letter for letter in text[:SCRIPT_CHARACTERS] if letter.isalpha()]
     # A script is the first word of a letter's Unicode name.
     scripts = (unicodedata.name(letter, "other").split()[0].capitalize() for letter in letters)

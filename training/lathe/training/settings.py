@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 MAX_ENTRIES = 1000
-"""Maximum number of sources, folders, corpora or gates of a request: each is a file to look up, or a line to answer."""
+"""Maximum number of sources, folders, corpora or gates of a request."""
 
 Metric = Literal["cosine", "ip", "l2"]
 """How vectors are compared: by cosine, inner product or Euclidean distance."""
@@ -49,11 +49,14 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """Regular expression of the names of chains, indexes and trained encoders."""
 
 RESERVED = frozenset({"none"})
-"""Names that nothing may have: requests use them to ask for vectors without a chain."""
+"""Names that no chain, index or encoder may have: requests use them to ask for vectors without a chain."""
 
 
 def find_name_problem(name: str, what: str) -> str | None:
-    """Return the sentence that says why a name cannot name `what`, or None if it can."""
+    """Return a message that says why a name is not valid for `what`, or None if it is valid.
+
+    Names have letters, digits, '.', '_' and '-', at most 64 characters, and are not in `RESERVED`.
+    """
     if re.fullmatch(NAME_PATTERN.strip("^$"), name) and name not in RESERVED:
         return None
     return (

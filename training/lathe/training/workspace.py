@@ -1,4 +1,4 @@
-"""Workspace folders of running jobs, resumed after a kill, and the digests of what a job reads that are their keys."""
+"""Workspace folders of running jobs, which are resumed after a kill, and the digest function of their keys."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from lathe.training.locks import lock_file
 from lathe.transforms.files import make_folder, make_root
 
 KEPT_SECONDS = 7 * 24 * 3600
-"""Seconds, a week, after which the vectors of a stopped run are deleted if no run resumed them."""
+"""Seconds, a week, after which the folder of a stopped run is deleted if no run resumed it."""
 
 
 @contextmanager
 def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator[Path]:
-    """Create the folder `root/key.N`, or take one that an earlier run left, and yield its path, locked for the block.
+    """Create or resume the workspace folder `root/key.N`, lock it for the block, and yield its path.
 
     The folder is deleted if the block succeeds, unless `keep`. If the block raises or the process is killed, the folder
     stays, and the next call with the same key resumes it. N is the lowest number whose folder is not locked, so that
@@ -50,7 +50,7 @@ def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator
 def lock_folder(folder: Path, error: TrainingError) -> Iterator[None]:
     """Create a folder if missing, and hold its lock while the block runs.
 
-    Raise the given error if another run holds the lock.
+    Raise `error` if another run holds the lock.
     """
     make_root(folder)
     try:
@@ -73,16 +73,16 @@ def _delete_stale_folders(root: Path) -> None:
 
 
 def _delete_locked(folder: Path) -> None:
-    """Delete a folder whose lock is held, then its lock file, which others that wait for the lock create again."""
+    """Delete a folder whose lock is held, and its lock file. Processes that wait for the lock create the file again."""
     shutil.rmtree(folder, ignore_errors=True)
     Path(get_folder_lock(folder).lock_file).unlink(missing_ok=True)
 
 
 def get_folder_lock(folder: Path) -> FileLock:
-    """Return the lock of a workspace folder, the file `NAME.lock` next to it, not acquired yet."""
+    """Return the lock of a workspace folder, the file `NAME.lock` next to the folder. It is not acquired yet."""
     return lock_file(folder.with_name(f"{folder.name}.lock"))
 
 
 def digest(*parts: object) -> str:
-    """Return the SHA-256 of JSON-serializable values, serialized as one JSON list, as 64 hexadecimal digits."""
+    """Compute the SHA-256 of JSON-serializable values, serialized as one JSON list, as 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -69,7 +69,7 @@ def test_a_database_of_another_program_is_refused_and_left_as_it_was(open_store,
     (tmp_path / "upstream").mkdir()
     with closing(sqlite3.connect(tmp_path / "upstream" / "vectors.db")) as theirs, theirs:
         theirs.execute("CREATE TABLE notes (text)")
-    with pytest.raises(UpstreamError, match=r"vectors\.db is a database of another program: move it away"):
+    with pytest.raises(UpstreamError, match=r"vectors\.db is a database of another program: move the file away"):
         open_store()
     with closing(sqlite3.connect(tmp_path / "upstream" / "vectors.db")) as theirs:
         assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("notes",)]

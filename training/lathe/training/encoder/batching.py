@@ -21,7 +21,7 @@ BYTES_PER_TOKEN = 4
 lengths."""
 
 Features = dict[str, Any]
-"""Input of a model: tensors `(texts, tokens)` by name, and settings beside them."""
+"""Input of a model: tensors `(texts, tokens)` by name, and other arguments of the forward pass by name."""
 
 
 @dataclass(frozen=True)
@@ -44,35 +44,39 @@ class Batch:
 
 
 def estimate_tokens(text: str, max_length: int) -> int:
-    """Estimate how many tokens a model will read of a text.
+    """Estimate how many tokens a model will read of a text, without tokenizing the text.
 
     The estimate is a quarter of the text's UTF-8 bytes plus 2, and at most `max_length`.
     """
-    if len(text) >= BYTES_PER_TOKEN * max_length:  # its bytes, of which there are as many at least, need no counting
+    if len(text) >= BYTES_PER_TOKEN * max_length:  # a character has at least one byte, so the bytes need no counting
         return max_length
     return min(max_length, 2 + len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
 def sort_longest_first(lengths: Sequence[int]) -> list[int]:
-    """Return the positions of texts in order of descending length, so that texts of similar length are neighbours."""
+    """Sort the positions of texts by descending length, so that texts of similar length are neighbours.
+
+    Texts of equal length keep their order.
+    """
     return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
 
 def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
-    """Divide texts that are sorted by length into batches, and yield each batch as a slice of the sorted texts.
+    """Split texts that are sorted longest first into batches, and yield each batch as a slice of the sorted texts.
 
-    A batch ends before its tokens, padding included, exceed `budget` or its padding exceeds `slack`.
+    A new batch begins where the tokens, padding included, would exceed `budget`, or where the padding would exceed
+    `slack`. A text longer than the budget is a batch of its own. Without texts there are no batches.
 
     Args:
         lengths: tokens of each text, longest first.
-        budget: maximum tokens of a batch, all texts padded to the batch's first.
-        slack: maximum tokens of padding in a batch; less padding costs less than another forward pass.
+        budget: maximum tokens of a batch, with all texts padded to the length of the batch's first text.
+        slack: maximum tokens of padding in a batch; a little padding costs less than another forward pass.
     """
     start = padding = 0
     for position, length in enumerate(lengths):
-        width = lengths[start]
-        padding += width - length
-        if position > start and ((position - start + 1) * width > budget or padding > slack):
+        longest = lengths[start]
+        padding += longest - length
+        if position > start and ((position - start + 1) * longest > budget or padding > slack):
             yield slice(start, position)
             start, padding = position, 0
 
@@ -81,9 +85,9 @@ def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Ite
 
 
 def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slice]:
-    """Divide texts, in their order, into batches of at most `budget` tokens without padding, and yield them as slices.
+    """Split texts, in the order given, into batches of at most `budget` tokens, and yield each batch as a slice.
 
-    A text longer than the budget is a batch of its own.
+    Padding is not counted. A text longer than the budget is a batch of its own. Without texts there are no batches.
     """
     start = tokens = 0
     for position, length in enumerate(lengths):
@@ -97,10 +101,11 @@ def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slic
 
 
 def split_features(features: Features, budget: int, slack: int, padding_side: str) -> Iterator[Batch]:
-    """Divide texts that were tokenized and padded together into batches of similar length, and yield the batches.
+    """Split texts that were tokenized and padded together into batches of similar length, and yield the batches.
 
-    A batch's tensors are padded to its own longest text, and its `rows` are the positions of its texts. Features
-    without an attention mask are flattened already (for flash attention) and become one batch.
+    The tensors of a batch are padded to the longest text of the batch. `rows` of a batch holds the positions of the
+    batch's texts in `features`. Features without an attention mask are already flattened for flash attention, and
+    become one batch.
 
     Args:
         features: padded input of all texts.
@@ -113,7 +118,8 @@ def split_features(features: Features, budget: int, slack: int, padding_side: st
         yield Batch(np.arange(len(tokens)), features, tokens, int(tokens.sum()))
         return
 
-    # The tokenizer padded (texts, tokens) to the longest text of all; a batch keeps the columns of its own longest.
+    # The tokenizer padded (texts, tokens) to the longest of all texts. A batch keeps only the columns that the longest
+    # text of the batch fills.
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
     # By true length, so that neighbours need little padding.
@@ -121,33 +127,33 @@ def split_features(features: Features, budget: int, slack: int, padding_side: st
 
     for bounds in split_padded_batches(lengths[order].tolist(), budget, slack):
         rows = order[bounds]
-        width = int(lengths[rows[0]])
-        columns = slice(mask.shape[1] - width, None) if padding_side == "left" else slice(0, width)
+        longest = int(lengths[rows[0]])
+        columns = slice(mask.shape[1] - longest, None) if padding_side == "left" else slice(0, longest)
         inputs = {
             name: value[torch.from_numpy(rows)][:, columns]
             if isinstance(value, torch.Tensor) and value.shape == mask.shape
             else value
             for name, value in features.items()
         }
-        yield Batch(rows, inputs, lengths[rows], width * len(rows))
+        yield Batch(rows, inputs, lengths[rows], longest * len(rows))
 
 
 def move_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Move a tensor from the CPU to a device, and return it.
+    """Copy a tensor from the CPU to a device, and return the copy.
 
-    A GPU copies pinned memory while this thread goes on. Other memory is copied only once all work given to the GPU is
-    done.
+    The copy to a GPU goes through pinned memory, so this thread does not wait for it. A tensor in ordinary memory would
+    be copied only when all work submitted to the GPU is finished.
     """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @dataclass(frozen=True)
 class HostCopy:
-    """Copy of a tensor in the CPU's memory, which a GPU writes while this thread goes on.
+    """Copy of a tensor in the CPU's memory, which a GPU may still be writing while this thread goes on.
 
     Attributes:
         copied: the copy; it may be read after `wait`.
-        written: event after which it is complete; None if it is already.
+        written: CUDA event after which the copy is complete; None if it is complete already.
     """
 
     copied: torch.Tensor
@@ -155,7 +161,10 @@ class HostCopy:
 
     @classmethod
     def begin(cls, tensor: torch.Tensor) -> "HostCopy":
-        """Begin to copy a tensor to the CPU's memory, and return the copy. A tensor of the CPU is not copied."""
+        """Start to copy a tensor from a GPU to pinned memory, and return the copy without waiting.
+
+        A tensor that is on the CPU is returned in the `HostCopy` as it is.
+        """
         if not tensor.is_cuda:
             return cls(tensor.cpu())
         copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -165,12 +174,15 @@ class HostCopy:
         return cls(copied, written)
 
     def split(self, lengths: list[int]) -> "list[HostCopy]":
-        """Split the copy into copies of consecutive rows with the given lengths."""
+        """Split the copy into views of consecutive rows, with the given numbers of rows.
+
+        Nothing is copied or waited for.
+        """
         parts: Sequence[torch.Tensor] = self.copied.split(lengths)  # type: ignore[no-untyped-call]
         return [HostCopy(part, self.written) for part in parts]
 
     def wait(self) -> NDArray[Any]:
-        """Wait until the copy is complete, and return it as an array."""
+        """Wait until the GPU has written the copy, and return it as a NumPy array that shares its memory."""
         if self.written is not None:
             self.written.synchronize()
         return self.copied.numpy()
@@ -181,9 +193,9 @@ R = TypeVar("R")
 
 
 def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
-    """Yield the items of an iterable in order, while a thread computes the next item.
+    """Yield the items of an iterable in order, while another thread computes the next item.
 
-    An error of the iterable is raised when its item is due.
+    An error of the iterable is raised where the item would have been yielded.
     """
     following = ((item,) for item in items)
     with ThreadPoolExecutor(1, "prefetch") as pool:
@@ -194,15 +206,16 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
 
 
 def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Apply a function to items in as many threads as torch uses, and yield pairs of an item and its result, in order.
+    """Apply a function to items in as many threads as torch uses, and yield `(item, result)` pairs in order.
 
-    Meanwhile torch computes on one core in each thread, including this one; the end restores the setting. A single item
-    gets all cores, as does every item if torch uses one thread only. Items are taken as threads become free. An error
-    of the function is raised when its item is due, after the items that have begun are finished.
+    Meanwhile torch computes on one core in each thread, this thread included; at the end the number of torch's threads
+    is restored. A single item, or a torch with one thread, is computed in this thread without a pool. Items are taken
+    from the iterable as threads become free. An error of the function is raised where the item's pair would have been
+    yielded, after the items that have begun are finished.
 
     Args:
         work: function that may run in several threads at once.
-        items: arguments of it.
+        items: the function's arguments.
     """
     threads = torch.get_num_threads()
     following = iter(items)

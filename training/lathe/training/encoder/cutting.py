@@ -22,7 +22,7 @@ CHARACTERS_PER_TOKEN = 8
 first part is usually enough."""
 
 SAFE_CHARACTERS = 128
-"""Number of characters next to a cut whose tokens are not trusted, because it may split an added token such as
+"""Number of characters next to a cut whose tokens are not counted, because the cut may split an added token such as
 `<mask>`."""
 
 STRETCH = 512
@@ -30,7 +30,7 @@ STRETCH = 512
 token of this length; WordPiece treats words of 100 or more characters as unknown."""
 
 STRETCH_ALPHABET = 256
-"""Maximum number of different characters of a stretch that is followed beyond the part that was tokenized."""
+"""Maximum number of different characters of a stretch that is skipped beyond the part that was tokenized."""
 
 MAX_EXAMINED = 1_000_000
 """Maximum characters that are tokenized in search of a cut, about half a second. Beyond them the text is cut where the
@@ -42,23 +42,23 @@ letters could otherwise, cut from the left, give two parts the same tokens altho
 the text."""
 
 OTHER_CUTS = 8
-"""Number of further cuts that must give the same tokens, in a text without spaces."""
+"""Number of other positions of the cut that must give the same tokens, in a text without spaces."""
 
 DENSE_CHARACTERS = 32
 """Characters, for each token that the model reads, of the part that `cut_by_words` keeps."""
 
 DENSE_WORDS = 2
-"""Words that such a part must have for each token that the model reads, to be enough for any tokenizer. A word has at
-least one token, except in rare vocabularies with tokens for frequent pairs of words."""
+"""Words that the part of `cut_by_words` must have for each token that the model reads, to be enough for any tokenizer.
+A word has at least one token, except in rare vocabularies with tokens for frequent pairs of words."""
 
 STATIC_CHARACTERS = 4_000_000
 """Maximum characters of a text for static models without a token limit: about a million tokens."""
 
 PIECE = 50_000
-"""Minimum characters of a piece that is tokenized at once for such a model."""
+"""Minimum characters of a piece of text that is tokenized at once for a static model without a token limit."""
 
 LONGEST_PIECE = 1_000_000
-"""Maximum characters of a piece, if no space comes before."""
+"""Maximum characters of a piece of text, if no space comes before."""
 
 WORD = re.compile(r"\w+")
 """Pattern of a word."""
@@ -68,7 +68,7 @@ SPACE = re.compile(r"(?<=\S)\s(?=\S)")
 
 
 class Cut(NamedTuple):
-    """Beginning or end of a text that holds all tokens that a model reads, and whether it is the whole text.
+    """Part at the beginning or end of a text that holds all tokens that a model reads.
 
     Attributes:
         text: a text with the same tokens as the original, up to the number that the model reads.
@@ -95,14 +95,14 @@ class _Tokens:
 
 
 class TextCutter:
-    """Truncation of long texts, before they are tokenized, to a part with the same tokens as far as the model reads.
+    """Truncation of long texts before tokenization, to a part that gives the same tokens as far as the model reads.
 
     Not thread-safe, like the tokenizer.
 
     If a tokenizer merges unknown letters or white space beyond the longest token of any vocabulary, the search for a
-    cut goes as far as the merged characters do. Two kinds of text may give other vectors than the whole text: those
-    with more than `MAX_EXAMINED` characters that give too few tokens and do not merely repeat, and words of that
-    length cut from the left.
+    cut goes as far as the merged characters do. Two kinds of text may give other vectors than the whole text: texts
+    with more than `MAX_EXAMINED` characters that give too few tokens and do not merely repeat, and words of that length
+    cut from the left.
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
@@ -113,7 +113,8 @@ class TextCutter:
             max_length: tokens the model reads, special tokens included.
         """
         self.tokenizer = tokenizer
-        self.wanted = min(max_length, MAX_EXAMINED) + 1  # so that a text that was cut is known to be too long
+        # One token more than the model reads, so that a text that was cut is known to be too long.
+        self.wanted = min(max_length, MAX_EXAMINED) + 1
         self.part = CHARACTERS_PER_TOKEN * self.wanted + SAFE_CHARACTERS
         self.most = max(MAX_EXAMINED, 4 * self.part)
         # A cut in a word of WordPiece may change all of it; other models take a word from left to right.
@@ -121,20 +122,23 @@ class TextCutter:
         self.only_whole_words = type(model).__name__ == "WordPiece"
 
     def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all the tokens that the model reads of it behind a prompt.
+        """Cut a long text to a part that holds all tokens that the model reads of the text behind a prompt.
+
+        A text that is shorter than about twice what the model reads is returned whole and not tokenized. Longer texts
+        are tokenized in parts that grow, up to `MAX_EXAMINED` characters.
 
         Args:
-            text: any text; one shorter than about twice what the model reads is not tokenized.
+            text: any text.
             prompt: text that is put before `text`; it is not part of the result.
             side: the end of the text that is cut off.
 
         Returns:
-            The part, and whether it is the whole text, as it always is for short texts.
+            The part, and whether it is the whole text.
         """
         if len(text) <= 2 * self.part:
             return Cut(text, whole=True)
 
-        before = prompt if side == "right" else ""  # far from what is kept of the right end
+        before = prompt if side == "right" else ""  # cut from the left, the part does not touch the prompt
         kept, unread, examined = "", _UnreadText(text, side), 0
         earlier: list[int] = []
 
@@ -166,10 +170,11 @@ class TextCutter:
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
     def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
-        """Return whether a part of a text surely has more tokens than the model reads.
+        """Return whether a part of a text has more tokens than the model reads, whatever follows the part.
 
-        Only words that end well before the cut are counted, since the cut may change the others. The result is False if
-        the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer is WordPiece.
+        Only words that end `SAFE_CHARACTERS` or more before the cut are counted, since the cut may change the other
+        words. The result is False if the tokenizer reports no offsets. It is also False for a text cut from the left,
+        unless the tokenizer is WordPiece.
 
         Args:
             tokens: tokens of the part.
@@ -192,11 +197,12 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether an earlier cut would give the same tokens, as far as the model reads, never for WordPiece.
+        """Return whether the tokens that the model reads stay the same if the part is cut elsewhere.
 
-        The tokens of the part are compared with the tokens of a part half as long, and of the part cut a few characters
-        earlier. If the best segmentations up to each of the last positions begin alike, so does the best one up to any
-        later position.
+        Never for WordPiece. The tokens of the part are compared with the tokens of the part half as long, and of the
+        part cut 1 to `OTHER_CUTS` characters earlier. The result is False if one of these has too few tokens. If the
+        best segmentations up to each of the last positions begin alike, so does the best segmentation up to any later
+        position.
 
         Args:
             tokens: tokens of the part.
@@ -219,14 +225,14 @@ class TextCutter:
     def _remove_long_stretches(self, kept: str, before: str, tokens: _Tokens, unread: "_UnreadText") -> str:
         """Remove the middles of long stretches of characters that gave at most one token, and return the shorter part.
 
-        If that changes the tokens, the part is returned unchanged. If a stretch reaches the cut, its further characters
-        are also skipped in `unread`, in place.
+        If the removal changes the tokens, the part is returned unchanged. If a stretch reaches the cut, the same
+        characters that follow in `unread` are skipped, in place.
 
         Args:
             kept: the part so far.
-            before: the prompt before it, or ''.
-            tokens: tokens of prompt and part.
-            unread: characters not examined yet.
+            before: the prompt before the part, or ''.
+            tokens: tokens of the prompt and the part.
+            unread: characters not examined yet, changed in place.
         """
         text = before + kept
         stretches = [] if tokens.spans is None else list(_find_long_stretches(tokens.spans, len(before), len(text)))
@@ -266,7 +272,7 @@ class _UnreadText:
         return self.text[start : start + min(count, self.left)]
 
     def join(self, kept: str, count: int) -> str:
-        """Consume up to `count` of the next unread characters, and return `kept` with them attached at the cut."""
+        """Consume up to `count` of the next unread characters, and return `kept` joined with them at the cut."""
         characters = self._peek(count)
         self.left -= len(characters)
         return kept + characters if self.side == "right" else characters + kept
@@ -305,10 +311,11 @@ def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int
 
 
 def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
-    """Cut a long text by counting words to a part that surely holds all that a model reads.
+    """Cut a long text by counting words to a part that surely holds all tokens that a model reads.
 
-    No tokenizer is needed, so most of a long text need not be sent to the process that has one. The result is None if
-    the text is short or the part has too few words.
+    None leaves it uncut. No tokenizer is needed, so most of a long text need not be sent to the process that has one.
+    The part has `DENSE_CHARACTERS` characters for each token. The result is None if the text is not longer than that,
+    or the part has too few words.
     """
     size = DENSE_CHARACTERS * (max_length + 1)
     if len(text) <= size:
@@ -320,7 +327,8 @@ def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None
 def split_at_spaces(text: str) -> Iterator[str]:
     """Split a long text before spaces, and yield pieces that have the same tokens alone as in the text.
 
-    A piece has at least `PIECE` characters, except the last, and at most `LONGEST_PIECE` where no space comes before.
+    A piece has at least `PIECE` characters, except the last. A stretch of `LONGEST_PIECE` characters without a space is
+    cut within a word. An empty text is one empty piece.
     """
     start = 0
     while len(text) - start > PIECE:
@@ -334,8 +342,8 @@ def split_at_spaces(text: str) -> Iterator[str]:
 
 
 def build_too_long_error(position: int, text: str, encoder: str, max_length: int) -> TooLongError:
-    """Return the error for a text that is too long to be tokenized whole. The message says how long the text is."""
+    """Build the error for a text that was cut before tokenization. The message tells its length in characters."""
     return TooLongError(
-        f"input {position} is {len(text)} characters long, of which {encoder} reads {max_length} tokens; "
+        f"input {position} is {len(text)} characters long, more than the {max_length} tokens that {encoder} reads; "
         "shorten it or allow truncation"
     )

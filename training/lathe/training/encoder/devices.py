@@ -1,6 +1,6 @@
-"""Choice of the device and of the dtype that a model runs in, and the settings of the C memory allocator.
+"""Choice of the device and of the dtype that a model runs in, and settings of the C memory allocator.
 
-An agreement says how near an encoder's vectors in another dtype are to those in float32.
+An `Agreement` measures how much an encoder's vectors in a lower precision differ from the vectors in float32.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ def best_device() -> str:
 def check_device(device: str | None) -> None:
     """Raise `ValueError` if torch does not find the named CUDA or MPS device on this machine.
 
-    The CPU, other kinds of devices and None always pass.
+    The CPU, kinds of devices other than CUDA and MPS, and None always pass.
     """
     if device is None or device == "cpu":
         return
@@ -69,7 +69,7 @@ PROBES = [
 
 @dataclass(frozen=True)
 class Agreement:
-    """Mean and minimum cosine between an encoder's vectors and those in float32, over `PROBES`."""
+    """Mean and minimum cosine similarity between an encoder's vectors and the vectors in float32, over `PROBES`."""
 
     mean: float
     min: float
@@ -86,9 +86,9 @@ def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
 
 
 def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Return whether a device computes in bfloat16 without emulation.
+    """Return whether a device computes in bfloat16 without emulation. Only CUDA devices and CPUs can.
 
-    CUDA devices and CPUs are examined, and the result is False for all others.
+    A CPU is judged by the feature flags in /proc/cpuinfo. The result is False for any other device.
     """
     if device.startswith("cuda"):
         import torch  # only here: settings take the names of formats from this module
@@ -98,15 +98,18 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
 
 
 def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """Return the processor's feature flags, such as `avx512_bf16`, from Linux's /proc/cpuinfo, none elsewhere."""
+    """Read the processor's feature flags, such as `avx512_bf16`, from Linux's /proc/cpuinfo.
+
+    Other systems give none.
+    """
     return set((read_cpu_field("flags", cpuinfo) or read_cpu_field("Features", cpuinfo)).split())
 
 
 def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
-    """Convert a model to a dtype, in place, except for the frequencies of rotary position embeddings.
+    """Convert a model's weights and buffers to a dtype, in place. Frequencies of rotary positions become float32.
 
-    The frequencies become float32. `Module.to` rounds them too: in bfloat16, a position of 500 then turns a vector by
-    up to a radian too much.
+    `Module.to` would round the frequencies too: in bfloat16, a position of 500 then turns a vector by up to a radian
+    too much.
     """
     frequencies = {name: buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
     model.to(dtype)
@@ -116,7 +119,7 @@ def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
 
 
 def measure_agreement(vectors: "NDArray[np.float32]", reference: "NDArray[np.float32]") -> Agreement:
-    """Return mean and minimum cosine between corresponding rows of two matrices of unit vectors `(n, d)`."""
+    """Compute the mean and minimum cosine between corresponding rows of two matrices of unit vectors `(n, d)`."""
     cosines = (vectors.astype("float64") * reference).sum(axis=1)
     return Agreement(float(cosines.mean()), float(cosines.min()))
 
@@ -130,10 +133,10 @@ MAX_FREE_BYTES = 512 * 2**20
 
 
 def keep_freed_blocks() -> None:
-    """Set glibc's malloc, for the whole process, to keep large freed blocks for reuse.
+    """Set glibc's malloc, for the whole process, to keep large freed blocks for reuse instead of returning them.
 
-    On a system without glibc, nothing happens. A new block costs a page fault every 4 kB: a body of 6 MB took twice as
-    long, long batches of an encoder a tenth to a quarter longer.
+    Without glibc, nothing happens. A new block costs a page fault every 4 kB: a body of 6 MB took twice as long, and
+    long batches of an encoder a tenth to a quarter longer.
     """
     with suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)

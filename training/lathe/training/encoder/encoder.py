@@ -82,16 +82,15 @@ BATCH_NUMBERS = 1 << 25
 `DEVICE_BATCH_TOKENS`. On an H200, MiniLM takes .6 to .7 of the time with 65,536 tokens a pass instead of 16,384."""
 
 SLACK_TOKENS = 100
-"""Cost of a forward pass on a CPU besides that of its tokens, in tokens (MiniLM: 86 to 140); less padding than that is
-accepted."""
+"""Fixed cost of a forward pass on a CPU, in tokens (MiniLM: 86 to 140). Batches may have that much padding."""
 
 MAX_BATCH_DIFFERENCE = 1e-3
-"""Maximum difference between entries of the unit vectors, in float32, of a text alone and among longer ones. Some
-models read padding, such as those with a CNN behind the transformer."""
+"""Maximum difference between entries of the unit vectors, in float32, of a text alone and in a batch with longer texts.
+Some models read padding, such as models with a CNN behind the transformer."""
 
 MAX_LOSS_RATIO = 2
-"""Maximum loss of cosine to float32 without padding on a GPU, relative to that of padded batches in the same dtype. Two
-ways of rounding differ that much at the worst of a few texts; another attention loses more."""
+"""Maximum loss of cosine to float32 without padding on a GPU, relative to the loss of padded batches in the same dtype.
+Two ways of rounding differ that much at the worst of a few texts. A wrong attention loses more."""
 
 COMPARED_PARAMETERS = 1_000_000_000
 """Maximum number of parameters of a model that is also run in float32 for comparison; a larger one may not fit."""
@@ -113,23 +112,24 @@ class Encoder(TextEncoder):
 
     Attributes:
         model: the `SentenceTransformer`.
-        device: name of its device.
-        spec: the spec it was loaded from, with `auto` replaced by the dtype in use.
-        given: the spec as it was given.
+        device: name of the model's device.
+        spec: the spec of the model, with dtype `auto` replaced by the dtype in use.
+        given: the spec as it was passed.
         transformer: the first module of the model, which runs in the spec's dtype.
-        heads: the modules after it, which run in float32.
-        dimensions: dimensions of its vectors.
-        max_length: tokens that it reads of a text, special tokens included.
+        heads: the modules after the transformer, which run in float32.
+        dimensions: dimensions of the vectors.
+        max_length: tokens that the model reads of a text, special tokens included.
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
         fingerprint: see `lathe.training.encoder.loading`.
-        queries: encoder of the queries, if they have modules of their own; this one then encodes documents.
+        queries: encoder of the queries if the model has separate modules for them, and this encoder then encodes
+            documents; else None.
         batch_tokens: tokens of one forward pass, padding included.
         template_tokens: tokens that the model's chat template adds to each text; 0 without one.
         vocabulary: number of tokens that the model has vectors for, if its tokenizer has more; else None.
-        warning: why its vectors may be poor; None if nothing is known.
-        agreement: cosine of its vectors with those in float32; None if it cannot run in float32, because the model is
-            too large or uses flash attention.
+        warning: why the vectors may be poor; None if there is no reason.
+        agreement: cosine of the vectors with the vectors in float32; None if the model cannot run in float32, because
+            it is too large or uses flash attention.
     """
 
     def __init__(
@@ -141,7 +141,8 @@ class Encoder(TextEncoder):
     ) -> None:
         """Load the spec's model onto a device and run it on a few test texts, which takes seconds.
 
-        A Hub id that is not cached is downloaded. The C allocator of the process is set to keep freed blocks.
+        A Hub id that is not cached is downloaded. The C allocator of the process is set to keep freed blocks. Poor
+        pooling and chat templates are logged as warnings.
 
         Args:
             spec: model and settings.
@@ -150,7 +151,8 @@ class Encoder(TextEncoder):
             model: the `SentenceTransformer`, if it is loaded already.
 
         Raises:
-            EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
+            EncoderError: if the model cannot be loaded, gives NaN or inf for ordinary texts in its dtype, or gives
+                queries and documents different numbers of dimensions.
         """
         keep_freed_blocks()
         self.model, *others = load_with_chat_template(spec, device) if model is None else [model]
@@ -179,7 +181,10 @@ class Encoder(TextEncoder):
                 )
 
     def _describe_model(self) -> None:
-        """Set the attributes that are known without running the model, and log a warning if its vectors may be poor."""
+        """Set the attributes that are known without running the model, and log a warning if the vectors may be poor.
+
+        The chat template is removed from the model if the spec switches it off.
+        """
         wrapped = uses_chat_template(self.model)
         if self.spec.chat_template == "off":
             remove_chat_template(self.model, self.name)
@@ -209,21 +214,24 @@ class Encoder(TextEncoder):
         """Convert the model to the spec's dtype, run it on test texts, choose how batches are padded, and compile it.
 
         All of it happens in place. The model is compiled only if the spec says so.
+
+        Raises:
+            NotFiniteError: if a test text gives NaN or inf.
         """
         self.transformer, *self.heads = self.model
         for module in self.heads:
             module.float()
 
         if not self.static and all(type(module).__module__.startswith(KNOWN_MODULES) for module in self.heads):
-            # With padding on the left, positions depend on the other texts of a batch. A module of a model's own may
-            # take the last token from the end, and keeps its side.
+            # With padding on the left, positions depend on the other texts of a batch. Custom modules may take the
+            # last token from the end, so a model with such a module keeps its padding side.
             self.model.tokenizer.padding_side = "right"
 
         # Set before the first encoding, which `_convert_and_compare` does.
         self.fast_tokenizer = None if self.static else open_fast_tokenizer(self.model)
         self.vocabulary = find_smaller_vocabulary(self.model)
         self.cutter = self.make_cutter()
-        by_words = self.static and self.cutter is None and WordTokenizer.of_words(self.model.tokenizer)
+        by_words = self.static and self.cutter is None and WordTokenizer.splits_at_spaces(self.model.tokenizer)
         self.words = WordTokenizer(self.model.tokenizer) if by_words else None
         self.first_position = 0
         self.padded_attention: str | None = None
@@ -246,9 +254,9 @@ class Encoder(TextEncoder):
         return own + (0 if self.queries is None else self.queries.model_bytes)
 
     def route(self, prompt_name: str | None) -> "Encoder":
-        """Return the encoder whose modules encode texts with a prompt: `queries` for a prompt of queries, else self.
+        """Return the encoder whose modules encode texts with a prompt: `queries` for query prompts, else this encoder.
 
-        If queries have no modules of their own, it is self for any prompt.
+        If queries do not have separate modules, the result is this encoder for any prompt.
         """
         return self if self.queries is None or self.find_side(prompt_name) == "document" else self.queries
 
@@ -258,7 +266,10 @@ class Encoder(TextEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the `TextCutter` of texts longer than the model reads, or None for a static model without a limit."""
+        """Build the `TextCutter` of texts longer than the model reads.
+
+        The result is None for a static model without a limit.
+        """
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
 
@@ -274,8 +285,9 @@ class Encoder(TextEncoder):
     def _convert_and_compare(self) -> Agreement | None:
         """Convert the transformer to the spec's dtype, in place, and compare its vectors of test texts with float32.
 
-        If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
-        `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
+        If padding changes the vectors, `slack_tokens` becomes 0, so that batches hold texts of equal lengths only. With
+        `attention` at `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention`
+        are then set. Linear layers are packed for oneDNN if that is possible and accurate.
 
         Returns:
             The agreement of the vectors with float32; None for large models and flash attention, which are only
@@ -315,9 +327,10 @@ class Encoder(TextEncoder):
         return try_packing(self.transformer, compare) or compare()
 
     def _unpad_on_gpu(self, compare: Callable[[], Agreement]) -> Agreement:
-        """Switch the transformer to flattened input on a GPU, in place, unless its vectors agree less with float32.
+        """Switch the transformer on a GPU to input without padding, in place, if its vectors still agree with float32.
 
-        The loss of cosine may be `MAX_LOSS_RATIO` times the loss with padding.
+        The loss of cosine may be `MAX_LOSS_RATIO` times the loss with padding. If the loss is larger or the model
+        fails, the previous attention is restored.
 
         Returns:
             The agreement with float32 of the input that was chosen.
@@ -330,7 +343,7 @@ class Encoder(TextEncoder):
             agreement = compare()
             if 1 - agreement.min <= MAX_LOSS_RATIO * (1 - padded.min) + 1e-6:  # float32 itself loses up to 1e-6
                 return agreement
-        except Exception:  # models fail on input they do not expect with whatever error comes first
+        except Exception:  # models fail on unexpected input with errors of any class
             pass
 
         model.set_attn_implementation(attention)
@@ -353,7 +366,10 @@ class Encoder(TextEncoder):
         return self.padded_attention is not None
 
     def join_routes(self) -> Any:
-        """Return the `SentenceTransformer` of the whole encoder, with a `Router` if queries have their own modules."""
+        """Build the `SentenceTransformer` of the whole encoder, with a `Router` if queries have separate modules.
+
+        Without separate modules, the encoder's own model is returned.
+        """
         if self.queries is None:
             return self.model
 
@@ -366,7 +382,7 @@ class Encoder(TextEncoder):
         return model
 
     def restore_model(self) -> None:
-        """Undo the packed linear layers and the unpadded attention, in place, so that the model can be exported."""
+        """Undo packed linear layers and unpadded attention of all modules, in place, so the model can be exported."""
         unpack_linear_layers(self.transformer)
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
@@ -377,8 +393,8 @@ class Encoder(TextEncoder):
     def describe(self) -> dict[str, Any]:
         """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
 
-        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts` of the loaded model. Where the
-        model completes the spec, `given` holds what the spec says.
+        Keys are the fields of `spec`, with `fingerprint`, `dimensions`, `max_length` and `prompts` of the loaded model.
+        `given` holds the `max_length` and `prompts` of the spec as it was passed.
         """
         return self.spec.to_json() | {
             "fingerprint": self.fingerprint,
@@ -397,7 +413,7 @@ class Encoder(TextEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts, and return their vectors `(n, d)` float32 in the order given.
+        """Encode texts to vectors `(n, d)` in float32, in the order given.
 
         The result also holds the number of tokens of each text and how many of them were cut off. Texts of similar
         length share a batch.
@@ -406,7 +422,7 @@ class Encoder(TextEncoder):
             texts: any number of strings.
             prompt_name: one of `prompts`; None takes the model's default.
             long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
-                its chunks; None takes the spec's.
+                its chunks; None takes the setting of the spec.
             truncation_side: the end that is cut off; the prompt stays.
             normalize: whether vectors are L2-normalized; otherwise they are as the model returns them.
             on_batch: called after each batch with the number of texts done so far.
@@ -416,10 +432,10 @@ class Encoder(TextEncoder):
             TextError: for a text that is not Unicode.
             NotFiniteError: for a text whose vector holds NaN or inf.
             UnknownTokenError: for a text with a token that the model has no vector for.
-            EncoderError: for an unknown prompt, or one string in place of a list.
+            EncoderError: for an unknown prompt, or one string instead of a list.
         """
         if isinstance(texts, str):
-            raise EncoderError(f"texts are a list of strings, not one string: [{texts!r:.80}]")
+            raise EncoderError(f"texts must be a list of strings, not one string: write [{texts!r:.80}]")
 
         self._require_unicode(texts)
         if (encoder := self.route(prompt_name)) is not self:
@@ -454,9 +470,10 @@ class Encoder(TextEncoder):
         positions: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Pieces:
-        """Divide texts into the pieces that the model reads, and return them with the position of each one's text.
+        """Divide texts into pieces that the model can read. The pieces know the position of the text they belong to.
 
-        With `long_text` "mean", a long text becomes several chunks. Otherwise each text is one piece.
+        With `long_text` "mean", a long text becomes several overlapping chunks. Otherwise each text is one piece. With
+        "error", a long text raises.
 
         Args:
             texts: the texts.
@@ -484,7 +501,7 @@ class Encoder(TextEncoder):
         return split_texts(texts, tokenizer, max_length - prompt_tokens, self.name, positions, limit)
 
     def _count_prompt_tokens(self, prompt: str | None) -> int:
-        """Return how many tokens the model reads besides a text's own: special tokens, prompt and chat template.
+        """Count the tokens the model reads in addition to a text's own: special tokens, prompt and chat template.
 
         Static models have no such count.
         """
@@ -493,9 +510,9 @@ class Encoder(TextEncoder):
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
     ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-        """Tokenize texts, and yield batches of texts of similar length, each with the positions `(b,)` of its texts.
+        """Tokenize texts, and yield batches of similar length, longest first, with the positions `(b,)` of the texts.
 
-        The longest come first. Texts of `window_tokens` tokens are tokenized at a time.
+        Texts with about `window_tokens` tokens are tokenized at a time. Texts are cut to what the model reads.
 
         Args:
             texts: the texts.
@@ -513,11 +530,11 @@ class Encoder(TextEncoder):
     def _run_batches(
         self, batches: Iterable[tuple[NDArray[np.int64], Batch]], normalize: bool
     ) -> Generator[tuple[NDArray[np.int64], Batch, HostCopy], None, None]:
-        """Run batches through the model, and yield the positions `(b,)` of the texts, the batch, and its vectors.
+        """Run batches through the model, and yield each with the positions `(b,)` of its texts and its vectors.
 
-        On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
-        may not be thread-safe. On another device, the next batch is tokenized and the last one's vectors are copied
-        meanwhile.
+        On a CPU, batches run in parallel on all threads. Static and compiled models and models with remote code run one
+        batch at a time, since they may not be thread-safe. On another device, the next batch is tokenized and the
+        vectors of the last batch are copied meanwhile.
         """
         if self.device != "cpu":
             last: tuple[NDArray[np.int64], Batch, HostCopy] | None = None
@@ -536,30 +553,31 @@ class Encoder(TextEncoder):
             yield from ((rows, batch, HostCopy(vectors)) for (rows, batch), vectors in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Tokenize texts behind a prompt, truncated to what the model reads, and return them in batches.
+        """Tokenize texts behind a prompt, truncated to what the model reads, and return the texts in batches.
 
-        Each batch also holds how many tokens of its texts were cut off. For a static model all texts are one batch. For
-        others the tokenizer's truncation side stays changed.
+        A batch also holds how many tokens of its texts were cut off. For a static model all texts are one batch. For
+        other models the tokenizer's truncation side stays changed.
         """
         cuts = [self.cut(text, prompt, truncation_side) for text in texts]
-        sizes = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
+        length_ratios = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
         texts = [cut.text for cut in cuts]
         batches = self._tokenize_cut(texts, prompt, truncation_side)
-        return [self._count_cut(batch, texts, sizes, prompt) for batch in batches]
+        return [self._count_cut(batch, texts, length_ratios, prompt) for batch in batches]
 
-    def _count_cut(self, batch: Batch, texts: list[str], sizes: list[float], prompt: str | None) -> Batch:
+    def _count_cut(self, batch: Batch, texts: list[str], length_ratios: list[float], prompt: str | None) -> Batch:
         """Return a copy of a batch with the number of tokens of each text that the model does not read.
 
-        A batch whose texts are all read in full is returned unchanged.
+        A batch whose texts are all read in full is returned unchanged. Counts of texts that were tokenized in part are
+        scaled up to the whole text.
 
         Args:
             batch: tokenized texts.
             texts: texts tokenized together, cut to the part that is tokenized.
-            sizes: length of each whole text, relative to that part; 1 if it is whole.
-            prompt: text put before each, or None.
+            length_ratios: length of the whole text divided by the length of the tokenized part, for each text.
+            prompt: text put before each text, or None.
         """
         if self.cutter is None:
-            totals = batch.tokens * np.array([sizes[row] for row in batch.rows])
+            totals = batch.tokens * np.array([length_ratios[row] for row in batch.rows])
             return replace(batch, cut=totals.astype(np.int64) - batch.tokens)
 
         full = np.flatnonzero(batch.tokens >= self.cutter.wanted - 1 - MARGIN_TOKENS)
@@ -569,14 +587,14 @@ class Encoder(TextEncoder):
         rows = batch.rows[full]
         counts = self._count_tokens([(prompt or "") + texts[row] for row in rows])
         # Only a part of a long text was tokenized: its tokens are scaled up to the whole text.
-        totals = np.array([count * sizes[row] for count, row in zip(counts, rows, strict=True)])
+        totals = np.array([count * length_ratios[row] for count, row in zip(counts, rows, strict=True)])
         cut = np.zeros(len(batch.rows), dtype=np.int64)
         cut[full] = np.maximum(totals.astype(np.int64) - batch.tokens[full], 0)
 
         return replace(batch, cut=cut)
 
     def _count_tokens(self, texts: list[str]) -> list[int]:
-        """Return the number of tokens of each text without truncation, with special tokens and the chat template's."""
+        """Count the tokens of each text without truncation, including special tokens and the chat template."""
         if self.fast_tokenizer is not None:
             return self.fast_tokenizer.count_tokens(texts)
 
@@ -584,8 +602,12 @@ class Encoder(TextEncoder):
         return [len(tokens) + self.template_tokens for tokens in ids]
 
     def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
-        """Tokenize texts that are cut to about what the model reads. The tokenizer's truncation side stays changed."""
-        if self.static:  # it takes its tokens in a row
+        """Tokenize texts that are already cut to about what the model reads, and return them in batches.
+
+        The tokenizer's truncation side stays changed. A token that the model has no vector for raises
+        `UnknownTokenError`.
+        """
+        if self.static:  # a static model takes the tokens of all texts in one row
             features = self._tokenize_pieces(texts, prompt)
             self._require_known_tokens(features)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
@@ -611,10 +633,10 @@ class Encoder(TextEncoder):
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def _cut_behind_prompt(self, texts: list[str], prompt: str) -> list[str]:
-        """Cut the beginnings off texts that do not fit behind the prompt, and return the texts.
+        """Cut texts at the beginning so that prompt and text together fit what the model reads, and return the texts.
 
         Truncation from the left by the tokenizer would remove the prompt first. Texts stay whole if the tokenizer
-        reports no offsets.
+        reports no offsets or the prompt leaves no space.
         """
         assert self.cutter is not None
         # The cutter wants one token more than the model reads.
@@ -638,10 +660,10 @@ class Encoder(TextEncoder):
             raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all tokens that the model reads of it behind a prompt.
+        """Cut a long text to a part that holds all tokens that the model reads of the text behind a prompt.
 
-        The part of a short text is the whole text. A static model with a limit of its own is cut at the end that its
-        tokenizer names, whatever `truncation_side`; one without a limit reads `STATIC_CHARACTERS` characters.
+        A short text is returned whole. A static model with a limit of its own is cut at the end that its tokenizer
+        names, whatever `truncation_side` is. A static model without a limit reads `STATIC_CHARACTERS` characters.
 
         Args:
             text: any text.
@@ -659,7 +681,7 @@ class Encoder(TextEncoder):
         return Cut(part, whole=False)
 
     def _tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
-        """Tokenize texts for a static model, long ones in pieces: tokenizing a text of a megabyte at once takes 300 MB.
+        """Tokenize texts for a static model, long texts in pieces: a text of a megabyte at once would take 300 MB.
 
         Returns:
             The model's input: the token ids of all texts in a row, and the offset at which each text begins.
@@ -684,13 +706,13 @@ class Encoder(TextEncoder):
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
         """Run one batch through the whole model, without gradients, and return its vectors `(b, d)` as float32.
 
-        The vectors are on the model's device.
+        The vectors stay on the model's device. They are L2-normalized if `normalize` is set.
         """
         features = self.run_transformer(batch)
         for module in self.heads:
             features = module(features)
 
-        # A flattened batch has one text more, which only fills it up.
+        # A flattened batch may end with a dummy text that fills it up to a round number of tokens.
         embeddings: torch.Tensor = features["sentence_embedding"][: len(batch.rows)].float()
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
@@ -703,12 +725,12 @@ class Encoder(TextEncoder):
         on_device = {k: move_to_device(v, device) if isinstance(v, torch.Tensor) else v for k, v in inputs}
         features: dict[str, Any] = self.transformer(on_device)
         for name in ("token_embeddings", "sentence_embedding"):
-            if name in features:  # pooling in bfloat16 would leave norms off by 1e-3
+            if name in features:  # pooling in bfloat16 would give norms with errors of 1e-3
                 features[name] = features[name].float()
         return features
 
     def _refuse_long_texts(self, texts: Sequence[str], prompt: str, positions: Sequence[int] | None = None) -> None:
-        """Raise `TooLongError` for the first text that, with the prompt before it, exceeds what the encoder reads.
+        """Raise `TooLongError` for the first text that has more tokens than the encoder reads, counted with the prompt.
 
         Static models with a limit of their own are not checked.
 
@@ -730,6 +752,6 @@ class Encoder(TextEncoder):
                 raise build_too_long_error(position, text, self.name, self.max_length)
             if count > self.max_length:
                 raise TooLongError(
-                    f"input {position} has {count} tokens, {self.name} reads {self.max_length}; "
+                    f"input {position} has {count} tokens, more than the {self.max_length} that {self.name} reads; "
                     "shorten it or allow truncation"
                 )

@@ -1,8 +1,8 @@
-"""Tokenizing by the Rust tokenizer that a model's tokenizer wraps, whose tokens become tensors directly.
+"""Fast tokenization by direct calls to the Rust tokenizer that a model's tokenizer wraps.
 
 transformers pads all texts in lists of Python integers, flattens these lists to look for None, and converts them: 85 %
-of the time to tokenize 4,000 docstrings, and on a GPU longer than the model itself takes. Of the rest, most goes when
-words that come again are looked up.
+of the time to tokenize 4,000 docstrings, and on a GPU longer than the model itself takes. Here the token ids become
+tensors directly. Most of the remaining time is saved by a cache of the tokens of words.
 """
 
 import sys
@@ -24,30 +24,30 @@ PROBES = [
     "naïve  text\twith\nspaces",
     "word " * 3000,
 ]
-"""Texts on which both ways must agree: short, empty, of several scripts, and too long."""
+"""Texts on which fast tokenization and `model.preprocess` must agree: short, empty, too long, of several scripts."""
 
 MAX_WORDS = 1 << 16
-"""Maximum number of words whose tokens are kept; together they take about 15 MB."""
+"""Maximum number of words whose tokens are cached; together they take about 15 MB."""
 
 LONGEST_WORD = 64
-"""Maximum number of characters of a word whose tokens are kept."""
+"""Maximum number of characters of a word whose tokens are cached."""
 
 PER_TOKEN = frozenset({"input_ids", "attention_mask", "token_type_ids"})
-"""Tensors of the model's input that are known here."""
+"""Tensors of a model's input that the fast tokenizer can build. A model with another tensor is not supported."""
 
 
 class WordTokenizer:
-    """Tokenizer that asks a Rust tokenizer for the tokens of each word once, and stores them for later texts.
+    """Tokenizer that splits texts into words, and asks a Rust tokenizer only for words that are not cached.
 
-    On texts of 32 tokens it takes an eighth of the Rust tokenizer's time. It is right for tokenizers whose `of_words`
-    is true.
+    On texts of 32 tokens it takes an eighth of the Rust tokenizer's time. It gives the same tokens for tokenizers whose
+    `splits_at_spaces` is true.
 
     Args:
         rust: the Rust tokenizer; its truncation and padding are switched off.
 
     Attributes:
-        before: special tokens before the tokens of a text.
-        after: special tokens after the tokens of a text.
+        before: ids of the special tokens before the tokens of a text.
+        after: ids of the special tokens after the tokens of a text.
     """
 
     def __init__(self, rust: Any) -> None:
@@ -60,11 +60,11 @@ class WordTokenizer:
         self.before, self.after = ids[:start], ids[start + len(text) :]
 
     @staticmethod
-    def of_words(rust: Any) -> bool:
-        """Return whether a Rust tokenizer is BERT's, which treats what stands between two spaces alone.
+    def splits_at_spaces(rust: Any) -> bool:
+        """Return whether a Rust tokenizer is BERT's without added tokens that contain spaces.
 
-        Its normalizer changes characters one by one, and its words end at white space. Only an added token with white
-        space within could join two words.
+        Such a tokenizer gives a word between two spaces the same tokens in any text: the normalizer changes characters
+        one by one, and words end at white space. Only an added token that contains white space could join two words.
         """
         parts = [type(part).__name__ for part in (rust.normalizer, rust.pre_tokenizer, rust.model)]
         added = rust.get_added_tokens_decoder().values()
@@ -73,33 +73,37 @@ class WordTokenizer:
         )
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text in full, without special tokens."""
+        """Return the token ids of each text in full, without special tokens, and cache the tokens of new words.
+
+        If the cache would exceed `MAX_WORDS`, it is emptied first. Words longer than `LONGEST_WORD` are not cached.
+        """
         self.rust.no_truncation()
         self.rust.no_padding()
-        # Other white space stays within a word: control characters that Python splits at are nothing to BERT.
+        # Other white space stays within a word: BERT ignores control characters at which Python's split() would split.
         rows = [text.replace("\t", " ").replace("\n", " ").replace("\r", " ").split(" ") for text in texts]
         words = set().union(*rows)
         if len(self.tokens) + len(unknown := words.difference(self.tokens)) > MAX_WORDS:
             self.tokens, unknown = {}, words
 
-        asked = list(unknown)
-        encodings = self.rust.encode_batch_fast(asked, add_special_tokens=False) if asked else []
-        self.tokens.update(zip(asked, [encoding.ids for encoding in encodings], strict=True))
+        new = list(unknown)
+        encodings = self.rust.encode_batch_fast(new, add_special_tokens=False) if new else []
+        self.tokens.update(zip(new, [encoding.ids for encoding in encodings], strict=True))
         ids = [list(chain.from_iterable(map(self.tokens.__getitem__, row))) for row in rows]
-        for word in asked:
+        for word in new:
             if len(word) > LONGEST_WORD:
                 del self.tokens[word]
         return ids
 
 
 class _FastTokenizer:
-    """Tokenizer of a `SentenceTransformer` that gives the input of `preprocess`, by calls to the Rust tokenizer.
+    """Tokenizer of a `SentenceTransformer` that builds the same input as `preprocess` by calls to the Rust tokenizer.
 
     Args:
         model: the `SentenceTransformer`, with a tokenizer that wraps one of the library tokenizers.
 
     Attributes:
-        settings: what `preprocess` returns besides the tensors of the tokens, by prompt.
+        settings: input that `preprocess` returns for a short text, by prompt; entries that are not tensors hold for any
+            text.
         words: tokenizer of single words; None if the Rust tokenizer has to see whole texts.
     """
 
@@ -108,10 +112,10 @@ class _FastTokenizer:
         self.tokenizer = model.tokenizer
         self.rust = model.tokenizer.backend_tokenizer
         self.settings: dict[str | None, Features] = {}
-        self.words = WordTokenizer(self.rust) if WordTokenizer.of_words(self.rust) else None
+        self.words = WordTokenizer(self.rust) if WordTokenizer.splits_at_spaces(self.rust) else None
 
     def tokenize_in_row(self, texts: Sequence[str], prompt: str | None) -> tuple[Features, NDArray[np.int64]]:
-        """Tokenize texts, and return the model's input with the tokens of all texts in one row.
+        """Tokenize texts, truncated to the model's maximum length, and return the input with all tokens in one row.
 
         Args:
             texts: at least one text.
@@ -129,11 +133,12 @@ class _FastTokenizer:
         return row, lengths
 
     def _tokenize(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
+        """Return the token ids of each text with special tokens, cut to the model's maximum length if `truncate`."""
         limit, side = self.tokenizer.model_max_length, self.tokenizer.truncation_side
         if (words := self.words) is not None:
-            room = limit - len(words.before) - len(words.after) if truncate else sys.maxsize
+            available = limit - len(words.before) - len(words.after) if truncate else sys.maxsize
             rows = words.tokenize(texts)
-            kept = (ids[:room] if side == "right" else ids[max(0, len(ids) - room) :] for ids in rows)
+            kept = (ids[:available] if side == "right" else ids[max(0, len(ids) - available) :] for ids in rows)
             return [words.before + ids + words.after for ids in kept]
 
         self.rust.no_padding()
@@ -144,7 +149,7 @@ class _FastTokenizer:
         return [encoding.ids for encoding in self.rust.encode_batch_fast(list(texts))]
 
     def tokenize(self, texts: Sequence[str], prompt: str | None) -> Features:
-        """Tokenize texts with a prompt before each, and return the padded input that `preprocess` would give.
+        """Tokenize texts with a prompt before each text, and return the padded input that `preprocess` would give.
 
         Args:
             texts: at least one text.
@@ -153,7 +158,7 @@ class _FastTokenizer:
         row, lengths = self.tokenize_in_row(texts, prompt)
         settings, wrapper = self._read_settings(prompt), self.tokenizer
 
-        # The tokens of all texts in a row fill the places of a matrix (texts, longest text) that are not padding.
+        # The tokens of all texts in a row fill the entries of a matrix (texts, longest text) that are not padding.
         positions = np.arange(lengths.max())
         if wrapper.padding_side == "left":
             positions = positions[::-1]
@@ -168,17 +173,20 @@ class _FastTokenizer:
         return {name: tensors.get(name, value) for name, value in settings.items()}
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, special tokens included, without truncation."""
+        """Count the tokens of each text without truncation, special tokens included."""
         return [len(ids) for ids in self._tokenize(texts, truncate=False)]
 
     def _read_settings(self, prompt: str | None) -> Features:
-        """Return the input that `preprocess` gives for a short text with this prompt, whose keys hold for any text."""
+        """Return the input that `preprocess` gives for a short text with this prompt, computed once for each prompt.
+
+        Its keys and its entries that are not tensors are the same for any text.
+        """
         if prompt not in self.settings:
             self.settings[prompt] = self.model.preprocess(["."], prompt=prompt)
         return self.settings[prompt]
 
     def agrees(self, prompt: str | None) -> bool:
-        """Return whether this tokenizer gives the same input as `model.preprocess` on the probe texts."""
+        """Return whether this tokenizer gives the input of `model.preprocess` on `PROBES`, in a batch and alone."""
         return all(
             _equal_features(self.tokenize(texts, prompt), self.model.preprocess(texts, prompt=prompt))
             for texts in (PROBES, *([probe] for probe in PROBES))
@@ -186,10 +194,10 @@ class _FastTokenizer:
 
 
 def open_fast_tokenizer(model: Any) -> _FastTokenizer | None:
-    """Return a tokenizer that calls the Rust tokenizer of a model directly.
+    """Build a tokenizer that calls the Rust tokenizer of a model directly, or return None if that is not possible.
 
-    The result is None if the model has no Rust tokenizer, or the input would differ from the input that `preprocess`
-    gives.
+    The result is None if the model has no Rust tokenizer, has other tensors than `PER_TOKEN`, or the input for the
+    probe texts would differ from the input that `preprocess` gives.
 
     Args:
         model: the `SentenceTransformer`, with the padding side that it will be used with.
@@ -197,11 +205,11 @@ def open_fast_tokenizer(model: Any) -> _FastTokenizer | None:
     try:
         fast = _FastTokenizer(model)
         tensors = {name for name, value in fast._read_settings(None).items() if isinstance(value, torch.Tensor)}
-        # Prompts differ in their texts alone, so that one of them stands for all.
+        # Prompts differ only in their texts, so one prompt is enough for the check.
         prompts = [None, *[prompt for prompt in model.prompts.values() if prompt][:1]]
         if tensors <= PER_TOKEN and all(fast.agrees(prompt) for prompt in prompts):
             return fast
-    except Exception:  # tokenizers of models' own fail with whatever error comes first
+    except Exception:  # custom tokenizers fail with errors of any class
         pass
     return None
 

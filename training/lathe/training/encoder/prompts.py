@@ -1,9 +1,9 @@
-"""What a model wants around every text: prompts that its folder may lack, and chat templates.
+"""Chat templates and prompts: texts that a model expects around or before every text.
 
-sentence-transformers wraps every text of an instruct model in its chat template unless it is switched off. A model
-that was not trained as an encoder with its template then gives unrelated texts similar vectors: the words of the
-template are most of what it reads. A model that was trained with prompts and gets none finds less; the texts of the
-known prompts come from the models' cards.
+sentence-transformers wraps every text of an instruct model in the model's chat template unless the template is switched
+off. A model that was not trained as an encoder with its template then gives unrelated texts similar vectors, because
+most of the tokens are the template's. A model that was trained with prompts retrieves worse without them. The texts of
+`KNOWN_PROMPTS` come from the model cards.
 """
 
 import json
@@ -18,7 +18,7 @@ MESSAGE, TEXT = "message", "text"
 """Names of sentence-transformers' modalities: a text in a chat template, and a plain one."""
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
-"""Files in which a tokenizer keeps a template outside of its configuration."""
+"""Files in which a tokenizer may store a chat template outside of its configuration."""
 
 SETTINGS_FILE = "sentence_bert_config.json"
 """File of sentence-transformers that lists the modalities of a saved model."""
@@ -32,30 +32,35 @@ def uses_chat_template(model: Any) -> bool:
 def remove_chat_template(model: Any, name: str) -> None:
     """Switch off the chat template of a loaded `SentenceTransformer`, in place.
 
+    A model without a template stays unchanged. A model that reads only messages raises.
+
     Args:
         model: the `SentenceTransformer`.
         name: name of the encoder, for messages.
 
     Raises:
-        EncoderError: if the model reads nothing but messages.
+        EncoderError: if the model reads only messages, not plain texts.
     """
     modalities = getattr(next(iter(model)), "modality_config", {})
     if MESSAGE in modalities and TEXT not in modalities:
-        raise EncoderError(f"{name} reads messages only: leave chat_template out")
+        raise EncoderError(f"{name} reads messages only, so chat_template cannot be off: leave chat_template out")
     modalities.pop(MESSAGE, None)
 
 
 def count_template_tokens(model: Any) -> int:
-    """Return how many tokens a `SentenceTransformer`'s chat template adds to each text, 0 without a template."""
+    """Count the tokens that a `SentenceTransformer`'s chat template adds to each text.
+
+    Without a template, the count is 0.
+    """
     if not uses_chat_template(model):
         return 0
-    # The shortest text tells them apart: whatever it has beyond its own tokens comes from the template.
+    # Tokens of the shortest text in excess of its plain tokenization come from the template.
     plain = model.tokenizer(["."], truncation=False, verbose=False)["input_ids"][0]
     return max(int(model.preprocess(["."])["input_ids"].shape[-1]) - len(plain), 0)
 
 
 def describe_chat_template(name: str, tokens: int | None = None) -> str:
-    """Return a warning that an encoder wraps its texts in a chat template, and how to switch that off.
+    """Return a warning that an encoder wraps its texts in a chat template, with the setting that switches it off.
 
     Args:
         name: name of the encoder.
@@ -69,10 +74,10 @@ def describe_chat_template(name: str, tokens: int | None = None) -> str:
 
 
 def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
-    """Return whether a model would wrap its texts in a chat template, judged by its files. The model is not loaded.
+    """Return whether a model would wrap its texts in a chat template, judged by its files without loading the model.
 
-    A model that sentence-transformers saved lists its modalities, or was saved before there were any. Others get a
-    template if their tokenizer has one.
+    If modules.json exists, the model's list of modalities decides; a model without that list was saved by an earlier
+    version and has no template. Otherwise the model has a template if its tokenizer has one.
 
     Args:
         read: returns the content of one of the model's files by its relative path; None if there is no such file.
@@ -89,7 +94,7 @@ def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
 
 
 def _parse(content: bytes | None) -> Any:
-    """Return the value of a JSON file. Without a file, or for invalid JSON, which loading reports, it is None."""
+    """Parse a JSON file. The result is None without a file, or for invalid JSON, which loading the model reports."""
     try:
         return None if content is None else json.loads(content)
     except (ValueError, RecursionError):
@@ -107,17 +112,18 @@ KNOWN_PROMPTS: tuple[tuple[str, Mapping[str, str]], ...] = (
     (r"nomic-embed-text", {"query": "search_query: ", "document": "search_document: "}),
     (r"embeddinggemma", {"query": "task: search result | query: ", "document": "title: none | text: "}),
 )
-"""Patterns of names, in lower case, and the prompts of their models; the first that matches counts."""
+"""Patterns of model names, in lower case, and the prompts of these models. The first pattern that matches is used."""
 
 
 def find_missing_prompts(model: str, prompts: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the prompts, by name, that a model of this name is known to need and does not have.
+    """Return the prompts, by name, that a model is known to need and does not have.
 
-    The result is empty if the model has any prompt that is not empty, or is not known.
+    The model is recognized by its name, with `KNOWN_PROMPTS`. The result is empty if the model has any prompt that is
+    not empty, or its name is not known.
 
     Args:
         model: hub id or folder of the model.
-        prompts: prompts that it has, from its folder and the settings.
+        prompts: prompts that the model has, from its folder and the settings.
     """
     if any(prompts.values()):
         return {}

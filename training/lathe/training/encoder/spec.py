@@ -1,7 +1,7 @@
-"""Specification of an encoder: its model and settings.
+"""Specification of an encoder: the model and its settings.
 
-Nothing is loaded here. What an embeddings API is called with is validated here, because a user's settings are read as
-`UpstreamSpec` itself.
+Nothing is loaded here. Settings of an embeddings API are validated here, because user settings are parsed directly into
+`UpstreamSpec`.
 """
 
 from collections.abc import Mapping
@@ -43,20 +43,17 @@ UpstreamProtocol = Literal["openai", "cohere"]
 
 
 UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {"openai": "/embeddings", "cohere": "/embed"}
-"""Path of each protocol, which is appended to the address of an API."""
+"""Path that each protocol appends to the address of an API."""
 UPSTREAM_EXAMPLES: dict[UpstreamProtocol, str] = {
     "openai": "https://api.openai.com/v1",
     "cohere": "https://api.cohere.com/v2",
 }
-"""Address of an API of each protocol, for messages."""
+"""Example of an API address for each protocol, for messages."""
 
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Folder in which vectors are stored, and the maximum bytes that they may take.
-
-    With 0 bytes, none are stored.
-    """
+    """Folder in which vectors are stored, and the maximum number of bytes of the store. 0 bytes store no vectors."""
 
     folder: Path
     max_bytes: int = 10_000_000_000
@@ -64,9 +61,9 @@ class StoreSettings:
 
 @dataclass(frozen=True)
 class VectorStores:
-    """Settings of the two stores of texts' vectors: those that APIs answered, and those that local models computed.
+    """Settings of the two stores of vectors: answers of embeddings APIs, and vectors that local models computed.
 
-    They are apart, because what an API answered costs money, and what a model computed costs time.
+    They are separate, because an API's answers cost money, and computed vectors cost only time.
 
     Attributes:
         upstream: vectors that embeddings APIs answered.
@@ -79,12 +76,12 @@ class VectorStores:
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class UpstreamSpec:
-    """An embeddings API that encodes the texts, in place of a model that is loaded.
+    """Embeddings API that encodes the texts instead of a model that is loaded.
 
     Attributes:
         url: address that the protocol's path, such as `/embeddings`, is appended to.
         protocol: protocol of the API.
-        model: name of the model there.
+        model: name of the model at the API.
         api_key_env: environment variable that holds the key; None for an API without keys.
         dimensions: dimensions to ask for; None leaves them to the API.
         batch_size: maximum texts of a call.
@@ -92,7 +89,7 @@ class UpstreamSpec:
         requests_per_minute: maximum calls a minute, of each process; None for no limit.
         tokens_per_minute: maximum tokens a minute, of each process; None for no limit.
         timeout: seconds for a whole answer.
-        provider: name of who answers, a part of the space's id; None for host and path of the address.
+        provider: name of the API's provider, a part of the embedding space id; None takes host and path of the address.
         price: price of a million tokens, to count the cost; None if unknown.
         probe_seconds: seconds after which a call first compares the vectors of a few probe texts with earlier ones.
     """
@@ -114,26 +111,24 @@ class UpstreamSpec:
     @field_validator("api_key_env")
     @classmethod
     def check_variable(cls, variable: str | None) -> str | None:
-        """Return the name of the environment variable unchanged if it is a valid name or None.
+        """Raise `ValueError` if `api_key_env` is not a valid name of an environment variable. None passes.
 
-        Raises:
-            ValueError: if it is not the name of a variable; the message does not quote it.
+        The message does not quote the value, which may be a key. The value is returned unchanged.
         """
         return None if variable is None else check_variable_name(variable, "api_key_env")
 
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSpec":
-        """Check that the API's address is valid and sends no key to another machine in plain HTTP. Return the spec.
+        """Raise `ValueError` if the API's address is invalid, ends with the protocol's path, or would leak the key.
 
-        Raises:
-            ValueError: for an address of another form, or over which a key would leak.
+        A key may be sent over https, or over http to this machine. The spec is returned unchanged.
         """
         path, example = UPSTREAM_PATHS[self.protocol], UPSTREAM_EXAMPLES[self.protocol]
         parts = split_address(self.url, "url", example)
         if parts.path.rstrip("/").endswith(path):
-            raise ValueError(f"url is what {path} is added to, such as {example}; leave {path} off")
+            raise ValueError(f"url must not end with {path}, which is appended to it: write an address like {example}")
         if self.api_key_env is not None and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-            raise ValueError("a key is sent over https or to this machine only: write https:// in url")
+            raise ValueError("with api_key_env, url must begin with https:// or lead to this machine")
         return self
 
     @property
@@ -143,12 +138,15 @@ class UpstreamSpec:
 
     @property
     def identity(self) -> str:
-        """`provider`, or host and path of `url`: behind one host, paths can lead to the models of different tenants."""
+        """`provider`, or host and path of `url`. Behind one host, paths can lead to the models of different tenants."""
         parts = urlsplit(self.url)
         return self.provider or f"{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
     def describe(self) -> dict[str, Any]:
-        """Return provider, protocol and dimensions, which users of the encoder may see, without address and key."""
+        """Return the provider, protocol and dimensions as a dict.
+
+        The address and key are left out, as any user may see it.
+        """
         return {"provider": self.provider_name, "protocol": self.protocol, "dimensions": self.dimensions}
 
 
@@ -162,8 +160,8 @@ class EncoderSpec:
         revision: revision of the Hub id.
         pooling: pooling that replaces the model's own; None keeps it.
         layer: number of layers to use, counted from the first; None uses all.
-        prompts: texts put before the input, by name; added to the model's own.
-        default_prompt_name: name of the prompt used if none is asked for; None keeps the model's default.
+        prompts: texts put before the input, by name; added to the prompts of the model.
+        default_prompt_name: name of the prompt used if a call names none; None keeps the model's default.
         max_length: tokens read of a text, special tokens included; None keeps the model's own.
         dtype: dtype of the transformer; `auto` is bfloat16 if the hardware supports it, else float32. Pooling and
             normalization are always in float32.
@@ -175,8 +173,9 @@ class EncoderSpec:
         chat_template: whether texts are wrapped in the chat template of an instruct model; None does what
             sentence-transformers does, which wraps them if there is one, and warns of it.
         trust_remote_code: whether code from the model's repository is run.
-        upstream: embeddings API that encodes the texts; None if the model is loaded here. `model` is then its name
-            there, `revision` is a version that the user sets, and what describes a loaded model has no effect.
+        upstream: embeddings API that encodes the texts; None if the model is loaded here. With an API, `model` is the
+            model's name there, `revision` is a version that the user sets, and settings of a loaded model have no
+            effect.
     """
 
     name: str
@@ -202,7 +201,7 @@ class EncoderSpec:
     def to_json(self) -> dict[str, Any]:
         """Return all fields as a JSON-compatible dict, from which `EncoderSpec(**fields)` builds an equal spec.
 
-        `upstream` is left out if it is None, as it is for every encoder that is loaded here.
+        The key `upstream` is left out if it is None.
         """
         fields = asdict(self)
         return {name: value for name, value in fields.items() if name != "upstream" or value is not None}

@@ -1,7 +1,8 @@
-"""Interface of what turns texts into vectors: a model that is loaded here, or an embeddings API.
+"""Interface of encoders, which turn texts into vectors: loaded models and embeddings APIs.
 
-Texts are Unicode: Python's strings can hold half of a surrogate pair, which no tokenizer or API reads. Vectors are
-finite: NaN and inf are errors of their texts, never vectors. Vectors may be compared only if their space ids are equal.
+Texts are valid Unicode: Python strings can hold half of a surrogate pair, which no tokenizer or API reads. Vectors are
+finite: a text whose vector has NaN or inf raises an error. Vectors may be compared only if the ids of their embedding
+spaces are equal.
 """
 
 import copy
@@ -23,11 +24,11 @@ SIDE_PROMPTS: dict[SearchSide, tuple[str, ...]] = {
     "query": ("query", "search_query"),
     "document": ("document", "passage", "corpus", "search_document"),
 }
-"""Names of the prompts for each side of a search, as sentence-transformers and models' cards call them."""
+"""Names of the prompts for queries and for documents, as sentence-transformers and model cards call them."""
 ROUTED = "encodes queries and documents by different modules"
-"""Phrase for messages about encoders with a route for each side."""
+"""Phrase for messages about encoders with separate routes for queries and documents."""
 NO_PROMPT = ""
-"""Name of a prompt that stands for none at all, not even the default one."""
+"""Prompt name that means no prompt, not even the default prompt."""
 
 
 AnyEncoder = TypeVar("AnyEncoder", bound="TextEncoder")
@@ -52,15 +53,15 @@ class Encoding:
 
 
 class PromptedEncoder:
-    """Base class of encoders and of their descriptions: space, prompts, and the key under which vectors are stored.
+    """Base class of encoders and of their descriptions: embedding space, prompts, and the key of stored vectors.
 
     Attributes:
         spec: spec of the encoder.
-        fingerprint: fingerprint of its vector space.
+        fingerprint: fingerprint of the encoder's embedding space.
         prompts: prompts by name.
-        dimensions: dimensions of its vectors, before any chain of transforms.
+        dimensions: dimensions of the vectors, before any chain of transforms.
         default_prompt_name: name of the prompt for texts that name none; None for none.
-        routed: whether queries and documents are encoded by different modules, which a prompt's name chooses.
+        routed: whether queries and documents are encoded by different modules, which the prompt name chooses.
     """
 
     spec: EncoderSpec
@@ -91,7 +92,9 @@ class PromptedEncoder:
         return key
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt with this name, or of the default prompt, if there is one, for None.
+        """Return the text of the prompt with this name. None names the default prompt.
+
+        The result is None for `NO_PROMPT`, or if there is no default prompt.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -105,19 +108,26 @@ class PromptedEncoder:
         return self.prompts[name]
 
     def prompt_key(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt, with the side that is encoded if each side has modules of its own."""
+        """Return the text of a prompt as a part of keys of stored vectors. None means no prompt.
+
+        For a routed encoder, `query` or `document` and a null character are put before the text.
+        """
         prompt, side = self.prompt(prompt_name), self.find_side(prompt_name)
         return prompt if side is None else f"{side}\0{prompt or ''}"
 
     def find_side(self, prompt_name: str | None) -> SearchSide | None:
-        """Return the side of a search whose modules encode texts with a prompt, or None if both sides have the same."""
+        """Return whether a prompt's texts are encoded by the modules for `query` or for `document`.
+
+        The result is None if the encoder is not routed. A prompt that belongs to neither gets the modules of the
+        default prompt, or else the modules for documents.
+        """
         if not self.routed:
             return None
         sides = {name: side for side, names in SIDE_PROMPTS.items() for name in names}
         return sides.get(prompt_name or "") or sides.get(self.default_prompt_name or "", "document")
 
     def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return a copy of the encoder with another default prompt. The copy shares this one's model or connection.
+        """Return a copy of the encoder with another default prompt. The copy shares the model or connection.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -144,7 +154,7 @@ class TextEncoder(PromptedEncoder, ABC):
     """Base class of the encoders of texts.
 
     Attributes:
-        max_length: tokens that it reads of a text, special tokens included.
+        max_length: tokens that the encoder reads of a text, special tokens included.
         device: name of the torch device on which chains of transforms are fitted to the encoder's vectors.
     """
 
@@ -155,7 +165,7 @@ class TextEncoder(PromptedEncoder, ABC):
     def describe(self) -> dict[str, Any]:
         """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
 
-        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
+        Keys are the fields of `spec`, and `fingerprint`, `dimensions`, `max_length` and `prompts`.
         """
 
     @abstractmethod
@@ -168,13 +178,15 @@ class TextEncoder(PromptedEncoder, ABC):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the tokens of each text.
+        """Encode texts to vectors `(n, d)` in float32, in the order given.
+
+        The result also has the token count of each text.
 
         Args:
             texts: any number of strings.
             prompt_name: one of `prompts`, or `NO_PROMPT`; None takes the default.
             long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
-                its chunks; None takes the spec's.
+                its chunks; None takes the setting of the spec.
             truncation_side: the end that is cut off.
             normalize: whether vectors are L2-normalized.
             on_batch: called with the number of texts done so far.
@@ -185,15 +197,16 @@ class TextEncoder(PromptedEncoder, ABC):
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:
-    """Return the name of the prompt that an encoder has for queries or for documents, or None for the default prompt.
+    """Return the name of an encoder's prompt for queries or for documents. None means the default prompt.
 
-    sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
-    own. An empty one is returned only where a default prompt would stand before the texts instead. Without any, a
-    default prompt that is meant for the other side is replaced by `NO_PROMPT`.
+    sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model sets
+    them. An empty prompt is returned only if there is a default prompt, which would be put before the texts otherwise.
+    If there is no prompt for `side`, the result is `NO_PROMPT` where the default prompt is meant for the other side,
+    else None.
 
     Args:
         prompts: prompts of the encoder, by name.
-        side: side of the search.
+        side: what the texts are in a search.
         default: name of the default prompt; None if there is none.
     """
     names = [name for name in SIDE_PROMPTS[side] if name in prompts]
@@ -210,9 +223,9 @@ def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str 
 
 
 def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:
-    """Return a copy of the encoder whose default prompt is its prompt for documents.
+    """Return a copy of the encoder whose default prompt is its prompt for documents, or the prompt `prompt_name`.
 
-    An encoder that needs no other default prompt is returned unchanged.
+    An encoder whose default prompt fits documents already is returned unchanged.
 
     Args:
         encoder: encoder of documents, such as the rows of a source of texts.
@@ -226,12 +239,12 @@ def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) ->
 
 
 def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode queries with the encoder's prompt for queries or its default prompt, and return vectors `(n, d)`."""
+    """Encode queries to vectors `(n, d)`, with the encoder's prompt for queries or else its default prompt."""
     return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors
 
 
 def hash_texts(context: str, texts: Iterable[str]) -> list[bytes]:
-    """Return a 16-byte hash of each text in a context, such as the encoder and prompt that its vector depends on."""
+    """Compute a 16-byte hash of each text together with a context, such as the encoder and the prompt."""
     # The context is hashed once; each text continues from a copy of that state.
     start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
     hashes = []
@@ -246,7 +259,7 @@ def hash_texts(context: str, texts: Iterable[str]) -> list[bytes]:
 def compute_space_id(
     encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int
 ) -> str:
-    """Return the id of an embedding space, 24 hexadecimal digits. Vectors with equal ids may be compared.
+    """Compute the id of an embedding space, 24 hexadecimal digits. Vectors may be compared if their ids are equal.
 
     Vectors of different dtypes or prompts share an id, because such vectors are meant to be compared.
 
@@ -271,7 +284,7 @@ def check_finite(vectors: NDArray[np.float32], spec: EncoderSpec, positions: Seq
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int((~finite).argmax())
-        advice = "; float16 overflows beyond 65,504: set the encoder's dtype to bfloat16 or float32"
+        advice = "; float16 overflows above 65,504: set the encoder's dtype to bfloat16 or float32"
         raise NotFiniteError(
             f"{spec.name} gives NaN or inf for this text in {spec.dtype}{advice if spec.dtype == 'float16' else ''}",
             row if positions is None else positions[row],

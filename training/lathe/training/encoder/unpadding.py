@@ -1,8 +1,15 @@
-"""Padding-free batches: the tokens of several texts in one row, with attention within each text only.
+"""Batches without padding: the tokens of several texts in one row, with attention within each text only.
 
-All operations but the attention treat tokens independently, so a batch can be one long row of tokens. On a CPU,
-attention then runs text by text: a batch of 16 texts of very different lengths takes two thirds of the time that way.
-On a GPU, flash attention takes the bounds of the texts.
+All operations except attention treat tokens independently, so a batch can be one long row of tokens:
+
+    row             │ text 1 │  text 2  │ 3 │ dummy │    ids and positions (1, t); positions start again in each text
+    cu_seq_lens_q   0        8          18  21      32   bounds of the texts (texts + 1,)
+
+A dummy text fills the row up to a multiple of `ROUND_TOKENS`. On a CPU, attention then runs text by text: a batch of 16
+texts of very different lengths takes two thirds of the time that way. On a GPU, flash attention takes the bounds.
+
+The keys of a text may be rounded up too: a text of `length` tokens has `width` keys, a multiple of `ROUND_KEYS`, and a
+mask hides the added keys.
 """
 
 import math
@@ -21,24 +28,24 @@ from lathe.training.encoder.model_checks import find_first_position
 from lathe.transforms.products import prefers_onednn
 
 NAME = "lathe_unpadded"
-"""Name under which the attention is registered with transformers. The attention of another device has its own, as the
-names are those of the whole process."""
+"""Name of the attention function for CPUs, registered with transformers. The attention function for GPUs has another
+name, because names are shared by the whole process."""
 
 ROUND_TOKENS = 32
-"""Number of tokens of which flattened batches have a multiple: oneDNN builds a new kernel for each new shape, which
-takes longer than the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and caches 1,024 of them."""
+"""The number of tokens of a flattened batch is a multiple of this number: oneDNN builds a new kernel for each new
+shape, which takes longer than the product (5 ms instead of 1 for 600 × 384 × 1536 in bfloat16), and caches 1,024."""
 
 ROUND_KEYS = 16
-"""Number of which a text's keys are made a multiple, the floats of a register of AVX-512: PyTorch's softmax computes
-the rest of each row one by one, so that attention within 31 tokens takes twice the time of that within 32."""
+"""The number of keys of a text is rounded up to a multiple of this number, the floats of an AVX-512 register: PyTorch's
+softmax computes the remainder of a row one by one, so attention within 31 tokens takes twice as long as within 32."""
 
 MIN_PRODUCT_KEYS = 48
-"""Number of a text's keys from which its attention in bfloat16 is computed by oneDNN's products on AMD's processors. On
+"""Minimum number of keys of a text whose attention in bfloat16 is computed by oneDNN's products, on AMD processors. On
 Zen 4, a layer of MiniLM then takes .73 to .76 of the time for 40 and 240 tokens, and .64 for 512."""
 
 MAX_WEIGHTS = 2**16
-"""Maximum number of attention weights of each head that are computed together, unless one text has more. Those of a
-layer are then still cached when they are read again."""
+"""Maximum number of attention weights of each head that are computed together, unless one text has more. The weights
+are then still in the processor's cache when they are read again."""
 
 MAX_DIFFERENCE = 1e-4
 """Maximum difference between entries of unit vectors in float32, computed with and without padding. Sums in another
@@ -50,7 +57,7 @@ Attention = Callable[..., tuple[torch.Tensor, Any]]
 
 
 class CannotUnpadError(Exception):
-    """Error for a model whose attention cannot be computed from the bounds of the texts alone."""
+    """Error for a model whose attention needs more than the bounds of the texts."""
 
 
 def attend_within_texts(
@@ -67,16 +74,17 @@ def attend_within_texts(
 ) -> tuple[torch.Tensor, None]:
     """Compute scaled dot-product attention for texts concatenated in one row, each attending to its own tokens only.
 
-    Input without `cu_seq_lens_q` is padded and goes to transformers' own attention.
+    Input without `cu_seq_lens_q` is padded and is computed by transformers' own attention function. A model with a
+    sliding window raises.
 
     Args:
         module: attention module, whose `is_causal` is the default.
         query: `(1, h, t, d)`, the tokens of all texts in one row.
-        key: as `query`; may have fewer heads.
-        value: as `key`.
+        key: same shape as `query`; may have fewer heads.
+        value: same shape as `key`.
         attention_mask: used for padded input only.
         scaling: factor of the scores; None is 1/√d.
-        is_causal: whether a token attends to earlier ones only; None takes the module's.
+        is_causal: whether a token attends to earlier tokens only; None takes the module's.
         dropout: probability of dropout.
         cu_seq_lens_q: offsets at which the texts begin, and the end `(texts + 1,)`; None for padded input.
         more: further arguments of the model.
@@ -99,10 +107,10 @@ def attend_within_texts(
 
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     lengths = widths = cu_seq_lens_q.diff().tolist()
-    learns = any(states.requires_grad for states in (query, key, value))  # masks made in inference allow no gradient
+    learns = any(states.requires_grad for states in (query, key, value))  # cached masks allow no gradient
 
     grouped = key.shape[1] != query.shape[1]
-    # On other processors PyTorch's kernel is the faster one, or nobody has measured it.
+    # On other processors PyTorch's kernel is faster, or the two have not been compared.
     if not (learns or causal or grouped or dropout) and query.dtype == torch.bfloat16 and _prefers_products():
         return _attend_by_products(query, key, value, lengths, scaling or query.shape[-1] ** -0.5), None
 
@@ -112,7 +120,7 @@ def attend_within_texts(
 
     # One (1, h, tokens of the text, d) slice of queries, keys and values for each text.
     splits = ((query, lengths), (key, widths), (value, widths))
-    columns = (torch.split(tensor, sizes, dim=2) for tensor, sizes in splits)  # slices cost a pass backwards
+    columns = (torch.split(tensor, sizes, dim=2) for tensor, sizes in splits)  # the gradient of slices is slower
     # A causal mask hides the repeated keys too: they come after the text's last token.
     masks = [
         None if causal or length == width else _build_mask(length, width, query.dtype)
@@ -136,13 +144,14 @@ def _prefers_products() -> bool:
 def _attend_by_products(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int], scaling: float
 ) -> torch.Tensor:
-    """Compute the attention of `attend_within_texts` without dropout and causal masks, and return it as `(1, t, h, d)`.
+    """Compute the attention of texts in one row on a CPU, without dropout or causal mask, as `(1, t, h, d)`.
 
-    Neighbours of the same rounded length are computed together. The length alone decides how, so that a text has the
-    same vector alone and in a batch.
+    Neighbouring texts with the same rounded number of keys are computed together. Texts with at least
+    `MIN_PRODUCT_KEYS` keys use two matrix products, shorter texts PyTorch's attention. The length alone decides how, so
+    that a text has the same vector alone and in a batch.
     """
     widths, positions = _plan_keys(tuple(lengths))
-    states = [_take_tokens(each, positions)[0] for each in (query, key, value)]  # (h, p, d) each
+    states = [_take_tokens(tensor, positions)[0] for tensor in (query, key, value)]  # (h, p, d) each
     attended, first, start = [], 0, 0
 
     for width, neighbours in groupby(widths):
@@ -150,8 +159,8 @@ def _attend_by_products(
         for texts in (lengths[at : min(at + step, last)] for at in range(first, last, step)):
             stop = start + len(texts) * width
             # (texts, h, width, d) each
-            q, k, v = (torch.unflatten(each[:, start:stop], 1, (-1, width)).transpose(0, 1) for each in states)
-            output = _multiply(q, k, v, texts, scaling) if width >= MIN_PRODUCT_KEYS else None
+            q, k, v = (torch.unflatten(tensor[:, start:stop], 1, (-1, width)).transpose(0, 1) for tensor in states)
+            output = _attend_to_keys(q, k, v, texts, scaling) if width >= MIN_PRODUCT_KEYS else None
             if output is None:
                 mask = torch.cat([_build_mask(length, width, q.dtype) for length in texts])
                 output = scaled_dot_product_attention(q, k, v, mask, scale=scaling)
@@ -162,15 +171,16 @@ def _attend_by_products(
     return torch.cat(attended)[None]
 
 
-def _multiply(
+def _attend_to_keys(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int], scaling: float
 ) -> torch.Tensor | None:
-    """Compute the attention of texts `(n, h, w, d)`, which attend to their first `lengths` keys, by two products.
+    """Compute the attention of texts `(n, h, w, d)` to their first `lengths` keys by two matrix products.
 
-    The result is None if a weight is too large for that.
+    The result is None if an attention weight overflows, as the softmax is computed without subtracting the maximum.
     """
-    # Softmax does not change if all scores of a query change by the same, here by that with the mean key. The scores
-    # are smaller then and lose less to rounding. Their mean is 0, so the weights need no division by the largest.
+    # Softmax does not change if the same number is subtracted from all scores of a query, here the score of the mean
+    # key. The scores are then smaller and lose less to rounding. Their mean is 0, so softmax rarely overflows without
+    # the usual subtraction of the maximum.
     centred = key - key.mean(2, keepdim=True)
     q, k, v = (states.contiguous().flatten(0, 1) for states in (query, centred, value))
     empty = q.new_empty(1, 1, 1)
@@ -180,7 +190,7 @@ def _multiply(
         text[..., length:] = 0
     sums = weights.sum(-1, keepdim=True)
     lowest, highest = sums.aminmax()
-    if not (lowest > 0 and highest < math.inf):  # NaN neither
+    if not (lowest > 0 and highest < math.inf):  # also true for NaN
         return None
     return torch.bmm(weights, v).div_(sums).view_as(query)
 
@@ -197,14 +207,16 @@ def attend_on_gpu(
     max_length_q: int = 0,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute the attention of `attend_within_texts` on a GPU, by PyTorch's flash attention in half precision.
+    """Compute attention within the texts of one row on a GPU, by PyTorch's flash attention in half precision.
+
+    Padded input and models with another attention raise. The function computes only full attention from every token of
+    a text to every other, with equal numbers of heads for queries and keys and scores divided by √d.
 
     Returns:
         The outputs `(1, t, h, d)`, and None in place of attention weights.
 
     Raises:
-        CannotUnpadError: for padded input, or if the model attends otherwise than from every token to every other,
-            with as many heads of keys as of queries and scores divided by √d.
+        CannotUnpadError: for padded input or another attention.
     """
     from torch.nn.attention.varlen import varlen_attn  # since PyTorch 2.10
 
@@ -219,11 +231,11 @@ def attend_on_gpu(
     return attended[None], None
 
 
-@lru_cache(maxsize=64)  # asked by each layer
+@lru_cache(maxsize=64)  # called by each layer
 def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-    """Round the number of keys of each text of a flattened batch up to a multiple of `ROUND_KEYS`.
+    """Round the number of keys of each text in a row up to a multiple of `ROUND_KEYS`, and compute the keys' positions.
 
-    A text's last token is repeated as often as needed: tokens of another text could hold NaN.
+    The added keys repeat the text's last token: tokens of another text could hold NaN.
 
     Returns:
         The number of keys of each text, and the positions of all keys in the row.
@@ -238,22 +250,22 @@ def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
 
 
 def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return the states `(1, h, p, d)` of the tokens at positions `(p,)` of a row, from states `(1, h, t, d)`."""
-    _, heads, tokens, size = states.shape
-    rows = states.transpose(1, 2).reshape(tokens, heads * size)  # no copy: layers put a token's heads side by side
-    return rows.index_select(0, positions).view(1, len(positions), heads, size).transpose(1, 2)
+    """Return the states `(1, h, p, d)` of the tokens at positions `(p,)`, selected from `(1, h, t, d)`."""
+    _, heads, tokens, dimensions = states.shape
+    rows = states.transpose(1, 2).reshape(tokens, heads * dimensions)  # no copy: a token's heads are contiguous
+    return rows.index_select(0, positions).view(1, len(positions), heads, dimensions).transpose(1, 2)
 
 
 @lru_cache(maxsize=1024)
 def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the mask `(1, 1, 1, width)` of a text's keys: 0 for the first `length` keys, -inf for the others."""
+    """Build the mask `(1, 1, 1, width)` of a text's keys: 0 for the first `length` keys, -inf for the others."""
     mask = torch.zeros(1, 1, 1, width, dtype=dtype)
     mask[..., length:] = -torch.inf
     return mask
 
 
 def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name: str = NAME) -> None:
-    """Switch a transformer to an attention function for flattened input, in place.
+    """Set a transformer's attention to a function for input in one row, in place.
 
     The function is also registered with transformers under the name, for the whole process.
     """
@@ -266,9 +278,10 @@ def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name
 
 
 def flatten(features: Features, first_position: int) -> Features:
-    """Concatenate the tokens of padded features `(b, t)` into one row `(1, t)` without padding, and return the row.
+    """Concatenate the tokens of padded features `(b, t)` into one row `(1, t)` without padding.
 
-    The row has position ids and the bounds of the texts. A dummy text fills it up to a multiple of `ROUND_TOKENS`.
+    The row also has position ids and the bounds of the texts. A dummy text fills the row up to a multiple of
+    `ROUND_TOKENS`.
 
     Args:
         features: padded input with an `attention_mask`, which the result lacks.
@@ -278,7 +291,7 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def _select_tokens(features: Features) -> tuple[Features, NDArray[np.int64]]:
-    """Return padded features as a row of tokens `(t,)` without mask, and the number of tokens of each text `(b,)`."""
+    """Return padded features as one row of tokens `(t,)` without mask, and the number of tokens of each text `(b,)`."""
     mask = features["attention_mask"].bool()
     row = {
         name: value[mask] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
@@ -289,11 +302,10 @@ def _select_tokens(features: Features) -> tuple[Features, NDArray[np.int64]]:
 
 
 def _add_bounds(row: Features, lengths: NDArray[np.int64], first_position: int) -> Features:
-    """Return a row of tokens as a model's input `(1, t)`, with position ids and the bounds of the texts.
+    """Convert a row of tokens to a model's input `(1, t)`, with position ids and the bounds of the texts.
 
     A dummy text fills the row up to a multiple of `ROUND_TOKENS`.
     """
-    # A multiple of ROUND_TOKENS, so that few shapes need a kernel of oneDNN.
     tokens = int(lengths.sum())
     missing = -tokens % ROUND_TOKENS
     flat = {name: pad(value, (0, missing))[None] if _is_row(value, tokens) else value for name, value in row.items()}
@@ -320,7 +332,9 @@ def _is_row(value: Any, tokens: int) -> bool:
 
 
 def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into batches of at most `budget` tokens, each with its tokens in one row.
+    """Split padded texts, in the order given, into batches of at most `budget` tokens, each with its tokens in one row.
+
+    A text longer than the budget is a batch of its own.
 
     Args:
         features: padded input with an `attention_mask`.
@@ -331,10 +345,10 @@ def split_flat_batches(features: Features, budget: int, first_position: int) -> 
 
 
 def split_row(row: Features, lengths: NDArray[np.int64], budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide texts whose tokens are in one row into batches of at most `budget` tokens, and yield the batches in order.
+    """Split texts whose tokens are in one row into batches of at most `budget` tokens, and yield the batches in order.
 
-    The tokens of a batch are in one row. A text with more tokens is a batch of its own. Tokens that fill a batch up to
-    a multiple of `ROUND_TOKENS` are not counted.
+    The tokens of a batch are in one row. A text with more tokens than the budget is a batch of its own. Tokens of the
+    dummy text that fills a batch are not counted.
 
     Args:
         row: input of the model without mask, with tensors of all tokens `(t,)`.
@@ -353,11 +367,12 @@ def split_row(row: Features, lengths: NDArray[np.int64], budget: int, first_posi
 def flatten_together(feature_columns: Sequence[Features], first_position: int) -> Features:
     """Concatenate the tokens of several padded inputs, such as anchors and positives, into one row without padding.
 
-    The texts of the first input come first. The result also has position ids and the bounds of the texts.
+    The texts of the first input come first. The result also has position ids and the bounds of the texts. Entries that
+    are not tensors of tokens are left out.
     """
-    widest = max(features["attention_mask"].shape[1] for features in feature_columns)
+    longest = max(features["attention_mask"].shape[1] for features in feature_columns)
     columns = {
-        name: torch.cat([pad(features[name], (0, widest - features[name].shape[1])) for features in feature_columns])
+        name: torch.cat([pad(features[name], (0, longest - features[name].shape[1])) for features in feature_columns])
         for name, value in feature_columns[0].items()
         if isinstance(value, torch.Tensor) and value.shape == feature_columns[0]["attention_mask"].shape
     }
@@ -370,15 +385,16 @@ def try_unpadding(
     attention: Attention = attend_within_texts,
     alone: NDArray[np.float32] | None = None,
 ) -> tuple[int, str] | None:
-    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same.
+    """Switch a model on a CPU to input in one row, in place, if its vectors of `probes` stay the same.
 
-    The vectors are compared with the vectors of each text alone, which no padding can change. A model that is not
-    switched keeps its attention: some models have attention masks of their own.
+    The vectors are compared with the vectors of each text alone, which padding cannot change. If the vectors differ or
+    the model fails, the previous attention is restored and the result is None. On another device, or for a static
+    model, the result is None as well.
 
     Args:
         model: the `SentenceTransformer`, in float32.
         probes: texts whose vectors are compared.
-        attention: attention function for flattened input.
+        attention: attention function for input in one row.
         alone: unit vectors `(n, d)` of each probe alone; None computes them.
 
     Returns:
@@ -401,7 +417,7 @@ def try_unpadding(
             flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
         if np.abs(normalize(flat, dim=1).numpy() - alone).max() < MAX_DIFFERENCE:
             return position, before
-    except Exception:  # models fail on input they do not expect with whatever error comes first
+    except Exception:  # models fail on unexpected input with errors of any class
         pass
 
     transformer.auto_model.set_attn_implementation(before)

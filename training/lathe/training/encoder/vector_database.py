@@ -1,9 +1,16 @@
-"""Database of the vectors of texts, in SQLite, which fits, advice, imports and other commands share.
+"""SQLite database of the vectors of texts, shared by fits, advice, imports and other commands.
 
-vectors    key, vector in float32, tokens, digest of all three, space, time        the oldest are deleted for space
+The table `vectors` has the columns
 
-A key is a digest of the encoder, of all that changes its vectors, and of the text; no text is stored. Processes share
-the file: each commit has the vectors of one call, before they are given to anyone.
+    key        digest of the encoder, of all settings that change its vectors, and of the text; no text is stored
+    vector     vector in float32
+    tokens     number of tokens of the text
+    digest     digest of key, vector and tokens, which shows damage
+    space      fingerprint of the encoder
+    stored_at  time of the insertion
+
+If the file is too large, the oldest rows are deleted. Several processes share the file: the vectors of one call are
+committed together, before the call returns them.
 """
 
 import hashlib
@@ -24,7 +31,7 @@ from lathe.training.errors import UpstreamError
 from lathe.transforms.files import create_file, make_root
 
 SCHEMA_VERSION = 1
-"""`user_version` of the file; another program's or a later version's is refused."""
+"""`user_version` of the file; a file of another program or version is refused."""
 
 SCHEMA = """
 CREATE TABLE vectors (
@@ -43,13 +50,13 @@ MAX_KEYS = 500
 """Maximum keys of one query; SQLite takes 999 or more."""
 
 KEPT_SHARE = 0.9
-"""Share of the maximum bytes to which the rows of a full file are reduced, oldest first."""
+"""Share of the maximum bytes that remains in use after the oldest rows of a full file were deleted."""
 
 CHECKPOINT_PAGES = 10_000
 """Pages of 4 kB in the log between two checkpoints, which wait for the disk."""
 
 BLOCKS = 64
-"""Number of stored answers between two checks of the file's size."""
+"""Number of calls of `put` between two checks of the file's size."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,7 @@ class StoredVector:
 
 
 class VectorDatabase:
-    """SQLite database of the vectors of texts, by key.
-
-    Usable from several threads and processes.
+    """SQLite database of the vectors of texts, by key. It may be used from several threads and processes.
 
     Args:
         settings: folder and maximum bytes.
@@ -100,9 +105,10 @@ class VectorDatabase:
             self.connection.close()
 
     def get(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in the order of the keys.
+        """Read the stored vector of each key, in the order of the keys. The entry of a missing or damaged row is None.
 
-        The entry is None for a key that is not stored or whose row is damaged.
+        Raises:
+            UpstreamError: if the file cannot be read.
         """
         found: dict[bytes, StoredVector] = {}
         with self.guard, self._translate_errors():
@@ -122,7 +128,10 @@ class VectorDatabase:
         """Store vectors `(n, d)` and token counts under their keys, replacing rows with equal keys.
 
         If the file exceeds its maximum size, which is checked once in `BLOCKS` calls, the oldest rows are deleted.
-        Stored rows survive a kill of the process, but a power cut may lose the last ones.
+        Stored rows survive a kill of the process, but a power failure may lose the last ones.
+
+        Raises:
+            UpstreamError: if the file cannot be written.
         """
         now = time.time()
         rows = []
@@ -134,13 +143,13 @@ class VectorDatabase:
                 "INSERT OR REPLACE INTO vectors (key, vector, tokens, digest, space, stored_at) VALUES (?,?,?,?,?,?)",
                 rows,
             )
-            # Also at the first call, so that short commands keep the file small, too.
+            # Also at the first call, so that commands with few calls keep the file small, too.
             self.stores += 1
             if self.stores % BLOCKS == 1:
                 self._delete_oldest()
 
     def count(self) -> int:
-        """Return the number of stored vectors."""
+        """Count the stored vectors."""
         with self.guard, self._translate_errors():
             found: int = self.connection.execute("SELECT count(*) FROM vectors").fetchone()[0]
         return found
@@ -159,7 +168,7 @@ class VectorDatabase:
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
                 if self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    raise UpstreamError(f"{self.path} is a database of another program: move it away")
+                    raise UpstreamError(f"{self.path} is a database of another program: move the file away")
                 for statement in self.schema.split(";"):
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -170,7 +179,7 @@ class VectorDatabase:
                 )
 
     def _delete_oldest(self) -> None:
-        """Delete the oldest rows, down to `KEPT_SHARE` of the maximum size, if the pages in use exceed that size.
+        """Delete the oldest rows if the pages in use exceed the maximum size, leaving `KEPT_SHARE` of that size.
 
         The file does not shrink, since freed pages are reused.
         """
@@ -203,5 +212,5 @@ class VectorDatabase:
 
 
 def _digest_row(key: bytes, vector: bytes, tokens: int) -> bytes:
-    """Return a digest of a row's key, token count and vector. `tokens` of a damaged row may be of any type."""
+    """Compute a digest of a row's key, token count and vector. `tokens` of a damaged row may be of any type."""
     return hashlib.blake2b(repr((key, tokens)).encode() + vector, digest_size=8).digest()

@@ -20,31 +20,31 @@ from lathe.training.endpoint_client import (
 from lathe.training.errors import UpstreamBusyError, UpstreamError, UpstreamUnavailableError
 
 FIRST_PAUSE, MAX_PAUSE = 0.25, 20.0
-"""Seconds of the first pause between two tries of a call, and of the longest that the API does not ask for."""
+"""Seconds of the first pause between two attempts of a call, and of the longest pause that the API does not ask for."""
 
 NUMBER_BYTES = 32
 """Maximum bytes of a number in an answer: a double has up to 24 characters, with a comma and white space."""
 OTHER_BYTES = 1_000_000
-"""Maximum bytes of an answer besides the numbers of its vectors."""
+"""Maximum bytes of an answer, not counting the numbers of the vectors."""
 OTHER_VALUES = 10_000
-"""Maximum JSON values of an answer besides those of its vectors."""
+"""Maximum JSON values of an answer, not counting the numbers of the vectors."""
 MAX_CALL_BYTES = 64_000_000
-"""Maximum bytes of all numbers of an answer. A call has no more texts than that allows."""
+"""Maximum bytes of all numbers of an answer, which limits the number of texts of a call."""
 MAX_DIMENSIONS = 16_384
 """Maximum dimensions of an API's vectors, which are not known before its first answer."""
 KEY_STATUSES = (401, 403)
-"""HTTP statuses of a refused key, whose messages are not repeated: some quote a part of the key."""
+"""HTTP statuses of a refused key. The API's message is not repeated then, as some quote a part of the key."""
 ENCODING_STATUSES = (400, 415, 422, 500, 501)
-"""HTTP statuses of servers that know no base64."""
+"""HTTP statuses of servers that do not support base64."""
 NOT_JSON, OTHER_JSON = "not JSON", "other JSON"
-"""Kinds of failures: answers with a success status that hold no vectors."""
+"""Kinds of failures: answers with a success status but without valid vectors."""
 MILLION = 1_000_000
 MODEL_TOKENS = 64
 """Maximum tokens that a model adds to a text."""
 
 Usage = Literal["calls", "retries", "failures", "texts", "tokens", "cost"]
-"""Counters of the use of an API: calls, retries among them, calls without an answer, texts and tokens in answers, and
-the cost of the tokens in the currency of the price."""
+"""Counters of the use of an API: attempts of calls, retries among them, failed attempts, texts and tokens of answered
+calls, and the cost of the tokens in the currency of the price."""
 
 OnUsage = Callable[[Usage, float], None]
 """Function called with a counter and the amount to add to it."""
@@ -53,25 +53,26 @@ OnUsage = Callable[[Usage, float], None]
 class UpstreamClient:
     """Client of an embeddings API, with retries, rate limits and a circuit breaker, used by one event loop.
 
-    What the API says of its model or of an error has no key in it and is cut, here, before anyone else sees it.
+    The key is removed from the API's messages and model names, and these are shortened, before they leave this class.
 
     Args:
         spec: the API.
-        key: API key; None for none. It is sent to the address of the spec only.
-        patience: seconds after the first failure of a call in which it is tried again.
+        key: API key, sent only to the address of the spec; None for none.
+        patience: seconds after the first failure of a call during which the call is tried again.
         on_usage: called with a counter and the amount to add to it.
 
     Attributes:
         endpoint: connections, rate limits and circuit breaker of the calls.
-        base64: whether calls ask for base64, as calls of OpenAI's protocol do until a server turns out to know none.
-        answered: whether a call was answered, so that the server is known to understand what is asked for.
+        base64: whether calls ask for vectors in base64. With OpenAI's protocol they do, unless the server turns out not
+            to support it.
+        answered: whether a call was answered, so that the server is known to support `base64` as it is.
         dimensions: maximum dimensions of the vectors in an answer.
     """
 
     def __init__(self, spec: UpstreamSpec, key: str | None, patience: float, on_usage: OnUsage) -> None:
         self.spec, self.on_usage = spec, on_usage
         self.protocol = PROTOCOLS[spec.protocol]
-        # Until a server turns out to know no base64, in which a float takes 5 to 6 bytes, and about 12 in JSON.
+        # A float takes 5 to 6 bytes in base64, and about 12 in JSON.
         self.base64 = spec.protocol == "openai"
         self.answered = False
         self.dimensions = spec.dimensions or MAX_DIMENSIONS
@@ -80,9 +81,10 @@ class UpstreamClient:
         self.endpoint = EndpointClient(key, spec.timeout, policy, limiter, spec.concurrency)
 
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> ApiAnswer:
-        """Send one call for texts to the API, and return its answer with a vector for each text.
+        """Send one call for texts to the API, and return its answer with one vector for each text.
 
-        A failed call is sent again while that may succeed and the time for retries lasts.
+        Failed attempts are repeated while another may succeed and `patience` lasts. Attempts, texts, tokens and cost
+        are counted with `on_usage`.
 
         Args:
             texts: texts of one call.
@@ -90,7 +92,8 @@ class UpstreamClient:
             max_length: tokens that the model reads of a text, for the estimate of the tokens that are used.
 
         Raises:
-            UpstreamError: if there is no answer.
+            UpstreamError: if there is no answer: `UpstreamBusyError` for a rate limit, `UpstreamUnavailableError` for
+                another failure that may pass.
             CallError: if the API refuses the call and one of its texts may be the reason.
         """
         estimate = sum(estimate_tokens(text, max_length) for text in texts)
@@ -116,7 +119,7 @@ class UpstreamClient:
                 raise UpstreamUnavailableError(message, max(error.retry_after or 0.0, 1.0)) from error
             raise UpstreamError(message) from error
 
-        # The limiter has charged the estimate; it gets back, or pays, the difference to what the API counted.
+        # The limiter has reserved the estimate; the difference to the API's count is added or given back.
         used = estimate if answer.tokens is None else answer.tokens
         self.endpoint.limiter.correct_tokens(used - estimate)
         self.on_usage("texts", len(texts))
@@ -127,10 +130,11 @@ class UpstreamClient:
         return answer
 
     async def _embed(self, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
-        """Make one attempt of a call, and return its answer with a vector for each text.
+        """Make one attempt of a call, and return its answer with one vector for each text.
 
-        If it fails as with a server that knows no base64, and no call was answered before, the call is made once more
-        without asking for base64. If that succeeds, no later call asks for it.
+        If the failure may mean that the server does not support base64, and no call was answered before, the call is
+        sent again without base64. If that succeeds, no later call asks for base64; if it fails, the first error is
+        raised.
 
         Raises:
             CallError: if the answer does not hold one vector for each text.
@@ -138,8 +142,8 @@ class UpstreamClient:
         try:
             answer = await self._post(texts, options, self.base64)
         except CallError as error:
-            knows_no_base64 = error.status in ENCODING_STATUSES or error.kind in (NOT_JSON, OTHER_JSON)
-            if self.answered or not self.base64 or not knows_no_base64:
+            may_lack_base64 = error.status in ENCODING_STATUSES or error.kind in (NOT_JSON, OTHER_JSON)
+            if self.answered or not self.base64 or not may_lack_base64:
                 raise
             try:
                 answer = await self._post(texts, options, base64=False)
@@ -151,7 +155,9 @@ class UpstreamClient:
         return answer
 
     async def _post(self, texts: Sequence[str], options: CallOptions, base64: bool) -> ApiAnswer:
-        """Post the request for the texts' vectors, and return the parsed answer with a vector for each text.
+        """Post the request for the texts' vectors, and return the parsed answer with one vector for each text.
+
+        The key is removed from what the answer reports of the model.
 
         Raises:
             CallError: if the answer does not hold one vector for each text.
@@ -172,7 +178,7 @@ class UpstreamClient:
         redact = self.endpoint.redact
 
         try:
-            answer = self.protocol.read_answer(content, headers, len(texts))
+            answer = self.protocol.parse_answer(content, headers, len(texts))
         except MalformedAnswerError as error:
             message = f": {extract_message(content)}" if isinstance(content, dict) and "error" in content else ""
             raise CallError(OTHER_JSON, redact(f"it answered {error}{message}"), retryable=False) from None
@@ -198,11 +204,12 @@ class UpstreamClient:
         return CallError(error.kind, message, error.retryable, error.status, error.retry_after)
 
     def _require_plausible(self, payload: bytes, texts: int) -> None:
-        """Raise `CallError`, before an answer is parsed, if it has far more values than the vectors of the texts.
+        """Raise `CallError` if an answer has far more JSON values than the vectors of `texts` texts.
 
-        Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
+        The JSON is not parsed. Commas and opening brackets of the payload are counted. Parsing 60 MB of empty lists
+        would take gigabytes, and block this process for seconds.
         """
-        # Counted in the bytes: to parse first would already allocate what this is to prevent.
+        # Counted in the bytes, because parsing would already allocate the memory that this check limits.
         containers = payload.count(b"[") + payload.count(b"{")
         values = payload.count(b",")
         if containers > OTHER_VALUES + 8 * texts or values > OTHER_VALUES + texts * (self.dimensions + 16):
@@ -210,24 +217,25 @@ class UpstreamClient:
             raise CallError(OTHER_JSON, message, retryable=False)
 
     def _parse_json(self, headers: Mapping[str, str], payload: bytes) -> Any:
-        """Parse the payload of a response as JSON, and return the value.
+        """Parse the payload of a response as JSON.
 
         Raises:
-            CallError: if it is not JSON, which is retryable: a proxy may answer for a server that restarts.
+            CallError: if it is not JSON. The error is retryable, because a proxy may answer for a server that restarts.
         """
         try:
             return orjson.loads(payload)
         except orjson.JSONDecodeError:
-            kind = self.endpoint.redact(headers.get("content-type", "nothing it names"))
-            raise CallError(NOT_JSON, f"not JSON but {kind} came back", retryable=True) from None
+            kind = self.endpoint.redact(headers.get("content-type", "an unknown content type"))
+            raise CallError(NOT_JSON, f"the answer is not JSON but {kind}", retryable=True) from None
 
 
 def _drop_implausible_tokens(answer: ApiAnswer, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
-    """Return an answer unchanged, or without its number of tokens if the texts cannot have so many.
+    """Return an answer without its number of tokens if the texts cannot have so many, else the answer unchanged.
 
-    A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.
+    A text has at most one token for each byte of text and prompt, and `MODEL_TOKENS` tokens of the model, such as [CLS]
+    and [SEP].
     """
-    # An upper bound from bytes alone, since no tokenizer is at hand.
+    # An upper bound from bytes alone, since the API's tokenizer is not known.
     max_tokens = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     max_tokens += len(texts) * (len((options.prompt or "").encode()) + MODEL_TOKENS)
     return answer if answer.tokens is None or answer.tokens <= max_tokens else replace(answer, tokens=None)

@@ -36,32 +36,34 @@ from lathe.transforms.vectors import find_valid_rows
 T = TypeVar("T")
 
 DEFAULT_MAX_LENGTH = 8192
-"""Tokens that an API is taken to read of a text if the settings name no number; longer texts are cut by words."""
+"""Number of tokens that an API is assumed to read of a text if the settings name no number. Longer texts are cut by
+words."""
 
 PATIENCE_SECONDS = 600.0
-"""Seconds in which a job tries a failing call again."""
+"""Seconds during which a job tries a failing call again."""
 
 log = logging.getLogger(__name__)
 
 
 class UpstreamEncoder(TextEncoder):
-    """Encoder behind an embeddings API, as `lathe.training.encoder.encoder.Encoder` is one of a loaded model.
+    """Encoder behind an embeddings API, with the interface of `lathe.training.encoder.encoder.Encoder`.
 
-    Thread-safe: all calls are made in the event loop of one thread, and a text in a call under way is not sent again.
+    Thread-safe: all calls are made in the event loop of one thread, and a text that is being encoded is not sent again.
 
     Attributes:
         spec: spec of the encoder.
-        dimensions: dimensions of its vectors.
-        max_length: tokens that it is taken to read of a text.
+        dimensions: dimensions of the vectors.
+        max_length: tokens that the API is assumed to read of a text.
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
-        fingerprint: hash of provider, model, revision, what the API reports of them, dimensions, length and prompts.
+        fingerprint: hash of provider, model, revision, what the API reports of the model, dimensions, length and
+            prompts.
         usage: calls, texts, tokens and cost of this process by counter; see `Usage`.
         store: stored vectors; None if vectors are not stored.
-        unexpected: exception of the latest call that nothing expects.
+        unexpected: latest exception of a call that is not an expected error.
         read_problem: why stored vectors cannot be read; None if they can.
         write_problem: why the latest vectors were not stored; None if they were.
-        space: the space of its vectors.
+        space: the embedding space of the vectors.
     """
 
     def __init__(
@@ -76,12 +78,13 @@ class UpstreamEncoder(TextEncoder):
         Args:
             spec: spec with an `upstream`.
             store: where vectors are stored; None, or 0 bytes, stores none.
-            patience: seconds in which a failing call is tried again.
+            patience: seconds during which a failing call is tried again.
             on_usage: called with a counter and the amount to add to it, from another thread.
 
         Raises:
-            UpstreamError: if stored vectors cannot be read.
-            EncoderError: if there is no key in the environment, or no such prompt.
+            UpstreamError: if the database of stored vectors cannot be opened.
+            EncoderError: if the environment variable of the key is not set, or there is no prompt of the default's
+                name.
         """
         assert spec.upstream is not None
         self.spec, self.upstream = spec, spec.upstream
@@ -112,7 +115,7 @@ class UpstreamEncoder(TextEncoder):
             raise EncoderError(str(error)) from None
 
     async def _prepare(self, key: str | None, patience: float, on_usage: OnUsage) -> None:
-        """Create the client, the semaphore and the `UpstreamSpace` in the event loop, which they belong to."""
+        """Create the client, the semaphore and the `UpstreamSpace` within the event loop that uses them."""
 
         def count(usage: Usage, amount: float) -> None:
             self.usage[usage] += amount  # type: ignore[assignment]
@@ -123,7 +126,10 @@ class UpstreamEncoder(TextEncoder):
         self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.client, self.store)
 
     def close(self) -> None:
-        """Cancel the calls, close the connections and the store, and end the thread. Further calls do nothing."""
+        """Cancel all calls, end the thread, and close the connections and the store. A second call does nothing.
+
+        Coroutines that are started afterwards raise `UpstreamUnavailableError`.
+        """
         with self.guard:
             closing, self.closing = self.closing, True
 
@@ -146,9 +152,9 @@ class UpstreamEncoder(TextEncoder):
         """Run a coroutine in the thread of the event loop, wait for it, and return its result.
 
         Raises:
-            UpstreamUnavailableError: if the encoder is closed, before or meanwhile.
+            UpstreamUnavailableError: if the encoder is closed before the call or during it.
         """
-        with self.guard:  # what is scheduled before `close` is cancelled by it
+        with self.guard:  # so that `close` cancels every coroutine that was scheduled before it
             if self.closing:
                 work.close()
                 raise UpstreamUnavailableError(f"the encoder {self.name} was stopped")
@@ -160,7 +166,7 @@ class UpstreamEncoder(TextEncoder):
             raise UpstreamUnavailableError(f"the encoder {self.name} was stopped") from None
 
     @property
-    def device(self) -> str:  # type: ignore[override]  # torch is imported where it is asked for
+    def device(self) -> str:  # type: ignore[override]  # torch is imported only when the device is read
         """Name of the torch device on which chains of transforms are fitted to the encoder's vectors."""
         from lathe.training.encoder.devices import best_device
 
@@ -168,7 +174,10 @@ class UpstreamEncoder(TextEncoder):
 
     @property
     def problem(self) -> str | None:
-        """Sentence that says why some texts get no vectors, or are not stored. None if nothing is wrong."""
+        """Message that says why some texts get no vectors, or why vectors are not stored.
+
+        None if there is no problem.
+        """
         if self.space.problem is not None:
             return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
         if self.unexpected.message is not None:
@@ -180,8 +189,8 @@ class UpstreamEncoder(TextEncoder):
     def describe(self) -> dict[str, Any]:
         """Return the encoder's settings as a dict for the metadata of a fitted chain of transforms.
 
-        Keys are the spec's, with `fingerprint`, `dimensions`, `max_length` and `prompts`. `upstream` holds provider,
-        protocol and what the API reports of its model, but not address and key.
+        Keys are the fields of `spec`, with `fingerprint`, `dimensions`, `max_length` and `prompts`. `upstream` holds
+        provider, protocol and what the API reports of its model, but not address and key.
         """
         return self.spec.to_json() | {
             "upstream": self.upstream.describe() | {"stated": self.space.known.reported},
@@ -200,16 +209,16 @@ class UpstreamEncoder(TextEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts, and return their vectors `(n, d)` float32 in the order given, with the tokens of each text.
+        """Encode texts to vectors `(n, d)` in float32, in the order given.
 
-        The API is called only for texts whose vectors are not stored, and it truncates long texts. `on_batch` is called
-        once, when all texts are done.
+        The result also has the token count of each text. The API is called only for texts whose vectors are not stored.
+        The API truncates long texts. `on_batch` is called once, when all texts are done.
 
         Raises:
             TextError: for the first text that is not Unicode or that the API refuses.
-            NotFiniteError: for the first text for which it returns NaN or inf.
-            EncoderError: for an unknown prompt, texts that should be cut at an end that the API does not cut, or a
-                `long_text` of "mean".
+            NotFiniteError: for the first text whose vector has NaN, inf or only zeros.
+            EncoderError: for an unknown prompt, a `truncation_side` that the API does not support, or a `long_text` of
+                "mean".
             UpstreamError: if the API gives no vectors.
         """
         self._require_unicode(texts)
@@ -231,7 +240,7 @@ class UpstreamEncoder(TextEncoder):
         return Encoding(normalize_rows(vectors) if normalize else vectors, tokens, int(tokens.sum()))
 
     def build_options(self, prompt: str | None, long_text: LongText, truncation_side: Side) -> CallOptions:
-        """Return the options of the API calls that encode texts with this prompt and this treatment of long texts.
+        """Build the options of API calls that encode texts with this prompt and this treatment of long texts.
 
         Args:
             prompt: text of the prompt.
@@ -251,14 +260,15 @@ class UpstreamEncoder(TextEncoder):
     def encode_each(self, texts: Sequence[str], options: CallOptions) -> list[StoredVector | Exception]:
         """Return, for each text, its vector as the API gave it, not normalized, or the exception that says why not.
 
-        An exception has the text's position in `texts`.
+        Vectors that are stored are read, and the API is called for the other texts. Texts that repeat are encoded once.
+        An exception about a text has the text's position in `texts`.
 
         Raises:
-            EncoderError: if the API does not cut texts at the end that `options` names.
+            EncoderError: if the API does not support the `truncation_side` of `options`.
             UpstreamError: if stored vectors cannot be read.
         """
         if options.truncation_side == "left" and not self.protocol.cuts_left:
-            raise EncoderError(f"{self.name} cuts long texts at their end only: leave truncation_direction at right")
+            raise EncoderError(f"{self.name} truncates long texts only at the end: leave truncation_direction at right")
 
         keys = [self._compute_key(text, options) for text in texts]
         stored = self._read_stored(keys)
@@ -277,9 +287,10 @@ class UpstreamEncoder(TextEncoder):
         ]
 
     def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in order, or None for a key that is not stored.
+        """Read the stored vector of each key, in order. The entry of a key that is not stored is None.
 
-        If the store fails, `read_problem` is set and the `UpstreamError` is raised.
+        If the store fails, `read_problem` is set and the `UpstreamError` is raised. Otherwise `read_problem` becomes
+        None.
         """
         if self.store is None:
             return [None] * len(keys)
@@ -301,23 +312,24 @@ class UpstreamEncoder(TextEncoder):
     async def _fetch(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
         """Request from the API the vectors of texts that are not stored, and return vectors or exceptions by key.
 
-        Texts that another call has sent already are not sent again: their results are awaited.
+        The embedding space is checked first; if the check fails, its error is the result of each text. A text that
+        another call has sent already is not sent again: its result is awaited.
         """
         try:
             await self.space.check()
         except UpstreamError as error:
             return dict.fromkeys(texts, _strip_frames(error))
-        except Exception as error:  # whatever it is, it fails these texts alone
+        except Exception as error:  # an unexpected error must fail only these texts
             return dict.fromkeys(texts, self._record_unexpected(error))
 
         # No await between here and `in_flight`: two calls with the same text must not both send it.
         waiting = {key: self.in_flight.get(key) or self.loop.create_future() for key in texts}
         unsent = [key for key in texts if key not in self.in_flight]
         self.in_flight |= {key: waiting[key] for key in unsent}
-        # An answer's size grows with the dimensions, and is limited.
+        # The size of an answer grows with the dimensions, and is limited to `MAX_CALL_BYTES`.
         max_texts = max(1, MAX_CALL_BYTES // (self.dimensions * NUMBER_BYTES))
-        size = min(self.upstream.batch_size, max_texts)
-        batches = [unsent[start : start + size] for start in range(0, len(unsent), size)]
+        batch_size = min(self.upstream.batch_size, max_texts)
+        batches = [unsent[start : start + batch_size] for start in range(0, len(unsent), batch_size)]
 
         try:
             await asyncio.gather(*(self._fetch_batch({key: texts[key] for key in batch}, options) for batch in batches))
@@ -332,8 +344,8 @@ class UpstreamEncoder(TextEncoder):
     async def _fetch_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
         """Call the API for one batch of texts, store the vectors, and set the result of each text's future.
 
-        The result is a vector or an exception. If the API refuses the call because of a text, each half is sent as a
-        call, down to the text itself.
+        The result, in `in_flight`, is a vector or an exception; nothing is raised. If the API refuses the call because
+        of a text, each half of the batch is sent as a call of its own, down to the refused text.
         """
         keys = list(texts)
         try:
@@ -349,7 +361,7 @@ class UpstreamEncoder(TextEncoder):
             outcomes = [TextError(f"{self.upstream.provider_name}: {error}")]
         except UpstreamError as error:
             outcomes = [_strip_frames(error)] * len(keys)
-        except Exception as error:  # whatever an answer causes, it fails the texts of this call alone
+        except Exception as error:  # an unexpected error must fail only the texts of this call
             outcomes = [self._record_unexpected(error)] * len(keys)
 
         for key, outcome in zip(keys, outcomes, strict=True):
@@ -364,7 +376,7 @@ class UpstreamEncoder(TextEncoder):
     def _check_and_store(self, texts: Mapping[bytes, str], answer: ApiAnswer) -> list[StoredVector | Exception]:
         """Check an answer of the API, store its vectors, and return the vector or exception of each text, in order.
 
-        A row with NaN, inf or only zeros has no direction: it is an error, and not stored.
+        A vector with NaN, inf or only zeros is not stored; its text gets a `NotFiniteError`.
 
         Raises:
             SpaceChangedError: if the API reports another model than before.
@@ -373,7 +385,7 @@ class UpstreamEncoder(TextEncoder):
         self.space.check_reported_model(answer.reported)
         if answer.vectors.shape[1] != self.dimensions:
             raise UpstreamError(
-                f"{self.upstream.provider_name}: it answered vectors of {answer.vectors.shape[1]} dimensions, not of "
+                f"{self.upstream.provider_name}: it answered vectors of {answer.vectors.shape[1]} dimensions, not "
                 f"{self.dimensions} as before"
             )
 
@@ -394,9 +406,9 @@ class UpstreamEncoder(TextEncoder):
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors under their keys. If that fails, as on a full disk, log it and set `write_problem`.
+        """Store vectors under their keys. A failure is not raised: the first is logged, and `write_problem` is set.
 
-        No error is raised, since the vectors are valid.
+        After a success, `write_problem` becomes None.
         """
         assert self.store is not None
         try:
@@ -408,11 +420,11 @@ class UpstreamEncoder(TextEncoder):
             self.write_problem = str(error)
 
     def identify(self) -> None:
-        """Find out by probe texts which embedding space the API's vectors are of. Set fingerprint and dimensions.
+        """Identify the API's embedding space by its vectors of probe texts, and set `fingerprint` and `dimensions`.
 
-        The API is not called if this or another process called it less than `probe_seconds` ago. If it cannot be
-        reached, the space is the one that was last confirmed. If its vectors are of another space than before, texts
-        that are not stored are refused; see `problem`.
+        The API is not called if this or another process called it less than `probe_seconds` ago. If the API cannot be
+        reached, the space that was last confirmed is used. If the vectors are of another space than before, texts that
+        are not stored are refused; see `problem`.
 
         Raises:
             UpstreamError: if the API gives no valid answer, and no space of it is stored.
@@ -423,20 +435,23 @@ class UpstreamEncoder(TextEncoder):
 
 
 def _strip_frames(error: UpstreamError) -> UpstreamError:
-    """Remove traceback and causes from an error, whose frames would keep a whole answer in memory, and return it."""
+    """Remove the traceback and causes of an error, in place, and return the error.
+
+    Frames of the traceback would keep a whole answer in memory.
+    """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
 def add_position(error: Exception, position: int) -> Exception:
-    """Return a copy of a text's error with the text's position in the input, or any other error unchanged."""
+    """Return a copy of a text's error with the text's position in the input. Any other error is returned unchanged."""
     return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
 
 
 def _share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
     """Divide the tokens of a call among its texts in proportion to the estimates, and return the tokens of each text.
 
-    Without a `total`, which some APIs do not count, the estimates are returned.
+    The shares add up to `total`. Without a `total`, which some APIs do not report, the estimates are returned.
     """
     if total is None:
         return list(estimates)

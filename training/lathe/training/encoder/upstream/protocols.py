@@ -1,4 +1,4 @@
-"""Protocols of embeddings APIs: bodies of calls, and the reading of their answers.
+"""Protocols of embeddings APIs, which build the body of a call and parse the answer.
 
 protocol   call               answer
 openai     POST /embeddings   {"data": [{"index", "embedding"}], "model", "usage": {"prompt_tokens"}}
@@ -17,22 +17,19 @@ from numpy.typing import NDArray
 from lathe.training.encoder.spec import UPSTREAM_PATHS, Side, UpstreamProtocol, UpstreamSpec
 
 SPACE_HEADER = "x-space-id"
-"""Header in which another Lathe names the space of its vectors."""
+"""Header in which another Lathe server names the embedding space of its vectors."""
 
 
 class MalformedAnswerError(Exception):
-    """Error for an answer that does not hold the vectors asked for.
-
-    The message says what it holds.
-    """
+    """Error for an answer that does not hold the requested vectors. The message says what the answer holds."""
 
 
 @dataclass(frozen=True)
 class CallOptions:
-    """Options of a call: prompt, and how long texts are truncated.
+    """Options of a call: the prompt, and how long texts are truncated.
 
     Attributes:
-        prompt: text put before each text, or what the protocol has in its place; None for none.
+        prompt: text put before each text, or Cohere's `input_type`; None for none.
         truncate: whether the API may truncate a text that is too long.
         truncation_side: end of a text that is cut off.
     """
@@ -58,7 +55,7 @@ class ApiAnswer:
 
 
 class _EmbeddingsProtocol(Protocol):
-    """Interface of the protocols: paths, bodies of calls, and the reading of answers."""
+    """Interface of the protocols of embeddings APIs."""
 
     path: str
     """Path that is appended to the address for a call."""
@@ -75,16 +72,16 @@ class _EmbeddingsProtocol(Protocol):
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
         """Build the JSON body of a call that asks for the vectors of texts, as a dict."""
 
-    def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Read the vectors of `count` texts, in order, the number of tokens and the reported model from an answer.
+    def parse_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
+        """Parse an answer into the vectors of `count` texts, in order, the number of tokens and the reported model.
 
         Raises:
-            MalformedAnswerError: if it does not hold one vector for each text, all of the same dimensions.
+            MalformedAnswerError: if the answer does not hold one vector for each text, all with the same dimensions.
         """
 
 
 class _OpenAIProtocol:
-    """OpenAI's protocol, which vLLM, TEI, Ollama, llama.cpp, Voyage, Infinity, LM Studio and Lathe speak too."""
+    """Protocol of OpenAI, also of vLLM, TEI, Ollama, llama.cpp, Voyage, Infinity, LM Studio and Lathe."""
 
     path = UPSTREAM_PATHS["openai"]
     prompts: Mapping[str, str] = {}
@@ -92,15 +89,19 @@ class _OpenAIProtocol:
     cuts_left = False
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Build the JSON body of a call, which asks for vectors in base64: 5 to 6 bytes a number, not about 12."""
+        """Build the JSON body of a call to an API like OpenAI's, as a dict, with the prompt before each text.
+
+        The call asks for vectors in base64, in which a number takes 5 to 6 bytes instead of about 12.
+        """
         prompted = [f"{options.prompt or ''}{text}" for text in texts]
         body = {"model": spec.model, "input": prompted, "encoding_format": "base64"}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
-    def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Read the vectors, by their `index`, the number of tokens, and the reported model from OpenAI's format.
+    def parse_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
+        """Parse an answer in OpenAI's format: vectors ordered by `index`, number of tokens, and reported model.
 
-        The model may come with the space id of another Lathe.
+        Vectors without `index` are taken in the order of the answer. If another Lathe answers, the id of its embedding
+        space is reported with the model. An index that is out of range or repeats raises `MalformedAnswerError`.
         """
         items = _require_list(_get_field(content, "data"), "data", count)
         rows: list[Any] = [None] * count
@@ -121,7 +122,7 @@ class _OpenAIProtocol:
 
 
 class _CohereProtocol:
-    """Cohere's protocol, version 2. It has no prompts but an `input_type`: the text of a prompt is its value."""
+    """Protocol of Cohere, version 2. A prompt is not text: it is the value of `input_type`."""
 
     path = UPSTREAM_PATHS["cohere"]
     prompts: Mapping[str, str] = {
@@ -145,8 +146,8 @@ class _CohereProtocol:
         }
         return body if spec.dimensions is None else body | {"output_dimension": spec.dimensions}
 
-    def read_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Read a parsed answer of Cohere's API: the vectors in `embeddings.float`, and the billed number of tokens."""
+    def parse_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
+        """Parse an answer in Cohere's format: the vectors in `embeddings.float`, and the billed number of tokens."""
         rows = _get_field(_get_field(content, "embeddings"), "float")
         meta = content.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
@@ -173,7 +174,7 @@ def _get_field(content: Any, name: str) -> Any:
 
 
 def _require_list(items: Any, name: str, count: int) -> list[Any]:
-    """Return the content of the JSON field `name`, which must be a list with one item for each of the `count` texts.
+    """Return the content of the JSON field `name` if it is a list with `count` items, one for each text.
 
     Raises:
         MalformedAnswerError: if it is not a list, or has another number of items.
@@ -186,17 +187,18 @@ def _require_list(items: Any, name: str, count: int) -> list[Any]:
 
 
 def _stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
-    """Convert the vectors of an answer, lists of numbers or float32 in base64, to an array `(n, d)` float32.
+    """Convert the vectors of an answer to an array `(n, d)` float32, from lists of numbers or float32 in base64.
 
-    There must be `count`. NaN, which JSON cannot write, may come as null; it stays NaN.
+    A null in a list becomes NaN, which JSON cannot write.
 
     Raises:
-        MalformedAnswerError: if they are anything else, empty, or of different dimensions.
+        MalformedAnswerError: if there are not `count` vectors, or they are empty, of different dimensions or not
+            numbers.
     """
     rows = [_read_row(row) for row in _require_list(embedding_rows, "embeddings", count)]
-    widths = {len(row) for row in rows}
-    if len(widths) != 1 or 0 in widths:
-        raise MalformedAnswerError(f"vectors of {', '.join(map(str, sorted(widths)))} numbers in one answer")
+    dimensions = {len(row) for row in rows}
+    if len(dimensions) != 1 or 0 in dimensions:
+        raise MalformedAnswerError(f"vectors of {', '.join(map(str, sorted(dimensions)))} numbers in one answer")
     return np.stack(rows)
 
 

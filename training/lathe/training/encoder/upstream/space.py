@@ -1,4 +1,10 @@
-"""Space of an API's vectors: which one it is, and whether the API still gives vectors of it."""
+"""Embedding space of an API's vectors: its identity, and checks that the API still gives vectors of the same space.
+
+An API does not tell when it replaces the model behind a name. Its vectors of a few probe texts are stored with the
+embedding space. `identify` runs once, before texts are encoded; `check` runs before calls, at most once in
+`probe_seconds`. If the vectors or the reported model differ from the stored ones, the space has changed: texts that are
+not stored are refused, and `problem` says why.
+"""
 
 import asyncio
 import logging
@@ -20,30 +26,31 @@ from lathe.training.workspace import digest
 from lathe.transforms.vectors import find_valid_rows
 
 PROBE_TEXTS = PROBES[1:5]
-"""Texts whose vectors tell whether an API still gives vectors of the same space."""
+"""Texts whose vectors show whether an API still gives vectors of the same embedding space."""
 
 MIN_COSINE = 0.99
-"""Minimum cosine of a probe text's vectors at two times, if the model is the same. Batches, hardware and half precision
-change vectors by 1e-3 at most; another model, or a trained one, by much more."""
+"""Minimum cosine of a probe text's vectors at two times if the model is the same. Batches, hardware and half precision
+change vectors by 1e-3 at most; another model, or another training, by much more."""
 
 log = logging.getLogger(__name__)
 
 
 class UpstreamSpace:
-    """Embedding space of an API's vectors. The vectors of a few probe texts tell whether it is still the same.
+    """Embedding space of an API's vectors, recognized by the vectors of a few probe texts.
 
-    All coroutines belong to the event loop of the calls.
+    All coroutines must run in the event loop of the calls.
 
     Args:
         spec: spec of the encoder, with an `upstream`.
-        max_length: tokens that it is taken to read of a text.
-        prompts: its prompts by name.
+        max_length: tokens that the API is assumed to read of a text.
+        prompts: prompts of the encoder by name.
         prompt: prompt of the probe texts; None for none.
         client: makes the calls.
-        store: where the last confirmed space is kept; None keeps none.
+        store: where the last confirmed space is stored; None stores none.
 
     Attributes:
-        problem: why texts that are not stored are refused; None while the space is the known one.
+        identified: the embedding space that `identify` found; None before.
+        problem: why texts that are not stored are refused; None while the space has not changed.
     """
 
     def __init__(
@@ -65,9 +72,9 @@ class UpstreamSpace:
             max_length,
             dict(sorted(prompts.items())),
         )
-        """Digest of what is asked for: a part of the fingerprint."""
+        """Digest of the settings that are sent with a call, a part of the fingerprint."""
         self.address = digest(self.request_digest, self.upstream.protocol, self.upstream.url)
-        """Digest of that, protocol and URL, between which the reported model may differ."""
+        """Digest of `request_digest`, protocol and URL. APIs at two addresses may report different models."""
         self.prompt = prompt
         self.client, self.store = client, store
         self.identified: StoredSpace | None = None
@@ -76,16 +83,16 @@ class UpstreamSpace:
 
     @property
     def known(self) -> StoredSpace:
-        """Space that `identify` found, which must be called first."""
+        """Embedding space that `identify` found. `identify` must be called first."""
         assert self.identified is not None
         return self.identified
 
     async def identify(self) -> None:
-        """Find out by probe texts which embedding space the API's vectors are of, and set `identified`.
+        """Identify the embedding space of the API by its vectors of the probe texts, and set `identified`.
 
-        Nothing is done if an earlier call did, and concurrent calls wait for each other. The API is not called if a
-        process did so less than `probe_seconds` ago. If it cannot be reached, the space is the one that was last
-        confirmed. If its vectors are of another space than before, `problem` says so.
+        Later calls do nothing, and concurrent calls wait for each other. The API is not called if a process did so less
+        than `probe_seconds` ago. If the API cannot be reached, the space that was last confirmed is used. If the
+        vectors are of another space than before, `problem` is set.
 
         Raises:
             UpstreamError: if the API gives no valid answer, and no space of it is stored.
@@ -95,11 +102,12 @@ class UpstreamSpace:
                 await self._identify()
 
     async def _identify(self) -> None:
-        """Set `identified` to the stored space, or to the space that the API's vectors of the probe texts show.
+        """Set `identified` to the stored embedding space, or else to a new space with the API's probe vectors.
 
-        The stored space is taken if it was checked recently or the API is unavailable.
+        The stored space is used if it was checked recently, the API is unavailable, or the API reports the same model.
+        In the last case the probe vectors are compared, and `problem` is set if they differ. A new space is stored.
         """
-        # A process that asked a short while ago answers for this one: no call is made.
+        # Another process compared the vectors a short while ago: no call is made.
         known = self.store.read_space(self.address) if self.store is not None else None
         if known is not None and not self._is_check_due(known):
             self.identified = known
@@ -114,14 +122,14 @@ class UpstreamSpace:
             self.identified = known
             return
 
-        # The API states the same model; only the probe vectors tell whether it is.
+        # The API reports the same model; only the probe vectors show whether that is true.
         if known is not None and known.fingerprint == probed.fingerprint:
             self.identified = known
             self._confirm_or_refuse(probed)
             return
 
         if known is not None:
-            log.warning("%s states another model; its vectors belong to another space now", self.name)
+            log.warning("%s reports another model; its vectors belong to another embedding space now", self.name)
 
         # Before the space is stored: two models under one fingerprint would mix their vectors.
         self._refuse_shared_fingerprint(probed)
@@ -129,9 +137,9 @@ class UpstreamSpace:
         self._write()
 
     def _refuse_shared_fingerprint(self, space: StoredSpace) -> None:
-        """Raise `UpstreamError` if another address has the same fingerprint, but other vectors of the probe texts.
+        """Raise `UpstreamError` if a stored space with the same fingerprint has other vectors of the probe texts.
 
-        This happens if `provider` gives two addresses one name, and they answer by different models.
+        This happens if `provider` gives two addresses one name, but their models differ.
         """
         # The address is not a part of the fingerprint, so that several addresses of one provider can share vectors.
         shared = None if self.store is None else self.store.find_space(space.fingerprint)
@@ -142,10 +150,10 @@ class UpstreamSpace:
             )
 
     async def check(self) -> None:
-        """Compare the API's vectors of the probe texts with earlier ones if `probe_seconds` have passed since.
+        """Compare the API's vectors of the probe texts with earlier vectors, at most once in `probe_seconds`.
 
-        Vectors that were stored since the last comparison are deleted if the space has changed: they may be of either
-        space.
+        If the space has changed, vectors that were stored since the last comparison are deleted, because they may be of
+        either space.
 
         Raises:
             SpaceChangedError: if the space has changed, now or before; it is compared again after `probe_seconds`.
@@ -158,9 +166,9 @@ class UpstreamSpace:
                 raise SpaceChangedError(self.problem)
 
     def check_reported_model(self, reported: Mapping[str, str]) -> None:
-        """Raise `SpaceChangedError` if an answer reports another model than earlier ones.
+        """Raise `SpaceChangedError` if an answer reports another model than earlier answers.
 
-        Texts that are not stored are then refused from now on.
+        In that case, texts that are not stored are refused from now on.
         """
         if change := self._describe_model_change(reported):
             self._refuse(change)
@@ -170,7 +178,7 @@ class UpstreamSpace:
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
     def _confirm_or_refuse(self, answered: StoredSpace) -> None:
-        """Compare the API's vectors of the probe texts with the known space. If they differ, refuse further texts.
+        """Compare the API's vectors of the probe texts with the known space, and refuse further texts if they differ.
 
         Otherwise the time of the comparison is stored, and `problem` becomes None.
         """
@@ -186,10 +194,11 @@ class UpstreamSpace:
             self.store.write_space(self.known, self.address)
 
     def _refuse(self, change: str) -> None:
-        """Refuse texts that are not stored from now on, and delete stored vectors that may be of another model.
+        """Set `problem`, so that texts that are not stored are refused, and delete stored vectors of uncertain origin.
 
-        `change` says why. Texts are accepted again when the API's vectors of the probe texts agree with the known
-        embedding space.
+        Vectors stored after the last comparison may be of another model. They are deleted, and the change is logged,
+        only if `problem` was None. Texts are accepted again when the API's vectors of the probe texts agree with the
+        known embedding space.
         """
         if self.problem is None:
             log.warning("%s", change)
@@ -204,15 +213,15 @@ class UpstreamSpace:
             before = self.known.reported.get(name)
             if before is not None and before != value:
                 return (
-                    f"{self.upstream.provider_name} states {value} as {name} of {self.upstream.model}, and stated "
-                    f"{before} before: restart the encoder {self.name} to use the new vectors, and fit its chains and "
+                    f"{self.upstream.provider_name} reports {value} as {name} of {self.upstream.model}, but reported "
+                    f"{before} before: restart the encoder {self.name} to use the new vectors, then fit its chains and "
                     "reindex its indexes again"
                 )
 
         return None
 
     def _describe_vector_change(self, probes: NDArray[np.float32]) -> str | None:
-        """Return a message if the probe texts' vectors differ from earlier ones, and what to do, else None."""
+        """Return a message with what to do if the vectors of the probe texts differ from earlier vectors, else None."""
         before, now = self.known.probes.shape[1], probes.shape[1]
         cosine = _find_minimum_cosine(self.known.probes, probes)
         if cosine >= MIN_COSINE:
@@ -221,15 +230,16 @@ class UpstreamSpace:
         difference = f"cosine {cosine:.3f} for the same text" if before == now else f"{now} dimensions, not {before}"
         return (
             f"{self.upstream.provider_name} answers other vectors under the name {self.upstream.model} than before "
-            f"({difference}): set another revision of {self.name} in its settings, and fit its chains and reindex its "
+            f"({difference}): set another revision of {self.name} in its settings, then fit its chains and reindex its "
             "indexes again"
         )
 
     async def _embed_probe_texts(self) -> StoredSpace:
-        """Call the API for the vectors of the probe texts, check them, and return them as a `StoredSpace`.
+        """Call the API for the vectors of the probe texts, and return them as a `StoredSpace` checked now.
 
         Raises:
-            UpstreamError: if they do not come, are not finite, or have other dimensions than asked for.
+            UpstreamError: if the API does not answer, or the vectors are not finite, zero or of other dimensions than
+                requested.
         """
         provider = self.upstream.provider_name
         try:
@@ -241,26 +251,26 @@ class UpstreamSpace:
         if not find_valid_rows(answer.vectors).all():
             raise UpstreamError(f"{provider}: it answers NaN, inf or only zeros for the probe texts")
 
-        width = answer.vectors.shape[1]
-        if self.upstream.dimensions not in (None, width):
+        dimensions = answer.vectors.shape[1]
+        if self.upstream.dimensions not in (None, dimensions):
             raise UpstreamError(
-                f"{provider}: it answers {width} dimensions where {self.upstream.dimensions} are asked for: leave "
-                "dimensions out"
+                f"{provider}: it answers {dimensions} dimensions instead of the {self.upstream.dimensions} in the "
+                "settings: leave dimensions out"
             )
 
-        fingerprint = digest(self.request_digest, dict(sorted(reported.items())), width)[:32]
+        fingerprint = digest(self.request_digest, dict(sorted(reported.items())), dimensions)[:32]
         return StoredSpace(fingerprint, reported, answer.vectors, time.time())
 
 
 def _find_minimum_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
-    """Return the lowest cosine between a probe text's earlier and present vector, or -1 if the dimensions differ."""
+    """Compute the lowest cosine between a probe text's earlier and present vector, or -1 if the dimensions differ."""
     if before.shape != now.shape:
         return -1.0
     return float((normalize_rows(before) * normalize_rows(now)).sum(axis=1).min())
 
 
 def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the rows of `(n, d)` scaled to unit length, as float32. A row of zeros stays zero."""
+    """Scale the rows of `(n, d)` to unit length, as a new float32 array. A row of zeros stays zero."""
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
     return unit

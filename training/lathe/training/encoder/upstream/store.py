@@ -1,8 +1,14 @@
-"""Store of the vectors that an API answered: none is asked for twice, not even after a kill.
+"""Store of the vectors that an API answered, so that no vector is requested twice, not even after a kill.
 
 FOLDER/vectors.db
 ├── vectors   see `lathe.training.encoder.vector_database`
-└── spaces    fingerprint, what is asked for, what the API states, dimensions, probe vectors, time they were compared
+└── spaces    one row for each embedding space and address:
+              fingerprint   fingerprint of the embedding space
+              asked         digest of the address and of the settings that are sent with a call
+              stated        what the API reports of its model, as JSON
+              width         dimensions of the vectors
+              probes        vectors of the probe texts
+              checked_at    time when the probe vectors were last compared
 """
 
 import math
@@ -28,8 +34,8 @@ class StoredSpace:
     """Embedding space of an API's vectors, with the vectors of the probe texts by which it is recognized.
 
     Attributes:
-        fingerprint: fingerprint of the space.
-        reported: what the API stated of the model.
+        fingerprint: fingerprint of the embedding space.
+        reported: what the API reported of the model.
         probes: vectors of the probe texts `(n, d)`.
         checked_at: Unix time in seconds when the probe vectors were last compared.
     """
@@ -41,27 +47,28 @@ class StoredSpace:
 
 
 class UpstreamStore(VectorDatabase):
-    """Database of an API's vectors by key, and of their spaces."""
+    """Database of an API's vectors by key, and of the embedding spaces of its vectors."""
 
     schema = SCHEMA + SPACES
     contents = "the vectors of upstream encoders"
-    remedy = "and its vectors are asked for again"
+    remedy = "and its vectors are requested again"
 
     def read_space(self, request_digest: str) -> StoredSpace | None:
-        """Return the embedding space that was last confirmed for an address and request, or None if none is stored.
+        """Read the embedding space that was last confirmed for an address and request. None if no space is stored.
 
-        `request_digest` is a digest of address and request.
+        Args:
+            request_digest: digest of the address and request.
 
         Raises:
-            UpstreamError: if its row, or the file, is damaged.
+            UpstreamError: if the row of the space, or the file, is damaged.
         """
         return self._select_space("asked = ?", request_digest)
 
     def find_space(self, fingerprint: str) -> StoredSpace | None:
-        """Return the embedding space with this fingerprint, as last confirmed at any address, or None.
+        """Find the embedding space with this fingerprint, as last confirmed at any address. None if it is not stored.
 
         Raises:
-            UpstreamError: if its row, or the file, is damaged.
+            UpstreamError: if the row of the space, or the file, is damaged.
         """
         return self._select_space("fingerprint = ?", fingerprint)
 
@@ -80,7 +87,10 @@ class UpstreamStore(VectorDatabase):
                 raise sqlite3.DatabaseError(f"a row of spaces: {error}") from None
 
     def write_space(self, space: StoredSpace, request_digest: str) -> None:
-        """Store a space with its vectors of the probe texts. For a stored space, update the time of comparison only."""
+        """Store an embedding space with its vectors of the probe texts.
+
+        For a stored space, only `checked_at` is updated.
+        """
         reported, probes = orjson.dumps(space.reported).decode(), np.ascontiguousarray(space.probes, "<f4")
         with self.guard, self._translate_errors(), self.connection:
             self.connection.execute(
@@ -90,9 +100,10 @@ class UpstreamStore(VectorDatabase):
             )
 
     def delete_unconfirmed(self, fingerprint: str) -> int:
-        """Delete the vectors of a space stored after the last comparison of its probe texts, and return their number.
+        """Delete the vectors of an embedding space stored after its last comparison, and return the number of vectors.
 
-        The probes also count as never compared, so that the next process compares them before it asks for a vector.
+        `checked_at` of the space becomes 0, so that the next process compares the probe texts before it requests
+        vectors.
         """
         with self.guard, self._translate_errors(), self.connection:
             # Vectors stored after the last comparison may be of either model; older ones were confirmed by it.
@@ -105,14 +116,14 @@ class UpstreamStore(VectorDatabase):
             return deleted.rowcount
 
 
-def _parse_space(fingerprint: str, reported: str, width: int, probes: bytes, checked_at: float) -> StoredSpace:
-    """Return the embedding space (model, vectors of the probe texts, time of the check) in one row of the database.
+def _parse_space(fingerprint: str, reported: str, dimensions: int, probes: bytes, checked_at: float) -> StoredSpace:
+    """Build the embedding space stored in one row of the database.
 
     Raises:
-        ValueError, TypeError, AttributeError: if it is damaged.
+        ValueError, TypeError, AttributeError: if the row is damaged.
     """
     described = {str(name): str(value) for name, value in orjson.loads(reported).items()}
-    vectors = np.frombuffer(probes, "<f4").reshape(-1, width)
+    vectors = np.frombuffer(probes, "<f4").reshape(-1, dimensions)
     if not vectors.size or not np.isfinite(vectors).all() or not math.isfinite(checked_at):
-        raise ValueError("its vectors or its time are not numbers")
+        raise ValueError("the vectors or the time are not numbers")
     return StoredSpace(str(fingerprint), described, vectors, float(checked_at))
