@@ -84,7 +84,7 @@ def test_a_damaged_line_is_skipped_or_named_in_an_error_if_strict(journal):
     for line in (b"5", b"[]", b'{"value": 1}', b'{"unknown": 1}', b"null", b"\xff", b"", b'{"na'):
         journal.path.write_bytes(line + b"\n" + content)
         assert journal.read() == [Entry("ß\n"), Entry("b", 0.1 + 0.2)]
-        with pytest.raises(JobError, match=r"log.jsonl line 1 is damaged; remove it"):
+        with pytest.raises(JobError, match=r"log.jsonl line 1 is damaged; remove the line"):
             Journal(journal.path, Entry, strict=True).read()
 
 

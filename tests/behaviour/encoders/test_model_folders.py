@@ -320,7 +320,7 @@ def test_a_folder_that_says_nothing_of_pooling_is_served_with_a_warning(tmp_path
     assert Encoder(EncoderSpec("tiny", str(folder)), "cpu").warning is None
     (folder / "modules.json").unlink()
     warning = Encoder(EncoderSpec("tiny", str(folder)), "cpu").warning
-    assert "tiny has no modules.json" in warning and "their mean is taken; set pooling of this encoder" in warning
+    assert "tiny has no modules.json" in warning and "mean pooling is used; set pooling of this encoder" in warning
     assert Encoder(EncoderSpec("tiny", str(folder), pooling="cls"), "cpu").warning is None
 
 

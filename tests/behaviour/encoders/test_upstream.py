@@ -360,7 +360,7 @@ def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(st
         ({"upstream": {"url": "ftp://a"}}, "url must be like https://api.openai.com/v1, not 'ftp://a'"),
         ({"upstream": {"url": "https://me:sk-1@a/v1"}}, "url holds a name or password"),
         ({"upstream": {"url": "https://a/v1?key=sk-1"}}, "url must end before any ?"),
-        ({"upstream": {"url": "https://a/v1/embeddings"}}, "leave /embeddings off"),
+        ({"upstream": {"url": "https://a/v1/embeddings"}}, "url must not end with /embeddings"),
         (
             {"upstream": {"url": "http://a/v1", "api_key_env": "KEY"}},
             "with api_key_env, url must begin with https:// or lead to this machine",

@@ -98,7 +98,7 @@ def test_train_reze_prints_its_sources_the_overlap_and_the_models_folder(train, 
     before, after = (model.encode(TEXTS[:4]) for model in models)
     assert before.shape == after.shape and 1e-5 < np.abs(before - after).max() < 1
     assert [model.max_seq_length for model in models] == [32, 32]
-    require_one_line(train("reze", "--config", config, "--out", out), "holds a trained model already", "--out")
+    require_one_line(train("reze", "--config", config, "--out", out), "already holds a trained model", "--out")
 
 
 @pytest.mark.parametrize("method", ["distill", pytest.param("ft", marks=pytest.mark.release)])

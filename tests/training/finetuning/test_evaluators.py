@@ -71,7 +71,7 @@ def test_hold_out_takes_at_most_a_fifth_of_a_source_and_keeps_an_anchor_on_one_s
     again, _ = hold_out(mixture, SETTINGS.model_copy(update={"rows": 6}), 0)
     assert again.anchors == rest.anchors
     assert len(hold_out(mixture, SETTINGS, 0)[1].pairs) == 8
-    with pytest.raises(JobError, match="no source has pairs enough"):
+    with pytest.raises(JobError, match="no source has enough pairs"):
         hold_out(mixture_of(few), SETTINGS, 0)
 
 
@@ -127,8 +127,8 @@ def test_a_data_set_evaluated_during_training_shares_no_text_with_the_training_p
     lines = (tmp_path / "out" / "training" / "progress.jsonl").read_text()
     assert '"pearson of dev"' in lines and outcome.summary["best"] is not None
     (report,) = outcome.mixture.reports
-    assert report.dropped == {"shares a text with what is measured on the way": 12}
-    with pytest.raises(JobError, match="mteb measures no 'bleu' on dev, but .*cosine_spearman"):
+    assert report.dropped == {"shares a text with the evaluation during training": 12}
+    with pytest.raises(JobError, match="mteb does not measure 'bleu' on dev; allowed: .*cosine_spearman"):
         run_job(job_of(evaluate | {"metric": "bleu"}), out="other")
 
 
@@ -139,6 +139,6 @@ def test_the_targets_test_is_refused_for_evaluation_during_training(data_set, tm
     target = open_target(TargetSettings(folder=data_set("target")))
     with pytest.raises(JobError, match="target shares .* texts with the test of the target target"):
         open_evaluation_data(EvaluatorSettings(every=1, folder=tmp_path / "target"), target)
-    with pytest.raises(ValueError, match="held-out pairs are measured by mrr or accuracy, not by 'ndcg'"):
+    with pytest.raises(ValueError, match="metric of held-out pairs must be mrr or accuracy, not 'ndcg'"):
         EvaluatorSettings(every=1, metric="ndcg")
     assert isinstance(TaskEvaluator(target, EvaluatorSettings(every=1, folder=tmp_path / "target")).metric, str)

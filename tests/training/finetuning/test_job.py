@@ -44,9 +44,9 @@ WRONG = [
 ]
 WRONG_SOURCES = [
     ("[]", "sources: "),
-    ("[{}]", "sources.0: name a folder, a jsonl file, rows or a hub data set, one of them; got none"),
-    ("[{jsonl: a}, {jsonl: b, folder: c}]", "sources.1: name a folder, a jsonl file, rows or a hub data set"),
-    ("[{hub: a/b}]", "sources.0: a hub data set needs its task"),
+    ("[{}]", "sources.0: set exactly one of folder, jsonl, rows and hub; got none"),
+    ("[{jsonl: a}, {jsonl: b, folder: c}]", "sources.1: set exactly one of folder, jsonl, rows and hub"),
+    ("[{hub: a/b}]", "sources.0: a hub data set needs task: one of "),
     ("[{folder: a, cap: 0}]", "sources.0.cap: "),
 ]
 NOT_SETTINGS = [

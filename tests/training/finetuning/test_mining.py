@@ -98,7 +98,7 @@ def test_supplied_negatives_that_answer_their_query_or_are_in_the_targets_test_a
     mixture = read_sources(job_of(rows), open_target(TargetSettings(folder=tested))).build()
     assert list(mixture.negatives) == [("fine",), (), ("x",)]
     assert mixture.reports[0].dropped == {
-        "negative that answers its query elsewhere, or is the query": 3,
+        "negative that answers its query in another pair, or equals the query": 3,
         "negative of the target's test": 1,
     }
 
@@ -112,9 +112,9 @@ def test_supplied_negatives_that_are_no_texts_are_refused_with_their_line(job_of
 def test_a_source_without_the_negatives_that_its_settings_require_is_refused(job_of):
     with pytest.raises(DataSetError, match="line 1: no field 'negative'"):
         read_sources(job_of([{"anchor": "a", "positive": "b"}], {"negatives": "given"})).build()
-    with pytest.raises(DataSetError, match="give no negatives that can be used"):
+    with pytest.raises(DataSetError, match="no row has a negative that can be used"):
         read_sources(job_of([row("a", "b", "B!", " ")], {"negatives": "given"})).build()
-    with pytest.raises(ValueError, match="say how with negatives"):
+    with pytest.raises(ValueError, match="add settings such as negatives"):
         job_of([row("a", "b")], {"negatives": "mined"})
 
 

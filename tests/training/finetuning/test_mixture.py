@@ -225,14 +225,14 @@ def test_list_warnings_warns_of_few_pairs_and_fewer_than_three_sources_for_reze_
     (few,) = reze.list_warnings(three, 30)
     assert "60 pairs span at most 59 of the 60 dimensions" in few
     (one,) = reze.list_warnings(read_sources(settings(folders["a"])).build(), 4)
-    assert one.startswith("there is one source")
+    assert one.startswith("there is only one source")
     (two,) = reze.list_warnings(read_sources(settings(folders["a"], folders["b"])).build(), 4)
     assert two.startswith("there are two sources")
     alone = read_sources(settings(folders["a"])).build()
     for other in (Distillation(RegularizerSettings()), NoRegularizer()):
         assert other.list_warnings(alone, 400) == alone.list_single_pair_warnings() == []
     (single,) = read_sources(settings(*folders.values(), lone)).build().list_single_pair_warnings()
-    assert single == "a single pair makes the mean of a source: lone"
+    assert single == "sources with a single pair, whose mean is that pair: lone"
 
 
 def test_rows_in_memory_are_pairs_of_which_those_that_share_a_text_with_what_is_left_out_are_dropped_or_refused():

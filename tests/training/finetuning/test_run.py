@@ -179,7 +179,7 @@ def test_resuming_with_another_job_is_refused_and_the_difference_named(job_of, r
         with pytest.raises(JobError, match=what):
             run_job(other(), method)
     run_job(job_of(), "reze")
-    with pytest.raises(JobError, match="holds a trained model already"):
+    with pytest.raises(JobError, match="already holds a trained model"):
         run_job(job_of(), "reze")
 
 

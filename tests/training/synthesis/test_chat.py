@@ -78,7 +78,12 @@ def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_toke
         ((200, {}, b'{"choices": [{}]}'), "other JSON", True, "JSON without a message"),
         ((200, {}, b'{"error": "busy"}'), "other JSON", True, "an error came back: busy"),
         ((200, {"content-length": 999}, b'{"choices"'), "cut connection", True, "the connection was cut"),
-        ((200, {"content-encoding": "gzip"}, b"no gzip"), "not JSON", True, "a response in gzip, not plain, came back"),
+        (
+            (200, {"content-encoding": "gzip"}, b"no gzip"),
+            "not JSON",
+            True,
+            "the response is compressed (gzip), although it must not be",
+        ),
     ],
 )
 def test_a_failed_request_raises_a_call_error_with_its_kind_and_whether_to_retry(

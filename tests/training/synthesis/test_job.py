@@ -81,7 +81,7 @@ def test_open_endpoint_reads_the_key_from_its_environment_variable_and_hides_the
             "the environment variable LLM_KEY, which endpoint.key_variable names, is not set",
         ),
         ({"key_variable": "sk-secret"}, "takes the name of an environment variable, such as LLM_KEY"),
-        ({"key_variable": "ODD_KEY"}, "the key in ODD_KEY has characters that no key has"),
+        ({"key_variable": "ODD_KEY"}, "the key in ODD_KEY has characters that are not printable ASCII"),
     ],
 )
 def test_an_invalid_endpoint_is_refused_without_showing_the_key(monkeypatch, given, message):

@@ -62,7 +62,7 @@ def test_dimensions_are_asked_for_and_other_widths_than_those_are_refused(connec
     with connect(dimensions=5) as encoder:
         assert encoder.encode(TEXTS).vectors.shape == (len(TEXTS), 5)
     embeddings_server.change = lambda texts, rows: rows[:, :4]
-    with pytest.raises(UpstreamError, match="it answers 4 dimensions where 6 are asked for"):
+    with pytest.raises(UpstreamError, match="it answers 4 dimensions instead of the 6 in the settings"):
         with connect(dimensions=6):
             pass
 
@@ -77,7 +77,7 @@ def test_a_prompt_goes_before_the_text_and_unknown_ones_are_refused(connect, emb
 
 def test_ways_to_cut_texts_that_the_api_does_not_have_are_refused(connect):
     with connect() as encoder:
-        with pytest.raises(EncoderError, match="cuts long texts at their end only"):
+        with pytest.raises(EncoderError, match="truncates long texts only at the end"):
             encoder.encode(["a"], truncation_side="left")
         with pytest.raises(EncoderError, match="long_text may be truncate or error"):
             encoder.encode(["a"], long_text="mean")
@@ -168,7 +168,7 @@ def test_an_api_that_answered_once_is_not_asked_otherwise_when_it_fails(connect,
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (answer_openai([[1.0] * 7]), UpstreamError, "vectors of 7 dimensions, not of 8 as before"),
+        (answer_openai([[1.0] * 7]), UpstreamError, "vectors of 7 dimensions, not 8 as before"),
         (answer_openai([]), UpstreamError, "0 vectors for 1 texts"),
         (answer_openai(["no base64"]), UpstreamError, "not a list of numbers"),
         (answer_openai([[]]), UpstreamError, "vectors of 0 numbers"),
@@ -362,7 +362,7 @@ def test_an_answer_that_states_another_model_is_refused_at_once(connect, embeddi
     with connect() as encoder:
         embeddings_server.model = "m-2026-11"
         for text in ("a", "b"):
-            with pytest.raises(SpaceChangedError, match="states m-2026-11 as model of m, and stated m before"):
+            with pytest.raises(SpaceChangedError, match="reports m-2026-11 as model of m, but reported m before"):
                 encoder.encode([text])
     with connect() as reopened:  # a new space, whose vectors are its own
         assert reopened.fingerprint != encoder.fingerprint

@@ -84,7 +84,7 @@ def test_prepare_refuses_targets_of_other_pairs_or_settings_and_a_damaged_manife
     prepare(mixture())
     with pytest.raises(JobError, match="the pairs changed"):
         prepare(mixture(TEXTS[:6]))
-    with pytest.raises(JobError, match="other settings of the regulariser"):
+    with pytest.raises(JobError, match="other settings of the regularizer"):
         prepare(mixture(), SETTINGS.model_copy(update={"strength": 0.1}))
     prepare(mixture(), SETTINGS.model_copy(update={"loss_weight": 9.0}))
     (tmp_path / "targets" / "manifest.json").write_bytes(b"{")

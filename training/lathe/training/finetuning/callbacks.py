@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: training log, checkpoints that are marked when complete, evaluation during training."""
+"""Callbacks of the trainer, which write the training log, mark complete checkpoints, and evaluate during training."""
 
 import shutil
 import time
@@ -17,7 +17,8 @@ from lathe.transforms.files import replace_synced
 from lathe.transforms.progress import Progress
 
 _COMPLETE = "whole.json"
-"""File that marks a checkpoint as complete; it holds the loss sums since the last log line, and the pairs of a step."""
+"""File that marks a checkpoint as complete. It holds the loss sums since the last log line, and the step's number of
+pairs."""
 CHECKPOINT_PREFIX = "checkpoint-"
 """Prefix of the names of checkpoint folders, before the step; set by transformers."""
 TrainingLog = Journal[dict[str, Any]]
@@ -27,7 +28,7 @@ TrainingLog = Journal[dict[str, Any]]
 class LossCallback(TrainerCallback):
     """Trainer callback that writes losses to the training log and reports progress.
 
-    Under torchrun only the first process does.
+    Under torchrun, only the first process writes and reports.
 
     Args:
         log: training log.
@@ -44,9 +45,9 @@ class LossCallback(TrainerCallback):
         self.losses = ""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Start the clock and prepare the training log.
+        """Start the clock, and remove the training log's lines of steps that will be done again.
 
-        On resuming, restore the loss sums from the checkpoint and remove the log's lines of later steps.
+        If the training is resumed, the loss sums are restored from the checkpoint.
         """
         self.begun, self.first = time.monotonic(), state.global_step
         complete = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
@@ -57,9 +58,9 @@ class LossCallback(TrainerCallback):
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Report the step, the number of steps and the last logged losses as progress.
+        """Report the step, the number of steps and the last logged losses as progress, in the first process.
 
-        Losses are logged after several steps only, and a step of a large model takes long.
+        Losses are logged only after several steps, and a step of a large model takes long.
         """
         if state.is_world_process_zero:
             message = f"step {state.global_step:,} of {state.max_steps:,}"
@@ -73,15 +74,15 @@ class LossCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Append a line to the training log and report progress.
+        """Append a line to the training log, and report progress. Without a loss in `logs`, nothing is done.
 
-        The line has step, mean losses since the last line, epoch, learning rate and gradient norm. The loss sums are
-        averaged over all processes and reset. Without a loss in `logs`, nothing is done.
+        The line has the step, mean losses since the last line, epoch, learning rate and gradient norm. The loss sums
+        are averaged over all processes and then reset.
         """
         if logs is None or "loss" not in logs:
             return
 
-        # Averaging needs every process; only the first one writes and reports.
+        # Averaging needs every process; only the first process writes and reports.
         self.components.average_over_processes()
         losses = self.components.pop_means()
         if not state.is_world_process_zero:
@@ -113,7 +114,7 @@ class CheckpointCallback(TrainerCallback):
         self.check_finite = check_finite
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Check the model's weights and an embedding if a checkpoint is to be saved at this step.
+        """Raise `NonFiniteLossError` if a checkpoint is to be saved at this step and the model is not finite.
 
         Raises:
             NonFiniteLossError: if a weight or an embedding is not finite.
@@ -139,7 +140,7 @@ class EvaluationCallback(TrainerCallback):
 
     Args:
         log: training log, which also holds the losses.
-        evaluator: what to evaluate on, how often, and when to stop; the first process of torchrun evaluates for all.
+        evaluator: data, interval and patience of the evaluation; under torchrun the first process evaluates for all.
         encode: encodes texts with the model being trained.
         on_progress: called with progress in [0, 1] and a message.
     """
@@ -151,16 +152,16 @@ class EvaluationCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Evaluate the base model before the first step, and log the metric for comparison.
 
-        A resumed training skips this. Step 0 is never kept as the best.
+        A resumed training skips this. The base model is never the best step.
         """
         if state.global_step == 0:
             self._evaluate_and_log(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the model at each evaluation interval and at the last step.
+        """Evaluate the model at each evaluation interval and at the last step, and stop training without improvement.
 
-        Request a checkpoint if the metric is the best so far, and stop the training if none was better for `patience`
-        intervals.
+        If the metric is the best so far, a checkpoint is requested. The training stops if no evaluation was better for
+        `patience` intervals.
         """
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return
@@ -178,21 +179,21 @@ class EvaluationCallback(TrainerCallback):
             control.should_training_stop = True
 
     def _evaluate_and_log(self, state: TrainerState) -> float:
-        """Evaluate the model in the first process, log the metric and report progress.
+        """Evaluate the model in the first process, log the metric, report progress, and return the metric.
 
         All processes return the same metric.
 
         Raises:
             NonFiniteLossError: if the metric is NaN.
         """
-        # Only the first process evaluates; the others get its number, so that all stop at the same step.
+        # Only the first process evaluates; the others receive its metric, so that all stop at the same step.
         metrics = [self.evaluator.measure(self.encode) if state.is_world_process_zero else 0.0]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast_object_list(metrics)
 
         value = metrics[0]
         if value != value:
-            raise NonFiniteLossError(f"{self.metric} is not a number")
+            raise NonFiniteLossError(f"the metric {self.metric} became NaN")
 
         if state.is_world_process_zero:
             line = {"step": state.global_step, "steps": state.max_steps, "metric": self.metric, "measured": value}
@@ -204,14 +205,14 @@ class EvaluationCallback(TrainerCallback):
 
 
 def read_batch_size(checkpoint: Path) -> int:
-    """Return the number of pairs of a step, over all processes, in the run that wrote a checkpoint."""
+    """Read the number of pairs of a step, over all processes, from a complete checkpoint."""
     return int(orjson.loads((checkpoint / _COMPLETE).read_bytes())["batch"])
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the folder of the last complete checkpoint, or None if there is none.
+    """Find the last complete checkpoint in a folder, and delete incomplete checkpoints after it.
 
-    Incomplete checkpoints after it, left by a killed run, are deleted.
+    The result is None if no checkpoint is complete. A killed run leaves an incomplete checkpoint.
     """
     numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):

@@ -1,7 +1,7 @@
-"""Certificate of a trained encoder: what it finds of what its base finds, on texts that it was not trained on.
+"""Certificate of a trained encoder: retrieval before and after the training, on queries that it was not trained on.
 
-These are searches with known relevant documents that a job's training has not seen: tests of its data sets, or
-held-out pairs.
+The queries have known relevant documents. They come from the test splits of the job's data sets, or else from held-out
+pairs. Split-half retrieval on out-of-domain texts shows what the encoder has lost elsewhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,22 +33,22 @@ NO_PROMPTS = Prompts()
 """Prompts of a source that names none."""
 
 MAX_QUERIES = 1000
-"""Maximum number of queries of a data set; more are sampled evenly."""
+"""Maximum number of queries of a data set. Of more queries, an even sample is used."""
 
 MAX_DOCUMENTS = 20_000
-"""Maximum number of documents of a data set: relevant ones, and others sampled evenly."""
+"""Maximum number of documents of a data set: all relevant documents, and an even sample of the others."""
 
 
 @dataclass(frozen=True)
 class JudgedTexts:
-    """Texts of queries and documents, and which document is relevant to which query.
+    """Texts of queries and documents, with relevance judgements.
 
     Attributes:
         queries: texts of the queries.
         documents: texts of the documents, among which each query searches.
         relevant: row of a query and row of a document that is relevant to it, `(p, 2)`; every query has one or more.
-        excluded: row of a query and row of a document that is the query's own text, `(e, 2)`.
-        prompts: prompts put before the texts; empty ones mean the encoder's own prompts of queries and documents.
+        excluded: row of a query and row of a document that equals the query's text, `(e, 2)`.
+        prompts: prompts put before the texts; empty prompts mean the encoder's own prompts of queries and documents.
     """
 
     queries: Sequence[str]
@@ -61,11 +61,11 @@ class JudgedTexts:
     def from_answers(
         cls, answers: Mapping[str, Iterable[str]], distractors: Iterable[str] = (), prompts: Prompts = NO_PROMPTS
     ) -> "JudgedTexts":
-        """Build judged texts from a dict of queries with their relevant documents, and distractors.
+        """Build judged texts from queries with their relevant documents, and distractors, which are further documents.
 
-        Distractors are further documents to search among. A document that is the query's own text does not count as
-        relevant, and queries without another are left out. More than `MAX_QUERIES` queries and `MAX_DOCUMENTS`
-        documents are sampled evenly, but relevant documents all stay.
+        A document that equals the query's text does not count as relevant. Queries without another relevant document
+        are left out. More than `MAX_QUERIES` queries are sampled evenly. Distractors are sampled evenly so that there
+        are at most `MAX_DOCUMENTS` documents, but relevant documents all stay.
         """
         relevant_of = gather_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).documents
         queries = _sample_evenly(list(relevant_of), MAX_QUERIES)
@@ -81,13 +81,13 @@ class JudgedTexts:
 
 @dataclass(frozen=True)
 class JobTests:
-    """Data that a job's trained encoder can be certified with.
+    """Data that a job's trained encoder is certified with.
 
     Attributes:
-        judged: searches by the name of the data set.
+        judged: queries and documents with relevance judgements, by the name of the data set.
         target: target of the job if its test is not a search, to be measured by mteb; None if there is none.
         target_prompts: prompts of that target.
-        warnings: sentences on what is not measured, for the certificate.
+        warnings: messages on data sets that are not measured, for the certificate.
     """
 
     judged: dict[str, JudgedTexts] = field(default_factory=dict)
@@ -99,8 +99,8 @@ class JobTests:
 def read_job_tests(job: TrainingJob) -> JobTests:
     """Read the searches that a job's trained encoder is certified with, without queries that it is trained on.
 
-    Searches are the test splits of retrieval and pairs data sets and of the target, and for data sets without a test,
-    the pairs that a training with `holds_out` leaves out.
+    Searches are the test splits of retrieval and pairs data sets and of the target. For data sets without a test, they
+    are the pairs that a training with `holds_out` leaves out.
 
     Returns:
         The searches by data set, the target if mteb must measure it, and warnings.
@@ -143,6 +143,7 @@ def read_job_tests(job: TrainingJob) -> JobTests:
 def _add_judged(
     tests: JobTests, name: str, answers: dict[str, list[str]], distractors: Iterable[str], prompts: Prompts
 ) -> None:
+    """Add the judged texts of a data set to `tests`, in place, or a warning if no queries are left."""
     judged = JudgedTexts.from_answers(answers, distractors, prompts)
     if judged.queries:
         tests.judged[name] = judged
@@ -151,9 +152,9 @@ def _add_judged(
 
 
 def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the relevant documents of each query of a data set's test split, and all documents of the corpus.
+    """Read the relevant documents of each query of a data set's test split, and all documents of its corpus.
 
-    The corpus is empty for data sets without one. Both are empty if the split has no positive pair.
+    The corpus is empty for data sets without one. Both are empty if the split does not contain a positive pair.
     """
     if isinstance(data, FolderDataSet) and data.task == "retrieval":
         search = data.read_test(Warnings())
@@ -180,6 +181,7 @@ def _exclude_queries(answers: dict[str, list[str]], trained_on: set[str]) -> dic
 
 
 def _gather_held_out(held_out: Mixture, name: str, prompts: Prompts) -> dict[str, list[str]]:
+    """Collect the held-out positives of each anchor of a data set, without the prompts."""
     answers: dict[str, list[str]] = {}
     for row in np.flatnonzero(held_out.sources == held_out.names.index(name)):
         anchor = held_out.anchors[row].removeprefix(prompts.anchor)
@@ -188,6 +190,7 @@ def _gather_held_out(held_out: Mixture, name: str, prompts: Prompts) -> dict[str
 
 
 def _sample_evenly(texts: Sequence[str], count: int) -> list[str]:
+    """Return at most `count` of the texts, at even distances, in order."""
     rows = np.linspace(0, len(texts) - 1, min(len(texts), count)).astype(int)
     return [texts[row] for row in rows]
 
@@ -200,17 +203,17 @@ def certify_encoder(
     on_progress: Progress,
     corpora: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Compare the searches of a trained encoder with the searches of its base encoder.
+    """Compare the retrieval of a trained encoder with its base encoder, on queries and on out-of-domain texts.
 
-    Where the trained encoder comes from does not matter: only the texts must be ones that it was not trained on.
+    Where the trained encoder comes from does not matter, but the texts must not have been used to train it.
 
     Args:
         base: encoder before the training.
         trained: encoder after the training.
         judged: queries with known relevant documents, by data set.
-        workspace: folder of vectors, where out-of-domain texts are cached.
+        workspace: folder where out-of-domain texts are cached.
         on_progress: called with progress in [0, 1] and a message.
-        corpora: sources of out-of-domain texts by name, whose halves search each other; None takes the built-in ones.
+        corpora: sources of out-of-domain texts by name, for split-half retrieval; None takes the built-in corpora.
 
     Returns:
         `{relevance: {data set: searches}, out_of_domain: {corpus: searches}, warnings: […]}`, where `searches` is
@@ -246,8 +249,8 @@ def certify_job(
 ) -> dict[str, Any]:
     """Compare a trained encoder with its base on the tests of the job that trained it, and return the certificate.
 
-    The certificate is as from `certify_encoder`. A target whose test is not a search is measured by mteb and added:
-    `tasks: {name: {metric, before, after, gain}}`.
+    The certificate is as `certify_encoder` returns it. A target whose test is not a search is measured by mteb and
+    added: `tasks: {name: {metric, before, after, gain}}`.
 
     Raises:
         JobError: if mteb cannot measure the target.
@@ -261,6 +264,7 @@ def certify_job(
 
 
 def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> dict[str, Any]:
+    """Measure both encoders on the target's test with mteb, and return the metric with its change."""
     from lathe.training.finetuning.evaluators import TaskEvaluator  # mteb takes seconds to import
     from lathe.training.finetuning.extras import EvaluatorSettings
 
@@ -272,12 +276,12 @@ def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> d
 
 
 def _encode_prompted(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the vectors `(n, d)` of texts that carry their prompts already, so that the encoder adds none."""
+    """Encode texts that already contain their prompts to vectors `(n, d)`, so that the encoder adds none."""
     return encoder.encode(texts, NO_PROMPT).vectors
 
 
 def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
-    """Encode the queries and documents of judged texts, and return the vectors with the relevance.
+    """Encode the queries and documents of judged texts, and return the vectors with the relevance judgements.
 
     The texts get the prompts of their data set, or the encoder's own prompts if the data set has none.
     """
@@ -292,7 +296,10 @@ def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
 
 
 def _list_warnings(certificate: Mapping[str, Any]) -> list[str]:
-    """Return warnings about searches that get worse, gain nothing beyond chance, have few queries or are missing."""
+    """Return warnings about retrieval that gets worse or has no significant gain, few queries, or missing queries.
+
+    "No significant gain" means that the confidence interval of the change of nDCG@10 contains 0.
+    """
     warnings = []
     for group, wording in (
         ("relevance", "searches of {} get worse"),
@@ -306,12 +313,13 @@ def _list_warnings(certificate: Mapping[str, Any]) -> list[str]:
     for name, measures in certificate["relevance"].items():
         gain, half = measures["ndcg_at_10"]["gain"], measures["ndcg_at_10"]["ci95"] or 0.0
         if abs(gain) <= half:
-            warnings.append(
-                f"nDCG@10 on {name} changes by {gain:+.4f} ± {half:.4f}: no gain that can be told from chance"
-            )
+            warnings.append(f"nDCG@10 on {name} changes by {gain:+.4f} ± {half:.4f}: the gain is not significant")
         if measures["queries"] < MIN_TEST_QUERIES:
-            warnings.append(f"{name} has {measures['queries']} queries to measure with: few for a reliable mean")
+            warnings.append(
+                f"{name} has {measures['queries']} queries to measure with; {MIN_TEST_QUERIES} are needed for a "
+                "reliable mean"
+            )
 
     if not certificate["relevance"]:
-        warnings.append("no searches with known relevant documents were left to measure with")
+        warnings.append("no queries with known relevant documents were left to measure with")
     return warnings

@@ -1,4 +1,4 @@
-"""Evaluation during training, on held-out pairs or on a data set's test."""
+"""Evaluation during training, on held-out pairs or on the test split of a data set."""
 
 import contextlib
 import io
@@ -21,10 +21,10 @@ from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.opening import open_target
 
 HELD_OUT_SHARE = 0.2
-"""Maximum share of a source's pairs that are held out, so that most are trained on."""
+"""Maximum share of a source's pairs that are held out, so that most pairs are trained on."""
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Function that returns unit vectors `(n, d)` of texts that already carry their prompts."""
+"""Function that encodes texts that already contain their prompts to unit vectors `(n, d)`."""
 
 
 class Evaluator(Protocol):
@@ -39,7 +39,7 @@ class Evaluator(Protocol):
         """Name of the metric, of which higher is better."""
 
     def measure(self, encode: Encode) -> float:
-        """Return the metric, higher is better, of the model that the function `encode` encodes texts with."""
+        """Encode the evaluation's texts with `encode`, and return the metric. Higher is better."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class HeldOutEvaluator:
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the held-out pairs, and return how well each anchor retrieves its positive.
+        """Encode the held-out pairs, and compute how well each anchor retrieves its positives.
 
-        The metric is the mean reciprocal rank among all held-out positives of the source, or the share of ranks 1,
-        averaged over sources.
+        The metric is the mean reciprocal rank of the best positive among all held-out positives of the source, or the
+        share of anchors with rank 1. It is averaged over sources.
         """
         texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
         vectors = dict(zip(texts, encode(texts), strict=True))
@@ -84,9 +84,9 @@ class HeldOutEvaluator:
 
 
 def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`.
+    """Compute the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`.
 
-    Other anchors' positives with the same score rank before it.
+    Positives of other anchors with the same score rank before it.
 
     Args:
         answers: the positives of each anchor.
@@ -101,7 +101,7 @@ def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArr
 
 
 def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
-    """Hold out random pairs of each source for evaluation during training.
+    """Split a mixture into pairs to train on and an evaluator on random held-out pairs of each source.
 
     From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
     differ only in case or punctuation stay together.
@@ -112,21 +112,21 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
         seed: seed of the random choice.
 
     Returns:
-        The mixture without the held-out pairs, and an evaluator on these.
+        The mixture without the held-out pairs, and the evaluator.
 
     Raises:
         JobError: if no source has enough pairs.
     """
     is_held_out = choose_held_out(mixture, settings.rows, seed, range(len(mixture.names)))
     if not is_held_out.any():
-        raise JobError("no source has pairs enough to hold some out; name a data set with evaluate: {folder: …}")
+        raise JobError("no source has enough pairs to hold some out; name a data set with evaluate: {folder: …}")
 
     trained, evaluated = mixture.select(np.flatnonzero(~is_held_out)), mixture.select(np.flatnonzero(is_held_out))
     return trained, HeldOutEvaluator(evaluated, settings)
 
 
 def choose_held_out(mixture: Mixture, max_rows: int, seed: int, sources: Iterable[int]) -> NDArray[np.bool_]:
-    """Choose random pairs of some sources to hold out, and return a mask over all pairs of the mixture, `(n,)`.
+    """Choose random pairs of some sources to hold out, as a mask over all pairs of the mixture, `(n,)`.
 
     From each source at most `max_rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors differ
     only in case or punctuation stay together.
@@ -147,7 +147,7 @@ def choose_held_out(mixture: Mixture, max_rows: int, seed: int, sources: Iterabl
 
         max_held_out, held_out = min(max_rows, int(len(rows) * HELD_OUT_SHARE)), 0
         groups = list(by_anchor.values())
-        # Whole groups of pairs with one anchor: a query must not be trained on and evaluated.
+        # Whole groups of pairs with the same anchor: a query must not be both trained on and evaluated.
         for number in random_numbers.permutation(len(groups)):
             if held_out + len(groups[number]) <= max_held_out:
                 is_held_out[groups[number]] = True
@@ -157,10 +157,10 @@ def choose_held_out(mixture: Mixture, max_rows: int, seed: int, sources: Iterabl
 
 
 class TaskEvaluator:
-    """Evaluation on a data set's test, with mteb's evaluator.
+    """Evaluation on the test split of a data set, with mteb's evaluator.
 
     Creating one reads the test, reduced to the settings' limit, and runs mteb's evaluator once on random vectors, to
-    learn which texts it encodes and which metrics it measures.
+    find out which texts it encodes and which metrics it measures.
 
     Args:
         data: the data set.
@@ -185,14 +185,16 @@ class TaskEvaluator:
         if settings.limit is not None:
             limit_rows(self.task, settings.limit)
 
-        # A dry run on random vectors tells which texts mteb encodes, and which metrics it returns.
+        # A dry run on random vectors shows which texts mteb encodes, and which metrics it returns.
         collector = Collector()
         with preserve_random_state():
             metrics = measure(collector, self.task).metrics
 
         if settings.metric is not None and settings.metric not in metrics:
             known = ", ".join(sorted(metrics))
-            raise JobError(f"evaluate.metric: mteb measures no {settings.metric!r} on {data.name}, but {known}")
+            raise JobError(
+                f"evaluate.metric: mteb does not measure {settings.metric!r} on {data.name}; allowed: {known}"
+            )
 
         asked = [(text, prompt) for _, text in collector.asked for prompt in dict.fromkeys(self.prompts.values())]
         self.texts, self.keys = [prompt + text for text, prompt in asked], [text_key(*pair) for pair in asked]
@@ -203,15 +205,15 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the data set's texts, and return the score that mteb's evaluator computes on the test.
+        """Encode the data set's texts, and compute the metric on the test with mteb's evaluator.
 
-        The score is the metric of the settings, or the task's main score. Random states stay as they were.
+        The metric is the one of the settings, or else the task's main score. Random states are restored.
         """
         from lathe.training.evaluation.encoders import TextVectors
         from lathe.training.evaluation.model import StoredModel
         from lathe.training.evaluation.worker import measure
 
-        # mteb names no prompt where texts are not searched: they are encoded as queries.
+        # For tasks without retrieval mteb names no prompt: texts are encoded as queries.
         model = StoredModel(TextVectors(self.keys, encode(self.texts)), self.prompts, self.prompts["query"])
         with preserve_random_state():
             measured = measure(model, self.task)
@@ -222,13 +224,13 @@ class TaskEvaluator:
 def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
     """Open the data set folder that the settings name for evaluation during training.
 
-    The data set must have a test split that shares no text with the target's test.
+    A data set without a test split, or whose test shares texts with the target's test, is refused.
 
     Raises:
-        JobError: if there is no such folder, it has no test, or its test shares texts with the target's.
+        JobError: if there is no such folder, it has no test split, or its test shares texts with the target's test.
         DataSetError: if a data set cannot be read.
     """
-    assert settings.folder is not None  # asked for only where one is named
+    assert settings.folder is not None  # the caller checks it
     data = open_target(TargetSettings(folder=settings.folder))
     if "test" not in data.list_splits():
         raise JobError(f"evaluate: {data.name} has no test split")
@@ -238,7 +240,7 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
         if shared:
             raise JobError(
                 f"evaluate: {data.name} shares {len(shared):,} texts with the test of the target {target.name}, which "
-                "is to be measured once, at the end"
+                "must be measured only once, at the end; name another data set"
             )
 
     return data
@@ -260,9 +262,9 @@ def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
 def preserve_random_state() -> Iterator[None]:
     """Run a block with stderr hidden, then restore the random states of Python, NumPy and torch.
 
-    So an evaluation does not change the training after it, and mteb's progress bars are not printed.
+    An evaluation in the block then does not change the training after it, and mteb's progress bars are not printed.
     """
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002  what mteb seeds is numpy's old generator
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002  mteb seeds numpy's global generator
     with torch.random.fork_rng(), contextlib.redirect_stderr(io.StringIO()):
         try:
             yield

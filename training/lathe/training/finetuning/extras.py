@@ -14,7 +14,7 @@ from lathe.training.settings import Cosine, Count, Fraction, NotNegative, Positi
 
 HeldOutMetric = Literal["mrr", "accuracy"]
 HELD_OUT_METRICS: tuple[HeldOutMetric, ...] = ("mrr", "accuracy")
-"""Metrics of held-out pairs."""
+"""Metrics of held-out pairs: mean reciprocal rank, and the share of anchors that retrieve a positive first."""
 
 
 class NegativeSettings(StrictSettings):
@@ -28,10 +28,10 @@ class NegativeSettings(StrictSettings):
         range_min: number of nearest documents to skip, because they may be unjudged answers.
         range_max: rank at which the search ends; by default ten documents for each negative.
         max_score: maximum score of a negative.
-        absolute_margin: minimum difference between the score of the query's lowest-scored positive and that of a
+        absolute_margin: minimum difference between the lowest score of the query's positives and the score of a
             negative.
         relative_margin: the same difference as a share of the positive's score; by default NV-Retriever's 5 %.
-        sampling: `top` takes the nearest remaining documents, `random` random ones.
+        sampling: `top` takes the nearest remaining documents, `random` takes random documents.
         prompts: prompts put before queries and documents for the auxiliary encoder.
         allow_fewer: whether a source with too few documents gets fewer negatives instead of an error.
     """
@@ -51,8 +51,8 @@ class NegativeSettings(StrictSettings):
     def _check_range(self) -> Self:
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             raise ValueError(
-                f"between range_min {self.range_min} and range_max {self.range_max} there is no room for "
-                f"{self.num_negatives} negatives"
+                f"range_max {self.range_max} minus range_min {self.range_min} must be at least num_negatives, "
+                f"{self.num_negatives}"
             )
         return self
 
@@ -65,7 +65,7 @@ class LoraSettings(StrictSettings):
         alpha: scale; the adapter's output is multiplied by alpha / rank.
         dropout: dropout rate of the adapter's input.
         target_modules: names of the layers that get adapters; None for peft's default for the architecture.
-        keep_adapter: whether to write the adapters as well as the merged model.
+        keep_adapter: whether to write the adapters in addition to the merged model.
     """
 
     rank: Count = 8
@@ -76,12 +76,13 @@ class LoraSettings(StrictSettings):
 
 
 class EvaluatorSettings(StrictSettings):
-    """Settings of the evaluation during training, after which the model of the best step is kept.
+    """Settings of the evaluation during training. After the training, the model of the best step is kept.
 
     Attributes:
         every: evaluation interval in steps.
         patience: number of evaluations without a new best after which the training stops; None for never.
-        metric: `mrr` or `accuracy` for held-out pairs, any of mteb's metrics for a data set; None for the main one.
+        metric: `mrr` or `accuracy` for held-out pairs, any of mteb's metrics for a data set; None for the default
+            metric.
         rows: number of pairs to hold out of each source, at most a fifth of its pairs.
         folder: data set to evaluate on instead of held-out pairs; not the target.
         prompts: prompts put before the data set's texts.
@@ -99,5 +100,5 @@ class EvaluatorSettings(StrictSettings):
     @model_validator(mode="after")
     def _check_metric(self) -> Self:
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
-            raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")
+            raise ValueError(f"metric of held-out pairs must be {' or '.join(HELD_OUT_METRICS)}, not {self.metric!r}")
         return self

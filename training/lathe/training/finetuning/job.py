@@ -1,4 +1,4 @@
-"""Settings of a training job, which a user writes as YAML: sources, the regulariser and the training.
+"""Settings of a training job, which a user writes as YAML: sources, the regularizer and the training.
 
     encoder: all-MiniLM-L6-v2
     cap: 256
@@ -12,7 +12,7 @@
       - hub: FinanceMTEB/FinSTS
         task: sts
         columns: {sentence1: a, sentence2: b}
-    target: {folder: data/finance/fiqa_qa}   # left out; sources that share its test texts are refused
+    target: {folder: data/finance/fiqa_qa}   # not trained on; sources that share its test texts are refused
     regularizer: {loss_weight: 1.0, strength: 0.7}
     training: {learning_rate: 1e-4, batch_size: 8}
 
@@ -49,9 +49,9 @@ class _LocationSettings(StrictSettings):
     Attributes:
         folder: a data set in one of our layouts, or a folder of such data sets.
         jsonl: a file with an anchor and a positive on each line.
-        rows: such lines themselves, as objects.
+        rows: lines like those of `jsonl`, as objects in the job.
         hub: id of a data set of the hub.
-        name: name in tables; None for that of the folder, file or hub data set.
+        name: name in tables; None for the name of the folder, file or hub data set.
         task: task, which decides the layout of the rows; None to read it from META.json. Rows of JSON lines are pairs
             if the task is None or `retrieval`, else as in the task's folders.
         columns: column names of a hub data set by our field names.
@@ -72,24 +72,24 @@ class _LocationSettings(StrictSettings):
     @model_validator(mode="after")
     def _check_one_place(self) -> Self:
         if self.columns and self.hub is None:
-            raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
+            raise ValueError("columns may be set only for a hub data set; for a file set anchor and positive")
 
         named = [name for name in ("folder", "jsonl", "rows", "hub") if getattr(self, name) is not None]
         if len(named) != 1:
-            raise ValueError(f"name a folder, a jsonl file, rows or a hub data set, one of them; got {named or 'none'}")
+            raise ValueError(f"set exactly one of folder, jsonl, rows and hub; got {', '.join(named) or 'none'}")
         if self.hub is not None and self.task is None:
-            raise ValueError("a hub data set needs its task")
+            raise ValueError(f"a hub data set needs task: one of {', '.join(TRAINABLE)}")
 
         return self
 
 
 class SourceSettings(PairSettings, _LocationSettings):
-    """Settings of one source of pairs: its place, how its rows become pairs, and what is done with the pairs.
+    """Settings of one source of pairs: its location, how its rows become pairs, and how its pairs are used.
 
     Attributes:
         cap: maximum number of pairs, sampled with the job's seed.
         prompts: prompts put before the texts.
-        corpus: source of texts to mine negatives from, such as `filings.jsonl`; None for the data set's own documents.
+        corpus: source of texts to mine negatives from, such as `filings.jsonl`; None for the documents of the data set.
     """
 
     cap: Count | None = None
@@ -98,13 +98,13 @@ class SourceSettings(PairSettings, _LocationSettings):
 
 
 class TargetSettings(StrictSettings):
-    """Settings of the target: the data set left out of pre-finetuning, a folder in one of our layouts.
+    """Settings of the target: a data set folder that the model will be tested on and must not be trained on.
 
     Attributes:
         folder: folder of the data set.
-        name: name in tables; None for the folder's.
+        name: name in tables; None for the name of the folder.
         task: task, which decides the layout; None to read it from META.json.
-        prompts: prompts put before its queries or inputs, and before its documents or labels, in evaluation.
+        prompts: prompts put before queries (or inputs) and before documents (or labels), in evaluation.
         labels: text of each label; takes precedence over labels.json.
     """
 
@@ -120,7 +120,8 @@ class TrainingSettings(StrictSettings):
 
     Attributes:
         learning_rate: highest learning rate, at the end of the warmup.
-        batch_size: pairs for each step and process; positives of all processes are in-batch negatives of one another.
+        batch_size: pairs for each step and process; the positives of all processes are in-batch negatives of one
+            another.
         mini_batch_size: pairs in memory at once; if smaller than `batch_size`, gradients are cached (GradCache).
         epochs: passes over the mixture.
         temperature: τ of Eq. 9.
@@ -130,12 +131,13 @@ class TrainingSettings(StrictSettings):
         weight_decay: weight decay of AdamW.
         max_grad_norm: maximum gradient norm; longer gradients are clipped.
         precision: dtype of the forward pass; `auto` is bfloat16 if the hardware supports it.
-        max_length: maximum number of tokens of a text in training; the trained model keeps the base model's.
-        mask_identical: whether to exclude in-batch negatives whose anchor or positive text equals that of the pair.
+        max_length: maximum number of tokens of a text in training; the trained model keeps the maximum of the base
+            model.
+        mask_identical: whether to exclude in-batch negatives whose anchor or positive text equals the pair's.
         checkpoint_steps: steps between checkpoints.
         log_steps: steps between lines of the training log.
         seed: seed of the order of pairs and of dropout.
-        lora: settings of low-rank adapters, for encoders too large to train all weights; None to train all.
+        lora: settings of low-rank adapters, for encoders too large to train all weights; None to train all weights.
     """
 
     learning_rate: Positive = 1e-4
@@ -157,17 +159,17 @@ class TrainingSettings(StrictSettings):
 
 
 class DataSettings(StrictSettings):
-    """Settings shared by jobs and experiments: encoder, sources, regulariser and training.
+    """Settings shared by jobs and experiments: encoder, sources, regularizer and training.
 
     Attributes:
         encoder: name as in `lathe encoders`, a folder, or a hub id; None for the default encoder.
         sources: sources of pairs, at least one.
         cap: maximum number of pairs of a source that sets no `cap` itself.
         overlap: what to do with pairs that share a text with the target's test: refuse the job, drop the pairs, or
-            allow.
-        leave_out: texts with which no pair may share one; such pairs are dropped or refused as `overlap` says.
+            allow them.
+        leave_out: texts that are treated like texts of the target's test.
         seed: seed of the sample of pairs of a source over its cap.
-        regularizer: settings of the regulariser.
+        regularizer: settings of the regularizer.
         training: settings of the training.
     """
 
@@ -185,7 +187,7 @@ class TrainingJob(DataSettings):
     """Settings of one training job.
 
     Attributes:
-        target: the data set to leave out.
+        target: the data set that must not be trained on; None for none.
         negatives: settings of hard-negative mining; None to mine none.
         evaluate: settings of the evaluation during training; None for none.
     """
@@ -197,7 +199,7 @@ class TrainingJob(DataSettings):
     @model_validator(mode="after")
     def _check_mining_settings(self) -> Self:
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
-            raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
+            raise ValueError("a source asks for mined negatives; add settings such as negatives: {num_negatives: 3}")
         return self
 
 
@@ -205,7 +207,7 @@ Kind = TypeVar("Kind", bound=StrictSettings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:
-    """Read a YAML file, and return its settings as a validated object of class `kind`.
+    """Read a YAML file into a validated settings object of class `kind`.
 
     Relative paths in the file become absolute, relative to the file's folder.
 
@@ -227,15 +229,15 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def parse_settings(settings: dict[str, Any], kind: type[Kind], origin: str) -> Kind:
-    """Validate settings that were parsed from YAML or JSON, and return them as an object of class `kind`.
+    """Validate settings from YAML or JSON as an object of class `kind`.
 
     Args:
         settings: the settings, whose paths stay as they are.
         kind: class of the settings.
-        origin: where they are written, for messages.
+        origin: name of the file or field that holds the settings, for messages.
 
     Raises:
-        JobError: for an unknown key or a wrong value; the message says where, and names the key that is meant.
+        JobError: for an unknown key or a wrong value; the message says where, and suggests a similar key.
     """
     try:
         return kind.model_validate(settings)
@@ -244,10 +246,10 @@ def parse_settings(settings: dict[str, Any], kind: type[Kind], origin: str) -> K
 
 
 def _make_paths_absolute(given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a copy of the settings in which relative paths are absolute.
+    """Return a copy of the settings in which relative paths are absolute, counted from `folder`.
 
-    Relative paths count from `folder`, the folder of the YAML file. Paths are `folder`, `jsonl` and `corpus` of each
-    section. Names of encoders become paths if such a path exists in `folder`, else they stay names.
+    `folder` is the folder of the YAML file. Paths are `folder`, `jsonl` and `corpus` of each section. Names of encoders
+    become paths if such a path exists in `folder`, else they stay names.
     """
     settings = {
         name: [_make_absolute(item, folder) for item in value]
@@ -274,19 +276,19 @@ _PATHS = ("folder", "jsonl", "corpus")
 def _make_absolute(section: Any, base: Path) -> Any:
     """Return a copy of one section of the settings in which the paths `folder`, `jsonl` and `corpus` are absolute.
 
-    Relative ones count from the folder `base`, and `~` is expanded. Anything but a dict is returned unchanged.
+    Relative paths count from the folder `base`, and `~` is expanded. A value that is not a dict is returned unchanged.
     """
     if not isinstance(section, dict):
         return section
     paths = {name: section[name] for name in _PATHS if isinstance(section.get(name), str)}
-    # An absolute path stays as it is: joining drops what stands before it.
+    # Joining with an absolute path gives the absolute path.
     return section | {name: str(base / expand_home(path)) for name, path in paths.items()}
 
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
-    """Return a clause about the first error that pydantic found.
+    """Format the first error that pydantic found as a message.
 
-    It says which setting is wrong, what is wrong with it, and what is allowed.
+    The message says which setting is wrong, what is wrong with the value, and what is allowed.
     """
     first = error.errors()[0]
     location = ".".join(str(part) for part in first["loc"])
@@ -303,7 +305,7 @@ def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> s
 
 
 def _list_fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the fields of the settings model at a pydantic error location within `kind`."""
+    """Return the names of the fields of the settings class at the location of a pydantic error within `kind`."""
     for part in location:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation
@@ -312,6 +314,7 @@ def _list_fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> l
 
 
 def _find_nested_models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the pydantic models in a type annotation, such as a union or a tuple of models."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _find_nested_models(part)]

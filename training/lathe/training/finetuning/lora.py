@@ -13,7 +13,7 @@ from lathe.training.errors import JobError
 from lathe.training.finetuning.extras import LoraSettings
 
 WEIGHTS = "adapter.safetensors"
-"""File name of the adapters in a checkpoint."""
+"""File name of the adapters' weights in a checkpoint."""
 NAMED_LAYERS = 12
 """Maximum number of layer names that an error message lists."""
 
@@ -21,8 +21,8 @@ NAMED_LAYERS = 12
 class LoraAdapter:
     """Low-rank adapters of a sentence-transformers model.
 
-    Creating one changes the model in place. The adapters are inserted into the model's transformer, and all other
-    weights of the model are frozen.
+    Creating one changes the model in place: adapters are inserted into the model's transformer, and all other weights
+    of the model are frozen.
 
     Args:
         model: sentence-transformers model that is changed.
@@ -39,7 +39,7 @@ class LoraAdapter:
 
         self.transformer = next(iter(model))
         if not hasattr(self.transformer, "auto_model"):
-            raise JobError("a static encoder has no layers for training.lora; leave it out")
+            raise JobError("a static encoder has no layers for training.lora; leave training.lora out")
 
         from peft import LoraConfig, get_peft_model
 
@@ -52,7 +52,7 @@ class LoraAdapter:
         )
         try:
             with warnings.catch_warnings(), torch.random.fork_rng():
-                warnings.simplefilter("ignore")  # peft asks what transformers has renamed
+                warnings.simplefilter("ignore")  # peft uses names that transformers has deprecated
                 torch.manual_seed(seed)
                 self.peft = get_peft_model(self.transformer.auto_model, config)
         except ValueError as error:
@@ -62,7 +62,7 @@ class LoraAdapter:
             problem = (
                 f"no layers called {', '.join(named_layers)}"
                 if named_layers
-                else "an architecture peft knows no layers of"
+                else "an architecture for which peft has no default layers"
             )
             raise JobError(f"training.lora: the encoder has {problem}; target_modules may name {known}") from error
 
@@ -70,23 +70,23 @@ class LoraAdapter:
             weights.requires_grad = "lora_" in name
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of the low-rank adapters by name."""
+        """Return the adapters' tensors by name."""
         return {name: weights for name, weights in self.peft.state_dict().items() if "lora_" in name}
 
     def save(self, folder: Path) -> None:
-        """Write the adapters' tensors, without the rest of the model, to the file `WEIGHTS` in a checkpoint folder."""
+        """Write the adapters' tensors to the file `WEIGHTS` in a checkpoint folder, without the rest of the model."""
         save_file({name: weights.contiguous() for name, weights in self.weights().items()}, str(folder / WEIGHTS))
 
     def load(self, folder: Path) -> None:
-        """Load the adapters' tensors that a checkpoint folder holds, and keep the others."""
+        """Load the adapters' tensors from a checkpoint folder, in place. The other weights stay as they are."""
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:
-        """Write the adapters to a folder in the format of peft, without a README.md.
+        """Write the adapters to a folder in the format of peft, without a README.md. An existing folder is replaced.
 
         Args:
-            folder: folder to write; an existing one is deleted first.
-            base: name or path of the base model, also set in this object's peft configuration.
+            folder: folder to write; an existing folder is deleted first.
+            base: name or path of the base model, which is also set in this object's peft configuration.
 
         Raises:
             OSError: if the folder cannot be deleted or written.
@@ -94,11 +94,13 @@ class LoraAdapter:
         if folder.exists():
             shutil.rmtree(folder)
         self.peft.peft_config["default"].base_model_name_or_path = base
-        self.peft.save_pretrained(str(folder), save_embedding_layers=False)  # they are as they were
-        (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
+        self.peft.save_pretrained(str(folder), save_embedding_layers=False)  # they were not trained
+        (folder / "README.md").unlink(missing_ok=True)  # an empty template of a model card
 
     def merge(self) -> None:
-        """Add the adapters to the model's weights and remove them, which leaves a plain sentence-transformers model.
+        """Add the adapters to the model's weights and remove them, in place.
+
+        A plain sentence-transformers model remains.
 
         Raises:
             ValueError: if a merged weight is not finite.

@@ -21,12 +21,12 @@ Features = Iterable[dict[str, Tensor]]
 
 
 class NonFiniteLossError(JobError):
-    """Error raised when the loss, a weight or an embedding is NaN or infinite."""
+    """Error for a loss, a weight or an embedding that is NaN or infinite."""
 
 
 @dataclass
 class LossComponents:
-    """Running sums of the parts of the loss, of which the training log reads the means.
+    """Running sums of the parts of the loss, whose means go to the training log.
 
     Attributes:
         sums: sum of each part over the steps, by name.
@@ -49,7 +49,7 @@ class LossComponents:
         return means
 
     def average_over_processes(self) -> None:
-        """Replace the sums by their means over all processes of torchrun, all of which must call this."""
+        """Replace the sums by their means over all processes of torchrun. Every process must call this."""
         if get_world_size() == 1:
             return
         states: list[dict[str, Any]] = [{} for _ in range(get_world_size())]
@@ -61,27 +61,33 @@ class LossComponents:
         return {"sums": {name: float(total) for name, total in self.sums.items()}, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Set the sums and the number of steps to those that `state` returned for a checkpoint."""
+        """Restore the sums and the number of steps from a dict that `state` returned for a checkpoint."""
         self.sums, self.steps = dict(state["sums"]), int(state["steps"])
 
 
 class ContrastiveLoss(nn.Module):
     """InfoNCE loss of anchor–positive pairs, plus the loss of a regularizer.
 
-    The label of a row is the index of its pair in the mixture, by which the regularizer finds what belongs to it. Under
-    torchrun the positives of all processes are in-batch negatives of one another, so loss and gradient of a step equal
-    those of one process with the whole batch.
+    The label of a row is the index of its pair in the mixture, by which the regularizer looks up the data of the pair.
+    Under torchrun the positives of all processes are in-batch negatives of one another, so loss and gradient of a step
+    are the same as with the whole batch in one process.
 
     Args:
         model: sentence-transformers model to train.
         temperature: τ of Eq. 9.
         regularizer: the prepared regularizer.
-        text_ids: text ids of each pair's anchor and positive, `(n, 2)`, from `assign_text_ids`; in-batch negatives
-            with either text in common with the pair are excluded. None excludes none.
-        negative_ids: text ids of each pair's hard negatives, `(n, k)`, padded with −1; ids are those of positives in
-            `text_ids` if the texts are equal. None if no pair has any.
+        text_ids: ids of each pair's anchor and positive text, `(n, 2)`, from `assign_text_ids`; in-batch negatives that
+            have the same anchor or positive text as the pair are excluded. None excludes none.
         first_position: position id of a text's first token, for a model that takes all texts as one row without padding
             (`lathe.training.encoder.unpadding`); None for a model that takes padded texts.
+        negative_ids: ids of the texts of each pair's hard negatives, `(n, k)`, padded with −1, from
+            `assign_negative_ids`; a negative with the text of a positive has the positive's id. None if no pair has a
+            hard negative.
+
+    Example:
+        >>> loss = ContrastiveLoss(torch.nn.Identity(), temperature=1.0, regularizer=NoRegularizer())
+        >>> loss.compute_loss(torch.eye(2), torch.eye(2), labels=torch.arange(2))
+        tensor(0.3133)
     """
 
     def __init__(
@@ -130,7 +136,7 @@ class ContrastiveLoss(nn.Module):
     ) -> Tensor:
         """Compute InfoNCE plus the weighted regularizer loss from a batch's embeddings, a float32 scalar.
 
-        The parts of the loss are added to `components`.
+        The parts of the loss are added to `components`. A loss that is not finite raises.
 
         Args:
             anchors: `(b, d)`.
@@ -146,7 +152,7 @@ class ContrastiveLoss(nn.Module):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
             anchors, candidates = self.regularizer.contrast(a, self._stack_candidates(p, rows, negatives), rows)
-            # Every process has its own anchors and the candidates of all: its positives begin at row b · rank.
+            # Every process has its own anchors and the candidates of all processes. Its positives begin at b · rank.
             first, excluded = len(rows) * get_rank(), self._mask_excluded(rows, a.device)
             gathered = _gather_rows(candidates)
             # (B, 1 + k, d) to (B + B·k, d): all positives come first, then all hard negatives.
@@ -166,7 +172,7 @@ class ContrastiveLoss(nn.Module):
         return total
 
     def _stack_candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
-        """Return the unit vectors of each pair's positive and k hard negatives, `(b, 1 + k, d)`.
+        """Stack the unit vectors of each pair's positive and its k hard negatives, `(b, 1 + k, d)`.
 
         A missing hard negative is a row of zeros, which `_mask_excluded` masks.
         """
@@ -179,22 +185,22 @@ class ContrastiveLoss(nn.Module):
         return torch.cat([positives[:, None], hard], dim=1)
 
     def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Return a mask of the candidates that InfoNCE leaves out for each pair, or None if nothing can be left out.
+        """Build the mask of the candidates that InfoNCE excludes for each pair, or return None if none can be excluded.
 
         The mask is `(b, B)`, or `(b, B + B·k)` with k hard negatives of each pair, where B is the batch of all
-        processes. Left out are missing hard negatives, candidates whose anchor or positive text is the pair's own (with
-        `text_ids`), and copies of the pair itself. There are copies when several processes share the last batch, which
-        is filled up with pairs that it may already hold.
+        processes. Excluded are missing hard negatives, candidates with the anchor or positive text of the pair (with
+        `text_ids`), and copies of the pair itself. Copies occur when several processes share the last batch, which is
+        filled up with pairs that it may already hold.
         """
         if self.text_ids is None and self.negative_ids is None and get_world_size() == 1:
             return None
 
         numbers = rows[:, None] if self.text_ids is None else np.column_stack([rows, self.text_ids[rows]])
         ids = torch.from_numpy(numbers).to(device)
-        # ids are (b, 1) or (b, 3): pair, anchor text and positive text; equal in any of them is excluded.
+        # ids are (b, 1) or (b, 3): pair, anchor text and positive text. A candidate with any equal id is excluded.
         is_excluded = (ids[:, None, :] == _gather_rows(ids)[None, :, :]).any(dim=2)
         positions = torch.arange(len(rows), device=device)
-        # The pair's own positive is its class, whatever it equals.
+        # The pair's own positive is the correct class and is never excluded.
         is_excluded[positions, len(rows) * get_rank() + positions] = False
         if self.negative_ids is None:
             return is_excluded
@@ -208,13 +214,10 @@ class ContrastiveLoss(nn.Module):
 
 
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
-    """`ContrastiveLoss` with cached gradients (GradCache).
-
-    Any batch size fits in little memory, at twice the time.
-    """
+    """`ContrastiveLoss` with cached gradients (GradCache), for large batches in little memory at twice the time."""
 
     def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
-        """Create a `ContrastiveLoss` from its arguments that encodes only `mini_batch_size` pairs at once."""
+        """Create a `ContrastiveLoss` from the further arguments, which encodes only `mini_batch_size` pairs at once."""
         super().__init__(*args, **options)
         self.mini_batch_size = mini_batch_size
 
@@ -225,11 +228,11 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """Return the loss of the whole batch, a scalar, from the embeddings of its mini-batches.
+        """Compute the loss of the whole batch, a scalar, from the embeddings of its mini-batches.
 
-        With `with_backward`, leave its gradients in the embeddings and return it detached. The library calls this with
-        the embeddings of each column, a list of mini-batches. The whole batch is compared at once, since embeddings are
-        small compared with the model.
+        With `with_backward`, the gradients are stored in the embeddings and the loss is detached. sentence-transformers
+        calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared at once,
+        since embeddings are small compared with the model.
         """
         assert labels is not None  # the trainer always passes the indices of the pairs
         anchors, positives, *negatives = map(torch.cat, reps)
@@ -243,7 +246,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
 def _gather_rows(values: Tensor) -> Tensor:
     """Concatenate the rows of all processes of torchrun in rank order, `(B, …)`.
 
-    Gradients flow back if `values` has them. In one process, `values` itself is returned.
+    Gradients flow back if `values` require them. With a single process, `values` itself is returned.
     """
     if get_world_size() == 1:
         return values
@@ -253,17 +256,22 @@ def _gather_rows(values: Tensor) -> Tensor:
 def info_nce(
     anchors: Tensor, candidates: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
 ) -> Tensor:
-    """Return the InfoNCE loss, a scalar (Eq. 9 of the REZE paper).
+    """Compute the InfoNCE loss, a scalar (Eq. 9 of the REZE paper).
 
-    It is the mean cross-entropy of picking each anchor's positive among all candidates, with cosines divided by the
+    It is the mean cross-entropy of classifying each anchor's positive among all candidates, with cosines divided by the
     temperature as logits.
 
     Args:
         anchors: unit vectors, `(b, d)`.
         candidates: unit vectors, `(m, d)`; the positive of anchor i is row `first + i`.
         temperature: τ, which divides the cosines.
-        excluded: mask `(b, m)` of candidates that are left out; None for none.
-        first: index of the first anchor's positive.
+        excluded: mask `(b, m)` of candidates that are excluded; None excludes none.
+        first: row of the first anchor's positive.
+
+    Example:
+        >>> anchors = torch.eye(2)
+        >>> info_nce(anchors, anchors, temperature=1.0)  # −log(e / (e + 1))
+        tensor(0.3133)
     """
     similarities = anchors @ candidates.T / temperature
     if excluded is not None:

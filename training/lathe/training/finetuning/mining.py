@@ -1,6 +1,9 @@
-"""Hard-negative mining: documents that an auxiliary encoder finds near a query, and that do not answer it.
+"""Hard-negative mining: documents that an auxiliary encoder finds near a query but that do not answer it.
 
-The candidates are the documents of a data set, of which it is known which answer which query.
+find_candidates     queries of the training pairs, documents of the data set, and known answers of each query
+AuxiliaryEncoder    cached vectors of these texts, for the library's `mine_hard_negatives`
+mine_negatives      documents with high scores, without known answers and texts of the target's test
+mine_sources        all of this for each source of a job
 """
 
 import random
@@ -36,12 +39,12 @@ class Candidates:
     Texts that differ only in case or punctuation are one text, identified by its normalized form.
 
     Attributes:
-        documents: documents by normalized text, each in the spelling that came first.
-        queries: queries by normalized text, each in the spelling that came first.
+        documents: documents by normalized text, in the spelling of the first occurrence.
+        queries: queries by normalized text, in the spelling of the first occurrence.
         answers: for each normalized query, the normalized documents that answer it, and the query itself if it is a
             document.
         test_positives: normalized positives of training pairs that are also texts of the target's test, which the job
-            may allow; they are documents, but must not become negatives.
+            allows as positives, but which must not be negatives.
     """
 
     documents: dict[str, str]
@@ -55,8 +58,8 @@ def find_candidates(
 ) -> Candidates:
     """Collect the documents of a data set, the queries of the training pairs, and the known answers of each query.
 
-    Positives of all splits count as answers, not only those of the training pairs. Texts of the target's test are left
-    out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
+    Positives of all splits count as answers, not only the positives of the training pairs. Texts of the target's test
+    are left out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
 
     Args:
         data: the data set.
@@ -93,7 +96,7 @@ def find_candidates(
 
 
 def _index_by_normalized_text(texts: Iterable[str]) -> dict[str, str]:
-    """Return a dict from each normalized text to the first text of that form."""
+    """Map each normalized text to the first text with that normalized form."""
     first_spellings: dict[str, str] = {}
     for text in texts:
         first_spellings.setdefault(normalize_text(text), text)
@@ -101,10 +104,11 @@ def _index_by_normalized_text(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
+    """Yield the pairs of every split of a data set. Splits without a positive pair are skipped."""
     for split in data.list_splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs
-        except DataSetError:  # a split that nothing is trained on may be without a positive
+        except DataSetError:  # a split that is not trained on may lack positives
             continue
 
 
@@ -125,7 +129,7 @@ def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair
 
 
 def _read_texts(corpus: Path) -> Iterator[str]:
-    """Yield the texts of a file or folder, without blank ones.
+    """Yield the texts of a file or folder. Blank texts are skipped.
 
     Raises:
         DataSetError: if the source cannot be read, or holds vectors.
@@ -148,23 +152,28 @@ BLOCK_SCORES = 50_000_000
 def mine_sources(
     builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, cache: Path, on_progress: Progress
 ) -> None:
-    """Mine hard negatives for the sources that want them, and replace the negatives of the builder's pairs.
+    """Mine hard negatives for the sources whose settings ask for them, and replace the negatives in the builder.
+
+    A source without the setting is mined if none of its pairs has negatives.
 
     Args:
         builder: mixture under construction; its pairs are replaced in place.
         settings: settings of the mining.
         encoder: the auxiliary encoder.
-        cache: folder for its vectors of queries and documents, see `ReferenceVectors`.
+        cache: folder for the encoder's vectors of queries and documents, see `ReferenceVectors`.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        JobError: if a source has fewer documents than needed, no source wants mined negatives, or a vector is zero or
-            not finite.
+        JobError: if a source has fewer documents than needed, no source is to be mined, or a vector is zero or not
+            finite.
         DataSetError: if a corpus cannot be read.
     """
     names = [name for name in builder.pairs if _is_mined(builder.sources[name], builder.pairs[name])]
     if not names:
-        raise JobError("there is no source to mine: each says negatives: none, or gives its own")
+        raise JobError(
+            "there is no source to mine negatives for: each has its own negatives or says negatives: none; set "
+            "negatives: mined for a source, or leave the section negatives out"
+        )
 
     auxiliary = AuxiliaryEncoder(ReferenceVectors(encoder, cache), settings.prompts)
     for number, name in enumerate(names):
@@ -185,14 +194,14 @@ def mine_sources(
 
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Return whether hard negatives are mined for a source: as it is set, else if none of its pairs has negatives."""
+    """Return whether to mine hard negatives for a source: as it is set, or else if none of its pairs has any."""
     if source.negatives is not None:
         return source.negatives == "mined"
     return not any(pair.negatives for pair in pairs)
 
 
 class AuxiliaryEncoder:
-    """Adapter of a cached encoder to the model interface of the library's `mine_hard_negatives`.
+    """Adapter of an encoder with cached vectors to the model interface of the library's `mine_hard_negatives`.
 
     Args:
         reference: cached vectors of the encoder.
@@ -206,35 +215,35 @@ class AuxiliaryEncoder:
         self.reference, self.prompts = reference, prompts
 
     def encode(self, candidates: Candidates, on_progress: Progress) -> None:
-        """Encode the queries and documents of the candidates, each with its prompt, into the cache on disk.
+        """Encode the queries and documents of the candidates, with their prompts, into the cache on disk.
 
-        Texts that are there already are not encoded again.
+        Texts whose vectors are cached are not encoded again.
         """
         queries = [self.prompts.anchor + text for text in candidates.queries.values()]
         documents = [self.prompts.positive + text for text in candidates.documents.values()]
         self.reference.encode([*queries, *documents], on_progress)
 
     def encode_query(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the unit vectors of queries, `(n, d)`, from the cache if they are there."""
+        """Return the unit vectors of queries, `(n, d)`. Vectors that are not cached are computed and cached."""
         return self.reference.vectors([self.prompts.anchor + text for text in texts])
 
     def encode_document(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the unit vectors of documents, `(n, d)`, from the cache if they are there."""
+        """Return the unit vectors of documents, `(n, d)`. Vectors that are not cached are computed and cached."""
         return self.reference.vectors([self.prompts.positive + text for text in texts])
 
     def similarity(self, queries: Any, documents: Any) -> torch.Tensor:
-        """Return the cosines of all queries with all documents, `(n, m)`."""
+        """Compute the cosines of all queries with all documents, `(n, m)`."""
         return torch.as_tensor(queries) @ torch.as_tensor(documents).T
 
     def similarity_pairwise(self, queries: Any, documents: Any) -> torch.Tensor:
-        """Return the cosine of each query with the document in the same row, `(n,)`."""
+        """Compute the cosine of each query with the document in the same row, `(n,)`."""
         return (torch.as_tensor(queries) * torch.as_tensor(documents)).sum(dim=1)
 
 
 def _count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """Return the number of hard negatives to mine for each query.
+    """Return the number of hard negatives to mine for each query: `num_negatives`, if there are enough documents.
 
-    It is `num_negatives`, or with `allow_fewer` at most as many as there are documents for.
+    With `allow_fewer` and too few documents, it is the number that the documents allow. It may then be 0.
 
     Raises:
         JobError: if there are too few documents and `allow_fewer` is not set.
@@ -243,11 +252,11 @@ def _count_negatives_per_query(candidates: Candidates, settings: NegativeSetting
     if available >= settings.num_negatives or settings.allow_fewer:
         return min(available, settings.num_negatives)
 
-    skipped = f" and {settings.range_min} to be passed over" if settings.range_min else ""
+    skipped = f", {settings.range_min} skipped documents" if settings.range_min else ""
     raise JobError(
-        f"{name} has {len(candidates.documents):,} distinct documents: beside a positive there are not "
-        f"{settings.num_negatives} negatives{skipped}. Ask for fewer with num_negatives, take what there is with "
-        "allow_fewer: true, name a corpus for the source, or mine none for it with negatives: none"
+        f"{name} has {len(candidates.documents):,} distinct documents, too few for a positive{skipped} and "
+        f"{settings.num_negatives} negatives. Lower num_negatives, allow fewer negatives with allow_fewer: true, name "
+        "a corpus for the source, or mine none for it with negatives: none"
     )
 
 
@@ -256,13 +265,12 @@ def mine_negatives(
 ) -> dict[str, list[str]]:
     """Mine hard negatives: documents with high scores that are not known to answer the query.
 
-    The library's `mine_hard_negatives` does the work, and its messages are hidden. Texts equal to a known answer except
-    for case and punctuation, and texts of the target's test are not negatives either. The vectors should be in the
-    cache of `auxiliary`.
+    The library's `mine_hard_negatives` does the work, with its messages hidden. Texts that equal a known answer except
+    for case and punctuation are not negatives, nor are texts of the target's test.
 
     Args:
         candidates: queries, documents and known answers.
-        auxiliary: adapter with the vectors of all of them.
+        auxiliary: adapter with the vectors of these texts, best cached by `AuxiliaryEncoder.encode` before.
         settings: ranges, scores and margins.
         count: number of negatives of each query, at least one.
         seed: seed of random sampling.
@@ -285,7 +293,7 @@ def mine_negatives(
         random.seed(seed)
         triplets = mine_hard_negatives(
             rows,
-            cast(Any, auxiliary),  # it has what the miner calls
+            cast(Any, auxiliary),  # it has all methods that the library calls
             corpus=documents,
             range_min=settings.range_min,
             range_max=settings.range_max,
@@ -298,7 +306,7 @@ def mine_negatives(
             verbose=False,
         )
 
-    # Such a text may be a positive, which the job allows, but as a negative it would be pushed away.
+    # A text of the target's test may be a positive if the job allows it, but must not be a negative.
     test_texts = {candidates.documents[key] for key in candidates.test_positives}
     negatives: dict[str, list[str]] = {}
     for row in triplets:

@@ -1,4 +1,4 @@
-"""Mixture of all sources' pairs, and a report on each source."""
+"""Training mixture, the pairs of all sources, and a report on each source."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """Number of rows and pairs of one data set that were read, kept and left out, and why.
+    """Numbers of rows and pairs of one data set that were read, kept and left out, with the reasons.
 
     Attributes:
         name: name of the data set.
         task: task of the data set.
         split: split that the pairs were made of.
-        rows: number of rows of the split; of judgements, for retrieval.
+        rows: number of rows of the split; of relevance judgements, for retrieval.
         found: number of pairs with an explicit positive.
         kept: number of pairs trained on.
         dropped: number of rows and pairs left out, by reason.
         shared: number of pairs that share a text with the target.
-        repeated: number of kept pairs that an earlier source has too.
+        repeated: number of kept pairs that an earlier source also has.
         negatives: number of hard negatives of the kept pairs.
-        problem: why nothing is used; None if pairs are kept.
+        problem: why no pair is used; None if pairs are kept.
     """
 
     name: str
@@ -45,14 +45,14 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The training mixture: anchor–positive pairs of all data sets, one data set after the other.
+    """Training mixture: anchor–positive pairs of all data sets, one data set after the other.
 
     Attributes:
         anchors: anchor texts, with their source's prompt.
         positives: positive texts, with their source's prompt.
         sources: index of each pair's source in `names`, `(n,)`.
         names: names of the sources.
-        reports: report on each source, including sources of which nothing is used.
+        reports: report on each source, including sources without used pairs.
         notes: further notes for the user.
         negatives: hard negatives of each pair, with their source's prompt for positives; empty if no pair has any.
     """
@@ -70,21 +70,21 @@ class Mixture:
         return len(self.anchors)
 
     def digest(self) -> str:
-        """Return a digest of the names of the data sets, the pairs and their hard negatives, in 32 hexadecimals."""
+        """Compute a digest of the data sets' names, the pairs and their hard negatives, in 32 hexadecimal digits."""
         hashed = hashlib.sha256(self.digest_pairs().encode())
         for index, negatives in enumerate(self.negatives):
             hashed.update("\0".join((f"\0{index}", *negatives)).encode(errors="surrogatepass"))
         return hashed.hexdigest()[:32]
 
     def digest_pairs(self) -> str:
-        """Return a digest of the names of the data sets and the pairs, without hard negatives, in 32 hexadecimals."""
+        """Compute a digest of the data sets' names and the pairs, without hard negatives, in 32 hexadecimal digits."""
         hashed = hashlib.sha256("\0".join(self.names).encode())
         for source, anchor, positive in zip(self.sources.tolist(), self.anchors, self.positives, strict=True):
             hashed.update(f"\0{source}\0{anchor}\0{positive}".encode(errors="surrogatepass"))
         return hashed.hexdigest()[:32]
 
     def select(self, indices: NDArray[np.int64]) -> "Mixture":
-        """Return a mixture of the pairs at these indices, with the names and reports of all data sets."""
+        """Select the pairs at these indices, in this order. The names and reports of all data sets are kept."""
         return replace(
             self,
             anchors=[self.anchors[index] for index in indices],
@@ -94,12 +94,12 @@ class Mixture:
         )
 
     def build_source_table(self) -> "Table":
-        """Return a table with a row for each data set.
+        """Build a table with a row for each data set.
 
-        The columns are numbers of rows, pairs, kept pairs, pairs shared with the target, repeated pairs and negatives,
-        and what was left out and why.
+        The columns are the numbers of rows, pairs, kept pairs, pairs shared with the target, repeated pairs and
+        negatives, and the reasons for what was left out.
         """
-        from lathe.training.reporting.tables import Table  # brings pandas, which a job's start needs not
+        from lathe.training.reporting.tables import Table  # imports pandas, which a job does not need at its start
 
         return Table.from_records(
             (
@@ -122,7 +122,7 @@ class Mixture:
         )
 
     def list_single_pair_warnings(self) -> list[str]:
-        """Return a list with one warning that names the data sets of a single pair, empty if there are none."""
+        """Return a list with one warning that names all data sets of a single pair. It is empty if there are none."""
         counts = np.bincount(self.sources, minlength=len(self.names))
         single = [name for name, count in zip(self.names, counts, strict=True) if count == 1]
-        return [f"a single pair makes the mean of a source: {', '.join(single)}"] if single else []
+        return [f"sources with a single pair, whose mean is that pair: {', '.join(single)}"] if single else []

@@ -1,4 +1,9 @@
-"""Reading of all sources into one mixture, without pairs that share texts with the target or the evaluation."""
+"""Reading of all sources into one training mixture, without data leakage from the target or the evaluation.
+
+read_sources          reads every data set into a `MixtureBuilder`, which selects pairs and counts what it drops
+MixtureBuilder.build  the `Mixture` of all selected pairs, with prompts
+JobSources            both for a job, and the pairs that are held out for evaluation and for the certificate
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -38,13 +43,13 @@ def read_sources(
     forbid_training: bool = False,
     eval_texts: Collection[str] = (),
 ) -> "MixtureBuilder":
-    """Read the training pairs of every data set that a job names, without those that must not be trained on.
+    """Read the training pairs of every data set that a job names, without pairs that must not be trained on.
 
-    Mined negatives can be added to the `MixtureBuilder` that is returned.
+    The pairs are in a `MixtureBuilder`, to which mined negatives can still be added.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
-        target: data set to leave out, whose test texts must not be trained on; None for none.
+        target: data set whose test texts must not be trained on; None for none.
         forbid_training: whether texts of the target's training split count as overlap too.
         eval_texts: normalized texts of the evaluation during training; pairs that share one are dropped.
 
@@ -59,7 +64,7 @@ def read_sources(
 
     if builder.forbidden and settings.overlap == "refuse":
         shared = {report.name: report.shared for report in builder.reports if report.shared}
-        refuse_overlap(shared, target.name if target else "what is left out")
+        refuse_overlap(shared, target.name if target else "leave_out")
     if not builder.pairs:
         reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in builder.reports)
         raise JobError(f"there is no pair to train on. {reasons}")
@@ -74,16 +79,16 @@ class MixtureBuilder:
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
-        target: data set to leave out; None for none.
-        whole: whether texts of the target's training split are forbidden too, not only the texts of its test.
-        evaluated: normalized texts of the evaluation during training; pairs that share one are dropped.
+        target: data set that must not be trained on; None for none.
+        forbid_training: whether texts of the target's training split are forbidden too, not only the texts of its test.
+        eval_texts: normalized texts of the evaluation during training; pairs that share one are dropped.
 
     Attributes:
-        forbidden: normalized texts of the target that must not be trained on.
+        forbidden: normalized texts of the target, and of `leave_out`, that must not be trained on.
         data: data sets that pairs were taken from, by name.
         sources: the job's settings of each data set, by name.
         pairs: training pairs of each data set, by name.
-        reports: what was kept and dropped of each data set, including unused ones.
+        reports: what was kept and dropped of each data set, including unused data sets.
         seen: anchor and positive of every pair kept so far.
         notes: notes for the user.
     """
@@ -101,7 +106,9 @@ class MixtureBuilder:
         self.forbidden |= {normalize_text(text) for text in settings.leave_out}
         self.evaluated = set(eval_texts)
         self.notes = (
-            [f"{target.name} has no test split: no source was compared with it"] if target and not test_texts else []
+            [f"{target.name} has no test split, so no source was checked for its texts"]
+            if target and not test_texts
+            else []
         )
         self.data: dict[str, DataSet] = {}
         self.pairs: dict[str, list[Pair]] = {}
@@ -110,7 +117,7 @@ class MixtureBuilder:
         self.seen: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Yield the data sets that a source of the job names, except the target.
+        """Open the data sets that a source of the job names, and yield them. The target is left out.
 
         For each data set that is left out, a report with the reason is appended to `reports`.
 
@@ -127,10 +134,10 @@ class MixtureBuilder:
                 yield data
 
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
-        """Read a data set's pairs and add those to train on to the builder.
+        """Read a data set's pairs, and add the pairs to train on to the builder.
 
-        A report of how many pairs were kept and dropped, and why, is appended to `reports`. A data set of which no pair
-        is kept is only reported. So is one that cannot be used, if it was found in a folder of data sets.
+        A report of how many pairs were kept and dropped, and why, is appended to `reports`. A data set without a kept
+        pair is only reported. So is a data set that cannot be used, if it was found in a folder of data sets.
 
         Raises:
             JobError: if another data set has the same name.
@@ -155,22 +162,22 @@ class MixtureBuilder:
     def _select_pairs(
         self, found: FoundPairs, source: SourceSettings, report: SourceReport
     ) -> tuple[list[Pair], SourceReport]:
-        """Return the pairs of a data set to train on, and the report with the numbers of kept and dropped pairs.
+        """Select the pairs of a data set to train on, and count kept and dropped pairs in the report.
 
-        Duplicates, pairs that share texts with the evaluation during training, and false negatives are dropped. Pairs
-        over the cap are dropped at random, with the job's seed. Pairs that share texts with the target are dropped if
-        `overlap` is `drop`, else only counted. The pairs are added to `seen`, so that later sources count them as
-        repeated.
+        Duplicates and pairs that share texts with the evaluation during training are dropped, and false negatives are
+        removed from pairs. Pairs over the cap are dropped at random, with the job's seed. Pairs that share texts with
+        the target are dropped if `overlap` is `drop`, else only counted. The kept pairs are added to `seen`, so that
+        later sources count them as repeated.
 
         Raises:
-            DataSetError: if the job wants the negatives that rows give, and none can be used.
+            DataSetError: if the source's `negatives` is `given` and no supplied negative can be used.
         """
         dropped = {why: len(positions) for why, positions in found.dropped.places.items()}
         pairs = merge_duplicate_pairs(found.pairs)
         if len(pairs) < len(found.pairs):
             dropped["duplicate pair"] = len(found.pairs) - len(pairs)
 
-        # Before the cap: a pair that is dropped must not take the place of another.
+        # Before the cap, so that a dropped pair does not count towards it.
         shared = find_overlap(pairs, self.forbidden)
         if shared and self.settings.overlap == "drop":
             dropped["shares a text with the target"] = len(shared)
@@ -178,13 +185,13 @@ class MixtureBuilder:
 
         evaluated = find_overlap(pairs, self.evaluated)
         if evaluated:
-            dropped["shares a text with what is measured on the way"] = len(evaluated)
+            dropped["shares a text with the evaluation during training"] = len(evaluated)
             pairs = [pair for position, pair in enumerate(pairs) if position not in evaluated]
 
         pairs, left_out = _remove_false_negatives(pairs, self.forbidden)
         dropped |= left_out
         if source.negatives == "given" and not any(pair.negatives for pair in pairs):
-            raise DataSetError("its rows give no negatives that can be used")
+            raise DataSetError("negatives: given needs rows with negatives, and no row has a negative that can be used")
 
         cap = source.cap or self.settings.cap
         if cap is not None and len(pairs) > cap:
@@ -211,18 +218,18 @@ class MixtureBuilder:
         )
 
     def set_negatives(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
-        """Replace the hard negatives of a data set's pairs, and their number in its report.
+        """Replace the hard negatives of a data set's pairs, and their number in the data set's report.
 
         Args:
             name: name of the source.
-            negatives: negatives of each of its pairs.
+            negatives: hard negatives of each pair of the source.
         """
         self.pairs[name] = [replace(pair, negatives=n) for pair, n in zip(self.pairs[name], negatives, strict=True)]
         count = sum(map(len, negatives))
         self.reports = [replace(report, negatives=count) if report.name == name else report for report in self.reports]
 
     def build(self) -> Mixture:
-        """Return the training mixture of all pairs.
+        """Build the training mixture of all pairs.
 
         The prompts of each data set are put before its anchors, positives and hard negatives.
         """
@@ -242,13 +249,14 @@ class MixtureBuilder:
 
 
 def _locate(data: DataSet) -> Path:
-    """Return the resolved path of a data set's folder or file, empty for rows of the job and hub data sets."""
+    """Return the resolved path of a data set's folder or file. It is empty for rows of the job and hub data sets."""
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) and data.path else Path()
 
 
 def _explain_no_pairs(dropped: dict[str, int]) -> str:
+    """Return the message that says why no pair of a data set is left, from the reasons of dropped pairs."""
     reasons = [why for why in dropped if why != "duplicate pair"]
     if reasons == ["shares a text with the target"]:
         return "every pair shares a text with the target"
@@ -256,25 +264,25 @@ def _explain_no_pairs(dropped: dict[str, int]) -> str:
 
 
 MAX_CERTIFIED = 500
-"""Maximum number of pairs of a source that are held out to certify the trained encoder with."""
-ANSWERS = "negative that answers its query elsewhere, or is the query"
-"""Reason for leaving out a negative that is a positive of its anchor in some pair, or the anchor itself."""
+"""Maximum number of pairs of a source that are held out to certify the trained encoder."""
+ANSWERS = "negative that answers its query in another pair, or equals the query"
+"""Reason for leaving out a negative that is a positive of the same anchor in some pair, or the anchor itself."""
 TESTED = "negative of the target's test"
 """Reason for leaving out a negative that is a text of the target's test."""
 
 
 def _remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
-    """Remove false hard negatives, and return all pairs with the others, and the number of removed ones by reason.
+    """Remove false hard negatives from pairs, and return all pairs and the number of removed negatives by reason.
 
     A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
-    itself, or a text of the target's test, whose normalized texts are `forbidden`. No pair is removed.
+    itself, or one of the `forbidden` texts, the normalized texts of the target's test. No pair is removed.
     """
     answers: dict[str, set[str]] = {}
     for pair in pairs:
         if pair.negatives:
             answers.setdefault(normalize_text(pair.anchor), {normalize_text(pair.anchor)})
 
-    # A pair without negatives can hold an answer too, of an anchor that has negatives in another pair.
+    # A pair without negatives counts too: its positive answers the same anchor, which may have negatives elsewhere.
     for pair in pairs if answers else ():
         if (known := answers.get(normalize_text(pair.anchor))) is not None:
             known.add(normalize_text(pair.positive))
@@ -323,11 +331,11 @@ class JobSources:
         self.builder = read_sources(job, self.target, eval_texts=texts)
 
     def split(self) -> tuple[Mixture, Evaluator | None]:
-        """Return the training mixture, and the evaluator to use during training.
+        """Build the training mixture and the evaluator to use during training.
 
-        The evaluator is None if the job has no evaluation. Without a data set to evaluate on, pairs are held out of the
-        mixture for that. Creating the evaluator of a data set reads its test and runs mteb's evaluator once on random
-        vectors.
+        The evaluator is None without evaluation. Without a data set to evaluate on, pairs are held out of the mixture
+        for the evaluator. The evaluator of a data set reads the test split when it is created, and runs mteb's
+        evaluator once on random vectors.
 
         Raises:
             JobError: if no source has enough pairs to hold some out, or mteb does not measure the metric on the data
@@ -342,21 +350,22 @@ class JobSources:
         return hold_out(mixture, settings, self.job.seed)
 
     def hold_out_for_certificate(self, mixture: Mixture) -> tuple[Mixture, Mixture]:
-        """Split a mixture into pairs to train on, and held-out pairs to certify the trained encoder with.
+        """Split a mixture into pairs to train on, and held-out pairs to certify the trained encoder. These may be none.
 
-        There may be no held-out pairs. Pairs of retrieval and pairs data sets without a test are held out, at most
-        `MAX_CERTIFIED` of each. The job's seed decides which, so the same job holds out the same pairs.
+        Pairs of retrieval and pairs data sets without a test split are held out, at most `MAX_CERTIFIED` of each data
+        set. The choice depends on the job's seed, so the same job holds out the same pairs.
         """
         without_test = [
             position
             for position, name in enumerate(mixture.names)
             if is_searchable(data := self.builder.data[name]) and "test" not in data.list_splits()
         ]
-        # Another seed than that of the evaluation during training, which chooses the step that is kept.
+        # Another seed than the evaluation during training has: that evaluation selects the best step, so its pairs are
+        # not independent.
         is_held_out = choose_held_out(mixture, MAX_CERTIFIED, self.job.seed + 1, without_test)
         return mixture.select(np.flatnonzero(~is_held_out)), mixture.select(np.flatnonzero(is_held_out))
 
 
 def is_searchable(data: DataSet) -> bool:
-    """Return whether a data set's anchors are queries and its positives relevant documents, judging by its task."""
+    """Return whether a data set's anchors are queries and its positives are relevant documents, by its task."""
     return data.task in ("retrieval", "pairs")

@@ -1,4 +1,4 @@
-"""Data sets that a job names: of its sources, and its target."""
+"""Opening of the data sets that a job names as sources and as target."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from lathe.training.finetuning.job import SourceSettings, TargetSettings
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Open the data sets that a source of a job names: a file, rows, a hub data set, or all data sets of a folder.
 
-    Only META.json files are read; a file or a hub data set is not opened yet, so that it may still be missing.
+    Only META.json files are read. A file or a hub data set is not opened yet, so a missing one raises later.
 
     Returns:
         The data sets, and the reasons why data sets of the folder are left out, by name.
@@ -29,7 +29,7 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
         return [FileDataSet(name, settings.jsonl, settings.task or "pairs")], {}
     if settings.hub is not None:
         name, columns = settings.name or settings.hub, tuple(settings.columns.items())
-        assert settings.task is not None  # the settings refuse a hub data set without one
+        assert settings.task is not None  # the settings refuse a hub data set without a task
         return [HubDataSet(name, settings.task, settings.hub, settings.revision, columns, settings.split)], {}
 
     assert settings.folder is not None
@@ -45,7 +45,7 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
         The data sets, and the reasons for data sets that cannot be used or are excluded, by name.
 
     Raises:
-        JobError: if there is no folder or no data set in it, a data set to exclude is missing, or one name is given to
+        JobError: if the folder is missing or holds no data set, a data set to exclude is missing, or `name` is set for
             several data sets.
         DataSetError: if the folder is a data set itself that cannot be used.
     """
@@ -53,7 +53,7 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
         raise JobError(f"there is no folder {root}")
     if (root / META).is_file() or settings.task is not None:
         if settings.exclude:
-            raise JobError(f"{root.name} is a data set itself: there is nothing in it to exclude")
+            raise JobError(f"{root.name} is a data set itself, so exclude cannot be used: leave exclude out")
         return [_open_folder_data_set(settings.name or root.resolve().name, root, settings.task)], {}
 
     data_sets: list[DataSet] = []
@@ -74,30 +74,31 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
 
     if settings.name is not None and len(names) > 1:
         raise JobError(
-            f"the folder {root.name} holds {len(names)} data sets, which cannot all be called {settings.name}"
+            f"the folder {root.name} holds {len(names)} data sets, which cannot all have the name {settings.name}: "
+            "leave name out, or name the folder of one data set"
         )
     if not names:
-        raise JobError(f"the folder {root} holds no data sets: folders with a {META} and files beside it")
+        raise JobError(f"the folder {root} holds no data sets, which are folders with a {META} and data files")
 
     return data_sets, problems
 
 
 def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
-    """Return the data set of a folder. Its task is the given one, else the one in its META.json.
+    """Open the data set of a folder. Its task is `task`, or else the task in META.json.
 
     Raises:
-        DataSetError: if neither names a task, or the task has nothing to train on.
+        DataSetError: if neither names a task, or the task cannot be trained on.
     """
     known_task, language = read_meta(folder, task)
     if known_task == UNLABELLED:
-        raise DataSetError("sentences alone: nothing says which belong together")
+        raise DataSetError("it has only sentences, without pairs that belong together; training needs pairs or labels")
     if known_task not in TRAINABLE:
-        raise DataSetError(f"there is no task {known_task!r} to train on; there are {', '.join(TRAINABLE)}")
+        raise DataSetError(f"the task {known_task!r} cannot be trained on; allowed are {', '.join(TRAINABLE)}")
     return FolderDataSet(name, known_task, folder, str(language))
 
 
 def open_target(settings: TargetSettings) -> FolderDataSet:
-    """Open the folder of the target data set, which the model will be tested on and must not be trained on.
+    """Open the folder of the target, a data set that the model will be tested on and must not be trained on.
 
     Raises:
         JobError: if there is no such folder.

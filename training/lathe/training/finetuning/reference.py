@@ -1,4 +1,4 @@
-"""Reference vectors: what the encoder gave for each text before training, stored on disk, and relations of pairs."""
+"""Reference vectors: vectors of texts by the encoder before training, stored on disk, and relations of pairs."""
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +22,10 @@ ENCODE_TEXTS = 2048
 
 
 class ReferenceVectors:
-    """An encoder's vectors of texts, stored in a database that all jobs with the same folder share.
+    """Vectors of texts by one encoder, stored in a database that all jobs with the same folder share.
 
     Args:
-        encoder: the model before training; its own prompts are not used, since the texts already carry theirs.
+        encoder: the model before training; its own prompts are not used, since the texts already contain theirs.
         root: folder of the database.
     """
 
@@ -35,7 +35,7 @@ class ReferenceVectors:
         self.encoder = StoredEncoder(encoder, database)
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode the texts whose vectors the database lacks, and write the vectors there.
+        """Encode the texts whose vectors the database lacks, and store the vectors in the database.
 
         A killed run resumes after its last write.
         """
@@ -47,24 +47,20 @@ class ReferenceVectors:
             on_progress(done / len(distinct), f"encoding the reference, {done:,} of {len(distinct):,} texts")
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of texts by the encoder before training, unit vectors `(n, d)`.
-
-        They come from the database if they are there.
+        """Return the encoder's vectors of texts, `(n, d)`, from the database or computed and stored there.
 
         Raises:
-            JobError: if a vector is zero or not finite, since it has no direction.
+            JobError: if a vector is zero or not finite.
         """
         vectors = self.encoder.encode(texts, prompt_name=NO_PROMPT).vectors
         lengths = np.linalg.norm(vectors, axis=1)
         broken = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
         if len(broken):
-            raise JobError(f"the encoder makes no direction of the text {texts[broken[0]]!r:.80}")
+            raise JobError(f"the encoder's vector is zero or not finite for the text {texts[broken[0]]!r:.80}")
         return vectors
 
     def relations(self, mixture: Mixture, rows: slice | None = None) -> NDArray[np.float32]:
-        """Return the relations of pairs, `(n, 2d)`.
-
-        A relation is the vector of the anchor followed by the vector of the positive (REZE, Sec. 3.1).
+        """Return the relations of pairs, `(n, 2d)`: the anchor's vector followed by the positive's (REZE, Sec. 3.1).
 
         Args:
             mixture: the pairs.
@@ -78,7 +74,10 @@ class ReferenceVectors:
 
 
 def list_prompt_warnings(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
-    """Yield a warning if the encoder has a default prompt, but some source of the job has no prompt for its anchors."""
+    """Yield a warning if the encoder has a default prompt, but a source of the job sets no prompt for its anchors."""
     default = encoder.prompt(None)
     if default and any(not source_prompts.anchor for source_prompts in prompts):
-        yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"
+        yield (
+            f"{encoder.name} has the default prompt {default!r}, which training does not use: a source without prompts "
+            "is trained without a prompt"
+        )

@@ -1,6 +1,6 @@
-"""Request of a training: the command with a name, the body of `POST /train` and the job are the same object.
+"""Request of a training, one class for the command with a name, the body of `POST /train` and the job.
 
-No library of the training is imported here, because the command line reads this module for its help.
+No training library is imported here, because the command line imports this module for its help.
 """
 
 import re
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GATE = re.compile(
     r"(?:relevance|out_of_domain)\..+\.(?:ndcg_at_10|recall_at_10)\.(?:before|after|gain)|tasks\..+\.(?:before|after|gain)"
 )
-"""Paths of the numbers in a trained encoder's certificate that a gate may name."""
+"""Pattern of the numbers in a trained encoder's certificate that a gate may name."""
 
 
 class NewTraining(JsonObject):
@@ -57,7 +57,7 @@ class NewTraining(JsonObject):
     promote: bool | None = None
 
     def check(self) -> "TrainingJob":
-        """Check the request for errors that can be found before any data are read, and return the settings of its job.
+        """Raise `JobError` for errors that can be found without reading data, and return the settings of the job.
 
         Raises:
             JobError: for an unknown method, a wrong setting of the job, or an unknown gate.
@@ -73,10 +73,7 @@ class NewTraining(JsonObject):
 
 
 def check_encoder_gates(gates: Mapping[str, float]) -> None:
-    """Check that each gate names a number that certificates of trained encoders have.
-
-    Raises `JobError` for any other key.
-    """
+    """Raise `JobError` if a gate does not name a number that certificates of trained encoders have."""
     for gate in gates:
         if not GATE.fullmatch(gate):
             raise JobError(

@@ -2,8 +2,8 @@
 
 OUT/
 ├── job.json         settings and base model, to resume only the same job
-├── reference/       vectors of single texts, of the base model and the one that mines      reference.py
-├── targets/         what the regularizer is prepared with          regularizers/
+├── reference/       vectors of texts by the base model and by the auxiliary encoder        reference.py
+├── targets/         data that the regularizer has prepared         regularizers/
 ├── training/        checkpoints, and the log progress.jsonl        trainer.py
 ├── training.json    summary of the training
 ├── model/           a plain sentence-transformers model
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 def _list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
-    """Yield a warning for each of anchors, positives and hard negatives if some texts exceed the encoder's length.
+    """Yield a warning for each kind of text (anchors, positives, hard negatives) of which some will be truncated.
 
     The warning says how many. Nothing is yielded for a static encoder, which reads texts of any length.
     """
@@ -72,9 +72,10 @@ def _list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[st
 
 
 def count_truncated(encoder: Encoder, texts: Iterable[str]) -> int:
-    """Return the number of texts that have more tokens than the encoder reads.
+    """Count the texts that have more tokens than the encoder reads.
 
-    A text with fewer characters than the encoder reads tokens is not tokenized: a token has at least one character.
+    A text with fewer characters than the encoder reads tokens is not tokenized, because a token has at least one
+    character.
     """
     cuts = [encoder.cut(text) for text in texts]
     truncated = sum(not cut.whole for cut in cuts)
@@ -89,10 +90,9 @@ def count_truncated(encoder: Encoder, texts: Iterable[str]) -> int:
 
 
 OFFLINE_SHARE = 0.2
-"""Share of the progress for the work before training: encoding the texts costs one forward pass, training costs
-three."""
+"""Share of the progress for the work before training: encoding a text costs one forward pass, training about three."""
 OFFLINE_HOURS = 24
-"""Hours that the other processes of torchrun wait for the first one's work before training."""
+"""Hours that the other processes of torchrun wait for the first process before training."""
 MODEL, JOB, SUMMARY, ADAPTER, REFERENCE = "model", "job.json", "training.json", "adapter", "reference"
 """Names of files and folders in the job's folder."""
 
@@ -126,15 +126,15 @@ def run_training(
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
     holds_out: bool = False,
 ) -> _TrainingOutcome:
-    """Run a training job, or resume it where it stopped.
+    """Run a training job, or resume it where it stopped, and write the trained model to `out`.
 
-    The trained model, checkpoints and the training log are written to `out`.
+    Checkpoints and the training log are also written to `out`.
 
     Args:
         method: name of the training method, as in `METHODS`.
         job: settings of the job.
         spec: spec of the base model.
-        device: device to train on; None for the best there is.
+        device: device to train on; None for the default.
         out: the job's folder.
         on_progress: called with progress in [0, 1] and a message.
         auxiliary: spec of the encoder that hard negatives are mined with.
@@ -148,7 +148,7 @@ def run_training(
         JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
     """
     run = _TrainingRun(method, job, spec, device, out, on_progress, auxiliary, holds_out)
-    if get_process_rank() > 0:  # of torchrun; the first one holds the folder
+    if get_process_rank() > 0:  # of torchrun; the first process holds the lock of the folder
         return run.run_all()
     with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
         return run.run_all()
@@ -161,7 +161,7 @@ def get_process_rank() -> int:
 
 @contextmanager
 def _let_first_process_go_first(device: str | None) -> Iterator[None]:
-    """Run a block in torchrun's first process, and then in the others, which find the results on disk.
+    """Run a block in torchrun's first process, and afterwards in the others, which find the results on disk.
 
     Without torchrun, the block just runs.
     """
@@ -183,7 +183,7 @@ class _TrainingRun:
         method: name of the training method, as in `METHODS`; its regularizer is created.
         job: settings of the job.
         spec: spec of the base model; it is used in float32 and not compiled.
-        device: device to train on; None for the best there is.
+        device: device to train on; None for the default.
         out: the job's folder.
         on_progress: called with progress in [0, 1] and a message.
         auxiliary: spec of the encoder that hard negatives are mined with.
@@ -209,13 +209,15 @@ class _TrainingRun:
         self.auxiliary = auxiliary
 
     def run_all(self) -> _TrainingOutcome:
-        """Read the sources, mine negatives, prepare the regularizer and train, resuming what is done already.
+        """Read the sources, mine negatives, prepare the regularizer and train. Finished parts are not done again.
 
         Raises:
             JobError: if the folder holds a trained model or another job.
         """
         if (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file():
-            raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
+            raise JobError(
+                f"{self.out} already holds a trained model; name another folder with --out, or remove the folder"
+            )
 
         for warning in self.regularizer.list_source_warnings(len(self.job.sources)):
             log.warning("%s: %s", self.method, warning)
@@ -223,7 +225,7 @@ class _TrainingRun:
         self.on_progress(0.0, "reading the sources")
         sources = JobSources(self.job)
         with _let_first_process_go_first(self.device):
-            # Negatives that are mined again after a kill may differ by rounding, and the job is the same.
+            # The digest is taken before mining: negatives that are mined again after a kill may differ by rounding.
             given = sources.builder.build().digest()
             self._mine_negatives(sources.builder)
             mixture, evaluator = sources.split()
@@ -249,9 +251,9 @@ class _TrainingRun:
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def _mine_negatives(self, builder: MixtureBuilder) -> None:
-        """Mine hard negatives with the auxiliary encoder for the builder's pairs, if the job has settings for that.
+        """Mine hard negatives for the builder's pairs, in place, if the job has settings for it.
 
-        The pairs are replaced in place.
+        The auxiliary encoder is loaded for that.
 
         Raises:
             JobError, DataSetError: as `mine_sources`.
@@ -264,7 +266,7 @@ class _TrainingRun:
         mine_sources(builder, self.job.negatives, encoder, self.out / REFERENCE, self._report_offline_progress)
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, sources_digest: str) -> None:
-        """Write what the job depends on to job.json, or check that an existing file describes the same job.
+        """Write the settings that the job depends on to job.json, or check them against an existing file.
 
         Raises:
             JobError: if the file describes another job, base model or data.
@@ -294,13 +296,13 @@ class _TrainingRun:
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
         """Train the base model, or resume from the last checkpoint, and write the trained model and training.json.
 
-        Returns the summary that training.json holds. Checkpoints are deleted then. LoRA's adapters are merged into the
-        model, and also written if the job keeps them. The saved model reads texts of the base model's maximum length,
-        also if training cut them shorter.
+        The summary in training.json is returned. Checkpoints are deleted afterwards. LoRA's adapters are merged into
+        the model, and also written if the job keeps them. The saved model has the maximum length of the base model,
+        even if the training used a smaller one.
         """
         from lathe.training.finetuning.trainer import train
 
-        # Without settings of a regularizer nothing was prepared, and training takes the whole progress.
+        # Without a regularizer nothing was prepared, so training takes the whole progress.
         share_before = OFFLINE_SHARE if self.regularizer.settings else 0.0
         model = load_model(self.base, self.device).float()
         base_length = model.max_seq_length
@@ -329,7 +331,7 @@ class _TrainingRun:
             "date": datetime.now(UTC).date().isoformat(),
         }
         if get_process_rank() == 0:
-            # Training may cut texts shorter; the saved model reads what the base model reads.
+            # Training may truncate texts to fewer tokens than the saved model reads.
             if model.max_seq_length != base_length:
                 model.max_seq_length = base_length
             save_model(model, self.out / MODEL)
@@ -340,15 +342,16 @@ class _TrainingRun:
         return summary
 
     def _export_adapter(self, adapter: "LoraAdapter") -> None:
+        """Write LoRA's adapters to the job's folder in the first process, if the job keeps them."""
         lora = self.job.training.lora
         if lora is not None and lora.keep_adapter and get_process_rank() == 0:
             adapter.export(self.out / ADAPTER, self.base.model)
 
 
 def save_model(model: Any, path: Path) -> None:
-    """Write a sentence-transformers model to a folder, replacing an existing one.
+    """Write a sentence-transformers model to a folder, replacing an existing folder.
 
-    A killed run leaves no half-written model there.
+    The model is written next to the folder and then renamed, so a killed run leaves no incomplete model.
     """
     partial = path.with_name(f".{path.name}")
     shutil.rmtree(partial, ignore_errors=True)

@@ -39,7 +39,7 @@ from lathe.transforms.progress import Progress
 
 
 def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
-    """Return an id for the anchor text and for the positive text of each pair, `(n, 2)`.
+    """Assign ids to the anchor text and to the positive text of each pair, `(n, 2)`.
 
     Within a column, equal texts have equal ids.
     """
@@ -48,10 +48,10 @@ def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int6
 
 
 def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
-    """Return an id for the text of each hard negative of each pair, `(n, k)`, padded with −1.
+    """Assign an id to the text of each hard negative of each pair, `(n, k)`, padded with −1.
 
-    A negative with the text of a positive has the id that `assign_text_ids` gives the positive. None if no pair has any
-    negative.
+    A negative with the text of a positive has the id that `assign_text_ids` assigns to the positive. The result is None
+    if no pair has a negative.
     """
     max_negatives = max(map(len, negatives), default=0)
     if not max_negatives:
@@ -68,14 +68,14 @@ def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...
 
 
 NEGATIVES = "negative"
-"""Name of the column that holds a list of hard negatives for each row."""
+"""Name of the column that holds a list of hard negatives in each row."""
 
 
 class _TripletCollator(SentenceTransformerDataCollator):
-    """The library's data collator, extended by a column that holds a list of texts in each row: `negative`.
+    """The library's data collator, extended by the column `negative`, which holds a list of texts in each row.
 
     The lists of all rows are concatenated, row after row, and tokenized like any other column. A batch in which no row
-    has a negative has no such column.
+    has a negative lacks the column.
     """
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
@@ -93,9 +93,9 @@ LOG = "progress.jsonl"
 
 
 class _Trainer(SentenceTransformerTrainer):
-    """The library's trainer, without its pickled settings and its model card, which would hold the user's texts.
+    """The library's trainer, without pickled settings and model card, which would contain texts of the user.
 
-    Under torchrun the library drops pairs that do not fill a step. Here the step is filled up from the first pairs.
+    Under torchrun the library drops pairs that do not fill a step. Here the step is filled up with the first pairs.
     """
 
     data_collator_class = _TripletCollator
@@ -105,7 +105,7 @@ class _Trainer(SentenceTransformerTrainer):
     def get_train_dataloader(self) -> Any:
         """Return the library's data loader for the training pairs.
 
-        Under torchrun, it gives every process the same number of batches of the same size.
+        Under torchrun, the loader gives every process the same number of batches of the same size.
         """
         loader: Any = super().get_train_dataloader()
         if _get_process_count() > 1:
@@ -135,10 +135,10 @@ class TrainingResult:
     """Result of a training.
 
     Attributes:
-        steps: optimizer steps in all, including those before a resume.
+        steps: optimizer steps in all, including steps before a resume.
         seconds: time that this process trained.
         resumed_from: step that the training resumed from; 0 if it started from the beginning.
-        kept: step whose model is kept: the best one if the model was evaluated during training, else the last.
+        kept: step whose model is kept: the best step if the model was evaluated during training, else the last.
         best: metric at that step; None if the model was not evaluated.
     """
 
@@ -162,8 +162,8 @@ def train(
 ) -> TrainingResult:
     """Train a model in place on a mixture, resuming from the last complete checkpoint in the folder.
 
-    With evaluation during training, the model of the best step is restored at the end. Adapters are merged. The model
-    is left in evaluation mode.
+    Checkpoints and the training log are written to the folder. With evaluation during training, the model of the best
+    step is restored at the end. Adapters are merged. The model is left in evaluation mode.
 
     Args:
         model: sentence-transformers model.
@@ -180,13 +180,13 @@ def train(
         The number of steps, the duration, the step whose model is kept, and its metric.
 
     Raises:
-        JobError: if the processes cannot share the checkpoint's batch evenly, or the model takes no adapters.
-        NonFiniteLossError: if loss, weights or embeddings stop being finite; the last checkpoint stays.
+        JobError: if the processes cannot share the checkpoint's batch evenly, or adapters cannot be inserted.
+        NonFiniteLossError: if the loss, a weight or an embedding becomes NaN or infinite; the last checkpoint stays.
     """
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = find_last_checkpoint(folder)
     if checkpoint is not None:
-        # With the batch of the checkpoint, order of pairs and learning rates stay as they were.
+        # With the same number of pairs in a step, the order of pairs and the learning rates stay the same.
         settings = fit_batch_to_processes(settings, read_batch_size(checkpoint), _is_transformer(model))
 
     adapter = LoraAdapter(model, settings.lora, settings.seed) if settings.lora else None
@@ -199,7 +199,7 @@ def train(
         encoding = partial(_encode, model, settings.batch_size)
         callbacks.append(EvaluationCallback(log, evaluator, encoding, on_progress))
 
-    # After the evaluation, which may ask for a checkpoint at this step.
+    # After the evaluation, which may request a checkpoint at this step.
     callbacks.append(CheckpointCallback(loss.components, batch, lambda: _check_finite(model)))
     trainer = _Trainer(
         model=model,
@@ -210,14 +210,14 @@ def train(
     )
     trainer.adapter = adapter
 
-    # They print to the terminal; `LossCallback` reports the progress.
+    # These callbacks print to the terminal. `LossCallback` reports the progress instead.
     for unwanted in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(unwanted)
 
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the libraries warn of one another
+            warnings.simplefilter("ignore")  # of deprecated calls between the libraries
             result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             if trainer.state.best_global_step and trainer.state.best_global_step < trainer.state.global_step:
                 trainer._load_from_checkpoint(str(folder / f"{CHECKPOINT_PREFIX}{trainer.state.best_global_step}"))
@@ -247,7 +247,7 @@ def train(
 
 
 def build_dataset(mixture: Mixture, model: Any) -> Dataset:
-    """Return the pairs as a `datasets.Dataset` with columns anchor, positive, negative (if there are any) and label.
+    """Build a `datasets.Dataset` of the pairs with columns anchor, positive, negative (if there are any) and label.
 
     The label is the index of the pair in the mixture. Long texts are cut to about what the model reads, unless the
     encoder is static.
@@ -266,9 +266,9 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
 
 
 def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts, which carry their prompts already, with the model in training, as unit vectors `(n, d)`.
+    """Encode texts with the model in training to unit vectors `(n, d)`, without its default prompt.
 
-    The model encodes in evaluation mode, without its default prompt, and is then in the mode it was in.
+    The model encodes in evaluation mode, and returns to the mode it was in.
     """
     training = model.training
     vectors = model.eval().encode(
@@ -291,7 +291,7 @@ def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_acti
     """Return a copy of the settings with the batch size that keeps the checkpoint's number of pairs per step.
 
     The pairs of a step are counted over all processes. The order of pairs, number of steps and learning rates then stay
-    as they were. Gradients are cached if a process gets more pairs than `batch_size`, so it needs no more memory.
+    the same. If a process gets more pairs than `batch_size`, its gradients are cached, so it needs no more memory.
 
     Args:
         settings: settings of the job.
@@ -316,13 +316,12 @@ def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_acti
 
 @torch.no_grad()
 def _check_finite(model: Any) -> None:
-    """Check that the model's weights and its embedding of a text are finite. Either can be finite without the other.
+    """Raise `NonFiniteLossError` if a weight of the model, or its embedding of a test text, is NaN or infinite.
 
-    Raises:
-        NonFiniteLossError: if one is not.
+    Either can be finite without the other.
     """
     if not all(torch.isfinite(weights).all() for weights in model.parameters()):
-        raise NonFiniteLossError("the weights are not numbers any more")
+        raise NonFiniteLossError("a weight became NaN or infinite")
 
     training = model.training
     features = model.preprocess(PROBES[:1])
@@ -330,14 +329,14 @@ def _check_finite(model: Any) -> None:
     embedding = model.eval()(padded)["sentence_embedding"]
     model.train(training)
     if not torch.isfinite(embedding).all():
-        raise NonFiniteLossError("embeddings are not numbers any more")
+        raise NonFiniteLossError("an embedding became NaN or infinite")
 
 
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
-    """Return the contrastive loss for the model and the mixture.
+    """Build the contrastive loss for the model and the mixture. Gradients are cached if a mini-batch is smaller.
 
-    It caches gradients if `mini_batch_size` is smaller than `batch_size`. Without cached gradients, on a CPU, the model
-    is switched to take texts without padding if that gives the same vectors. With `mask_identical`, in-batch negatives
+    Gradients are cached if `mini_batch_size` is smaller than `batch_size`. Otherwise, on a CPU, the model is switched,
+    in place, to take texts without padding if that gives the same vectors. With `mask_identical`, in-batch negatives
     equal to a text of the pair are excluded.
 
     Raises:
@@ -349,7 +348,10 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
     options: dict[str, Any] = {"regularizer": regularizer, "text_ids": text_ids, "negative_ids": negative_ids}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
         if not _is_transformer(model):
-            raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
+            raise JobError(
+                f"a static encoder has no activations, so mini_batch_size {settings.mini_batch_size} would save no "
+                "memory: leave it out"
+            )
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
 
     position, _ = try_unpadding(model, PROBES) or (None, "")
@@ -359,10 +361,10 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
 def _build_arguments(
     model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
 ) -> SentenceTransformerTrainingArguments:
-    """Return the settings as arguments of sentence-transformers' trainer, with AdamW as the optimizer.
+    """Build the arguments of sentence-transformers' trainer from the settings, with AdamW as the optimizer.
 
-    Precision "auto" is bfloat16 if the model's device has it, else float32. Warmup steps follow from the number of
-    pairs.
+    Precision "auto" is bfloat16 if the model's device supports it, else float32. The number of warmup steps follows
+    from the number of pairs. Files go to `folder`.
     """
     device = str(model.device).partition(":")[0]
     bfloat16 = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"

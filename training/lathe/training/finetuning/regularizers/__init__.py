@@ -1,8 +1,8 @@
-"""Regularizers of the training: what is added to InfoNCE so that the encoder does not lose what it knew.
+"""Regularizers: losses that are added to InfoNCE so that fine-tuning does not degrade the encoder on other texts.
 
-regularizer.py       the job's section `regularizer`, the interface: prepare, loss; and plain InfoNCE
+regularizer.py       the job's section `regularizer`, the interface: prepare, loss; and no regularizer
 registry.py          training methods, each with its regularizer
-reze.py              REZE moves pairs to where sources are told apart less; distillation keeps them as they were;
-                     both by the pairs' relations by the base model, which are stored on disk
-shrinkage.py         REZE's offline mathematics
+reze.py              distillation pulls pairs to their relations by the base model, which are stored on disk; REZE pulls
+                     them to relations that are shrunk in the directions that separate the sources
+shrinkage.py         computation of the shrunk relations, before training
 """

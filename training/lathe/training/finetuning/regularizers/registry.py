@@ -1,6 +1,6 @@
-"""Training methods: the regularizer of each, and how it is shown.
+"""Training methods: the regularizer of each method, and its name and colour in reports.
 
-Nothing heavy is imported.
+No heavy library is imported, because the command line imports this module.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from lathe.training.finetuning.regularizers.regularizer import Regularizer, RegularizerSettings
 
 NONE = "regularizer.NoRegularizer"
-"""The class that regularizes nothing, as in `Method.regularizer`."""
+"""The class without a regularization loss, as in `Method.regularizer`."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A training method, which `lathe train` has as a command.
+    """Training method, which `lathe train` has as a command.
 
     Attributes:
         regularizer: file of this folder and class of the regularizer, such as `reze.Reze`.
@@ -53,7 +53,7 @@ REGULARIZED = tuple(name for name, method in METHODS.items() if method.regulariz
 
 
 def create_regularizer(method: str, settings: "RegularizerSettings") -> "Regularizer":
-    """Import the regularizer class of a training method, and return an instance with these settings.
+    """Import the regularizer class of a training method, and create an instance with these settings.
 
     Raises:
         KeyError: if there is no such method.

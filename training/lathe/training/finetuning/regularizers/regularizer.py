@@ -1,4 +1,4 @@
-"""Settings and interface of a regularizer, and the one that does nothing: plain InfoNCE."""
+"""Settings and interface of a regularizer, and `NoRegularizer`, with which the loss is plain InfoNCE."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -16,7 +16,7 @@ from lathe.transforms.progress import Progress
 
 
 class RegularizerSettings(StrictSettings):
-    """Settings of REZE's regulariser, with the paper's defaults.
+    """Settings of the REZE regularizer, with the paper's defaults.
 
     Attributes:
         loss_weight: α of Eq. 10.
@@ -24,15 +24,15 @@ class RegularizerSettings(StrictSettings):
         strength: η of Eq. 6, the fraction by which a source's mean is moved towards the band around the centre.
         scale: γ of Eqs. 4 and 5, which scales the threshold and the band.
         variance_ratio: ρ of Eq. 3, the share of variance that the active dimensions explain.
-        center: centre of the source means; `median` averages the two middle ones of an even count, `mean` is the
+        center: centre of the source means; `median` averages the two middle means of an even count, `mean` is the
             ablation.
         denominator: denominator of Eq. 6. `literal` is |μ| + ε, as printed, which depends on the arbitrary sign of an
             eigenvector; `signed` is sgn(μ)(|μ| + ε), which does not.
         operation: `scale` multiplies a source's coordinates, as the paper does; `translate` shifts them by the shift of
-            the source's mean, and leaves the spread within the source.
-        contrast: embeddings that InfoNCE compares. `plain` takes them as they are; `debiased` subtracts the offset of
-            the source's reference mean from the centre in the variant dimensions, so that negatives of other sources
-            cannot be told by their source alone. `debiased` is our addition, not the paper's.
+            the source's mean, and keeps the spread within the source.
+        contrast: embeddings that InfoNCE compares. `plain` uses them unchanged; `debiased` subtracts the offset of the
+            source's reference mean from the centre in the variant dimensions, so that negatives of other sources cannot
+            be recognized by their source alone. `debiased` is our addition, not the paper's.
         clip: whether to clip factors to [0, 1].
         epsilon_denominator: ε of Eq. 6.
         epsilon_threshold: ε of Eq. 4, which should be small compared with the dispersions (1e-6 for unit vectors).
@@ -53,11 +53,11 @@ class RegularizerSettings(StrictSettings):
 
 
 class Regularizer(ABC):
-    """Interface of a regularizer: a term that is added to the InfoNCE loss, and is prepared once before the training.
+    """Interface of a regularizer: a loss that is added to InfoNCE, and is prepared once before the training.
 
     Attributes:
-        settings: settings that it uses; None if it has none.
-        weight: weight of its loss, which is added to InfoNCE (α of REZE's Eq. 10).
+        settings: settings of the regularizer; None if it has none.
+        weight: weight of the loss that is added to InfoNCE (α of REZE's Eq. 10).
     """
 
     settings: RegularizerSettings | None = None
@@ -65,26 +65,26 @@ class Regularizer(ABC):
 
     @abstractmethod
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Compute what the loss needs of the base model and the mixture, or load it from the folder.
+        """Compute the data that the loss needs from the base model and the mixture, or load these data from the folder.
 
-        What is computed is stored in the folder.
+        Computed data are stored in the folder.
 
         Args:
             encoder: the model before training.
             mixture: the pairs.
-            folder: folder for what is computed; it may be written to by another run with the same settings.
+            folder: folder for the computed data; another run with the same settings may have written to it.
             cache: folder for the vectors of single texts, shared by several runs.
             on_progress: called with progress in [0, 1] and a message.
 
         Raises:
-            JobError: if the folder holds what was computed for another encoder, other pairs or other settings.
+            JobError: if the folder holds data for another encoder, other pairs or other settings.
         """
 
     @abstractmethod
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor | None:
-        """Return the regularizer's loss of a batch, a scalar that is multiplied by `weight` and added to InfoNCE.
+        """Compute the regularizer's loss of a batch, a scalar that is multiplied by `weight` and added to InfoNCE.
 
-        None adds nothing.
+        The result None adds nothing.
 
         Args:
             anchors: unit vectors by the model that is trained, `(b, d)` float32.
@@ -96,19 +96,19 @@ class Regularizer(ABC):
         """Return the unit vectors that InfoNCE compares: anchors `(b, d)` and candidates `(b, 1+k, d)`.
 
         They are returned unchanged unless a regularizer overrides this. The candidates of a pair are its positive and
-        its k hard negatives. Missing ones are masked later.
+        its k hard negatives. Missing negatives are masked later.
         """
         return anchors, candidates
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return warnings about the number of sources, before any data are read.
+        """Return warnings about the number of sources, which are known before any data are read.
 
         The list is empty unless a regularizer overrides this.
         """
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings about too few sources or pairs, before the training.
+        """Return warnings about too few sources or pairs, which are known before the training.
 
         The list is empty unless a regularizer overrides this.
 
@@ -120,11 +120,11 @@ class Regularizer(ABC):
 
     @abstractmethod
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return sentences on what `prepare` computed, for the terminal."""
+        """Return sentences about the data that `prepare` computed, for the terminal."""
 
 
 class NoRegularizer(Regularizer):
-    """Regularizer that ignores its arguments and adds nothing to InfoNCE."""
+    """Regularizer that adds nothing to InfoNCE. All arguments are ignored."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -136,4 +136,4 @@ class NoRegularizer(Regularizer):
 
     def summarize(self, mixture: Mixture) -> list[str]:
         """Return one sentence in a list, which says that there is no regularizer."""
-        return ["There is no regulariser: the encoder is free to move."]
+        return ["There is no regularizer: nothing keeps the encoder near the base model."]

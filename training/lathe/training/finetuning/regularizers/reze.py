@@ -1,11 +1,12 @@
-"""REZE: pairs are pulled to their relations by the base model, shrunk where these separate the sources.
+"""REZE: pairs are pulled to their relations by the base model, shrunk in directions that separate the sources.
+
+A relation is the vector of a pair's anchor followed by the vector of its positive. The control of REZE is plain
+distillation, in which pairs are pulled to the unchanged relations.
 
 TARGETS/
 ├── manifest.json      encoder, mixture and settings that everything in the folder belongs to
 ├── relations.npy      r, relation of each pair by the base model, `(n, 2d)` float32
 └── targets.npy        r̂, target of each pair, `(n, 2d)` float32
-
-Its control is plain distillation: pairs keep the relations that the base model gave them.
 """
 
 import os
@@ -45,14 +46,24 @@ def _load_or_compute_relations(
 ) -> tuple[NDArray[np.float32], bool]:
     """Load the base model's relations of all pairs from a folder, or compute and store them there.
 
-    The relation of a pair is the vector of its anchor followed by the vector of its positive. If the folder lacks the
-    relations, it is emptied first. Returns the relations, memory-mapped, `(n, 2d)`, and whether they were loaded.
-    `cache` is the folder for the vectors of single texts.
+    If the folder lacks the relations, it is emptied first. A folder of another encoder, other pairs or other settings
+    raises.
+
+    Args:
+        encoder: the base model.
+        mixture: the pairs.
+        settings: settings of the regularizer.
+        folder: folder for the relations.
+        cache: folder for the vectors of single texts.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        The relations, memory-mapped, `(n, 2d)`, and whether they were loaded.
 
     Raises:
-        JobError: if the folder is of another encoder, other pairs or other settings.
+        JobError: if the manifest of the folder is damaged, or is of another encoder, other pairs or other settings.
     """
-    # All that the targets depend on; the weight of the loss changes none of them.
+    # Everything that the targets depend on. The weight of the loss does not change them.
     depends = {
         "encoder": encoder.fingerprint,
         "dimensions": encoder.dimensions,
@@ -64,8 +75,8 @@ def _load_or_compute_relations(
     }
     _check_manifest(folder, depends)
     shape = (len(mixture), 2 * encoder.dimensions)
-    known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
-    if known and (relations := _open_rows(folder / RELATIONS, shape)) is not None:
+    is_complete = (folder / MANIFEST).is_file()  # the manifest is written last
+    if is_complete and (relations := _open_rows(folder / RELATIONS, shape)) is not None:
         return relations, True
 
     reference = ReferenceVectors(encoder, cache)
@@ -80,10 +91,9 @@ def _load_or_compute_relations(
 
 
 def _check_manifest(folder: Path, depends: dict[str, object]) -> None:
-    """Check that the manifest of a folder, if it has one, describes the same encoder, pairs and settings as `depends`.
+    """Raise `JobError` if the manifest of a folder differs from `depends` or is damaged. Without a manifest, pass.
 
-    Raises:
-        JobError: if the manifest differs or is damaged.
+    `depends` describes the encoder, pairs and settings of this run.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -92,28 +102,30 @@ def _check_manifest(folder: Path, depends: dict[str, object]) -> None:
     try:
         stored = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
-        raise JobError(f"{path} is damaged: {error}; remove the folder to begin anew") from error
+        raise JobError(f"{path} is damaged: {error}; remove the folder to start again") from error
 
     if not isinstance(stored, dict):
-        raise JobError(f"{path} is damaged: it holds no JSON object; remove the folder to begin anew")
+        raise JobError(f"{path} is damaged: it is not a JSON object; remove the folder to start again")
 
     reasons = {
-        "max_length": "the targets were made with another max_length",
-        "encoder": "the base model changed since its targets were made",
-        "mixture": "the pairs changed since their targets were made",
-        "regularizer": "the targets were made with other settings of the regulariser",
+        "max_length": "the targets were computed with another max_length",
+        "encoder": "the base model changed since the targets were computed",
+        "mixture": "the pairs changed since the targets were computed",
+        "regularizer": "the targets were computed with other settings of the regularizer",
     }
     for key, reason in reasons.items():
         if stored.get(key) != depends[key]:
-            raise JobError(f"{reason}: {folder} belongs to another run. Name another folder with --out, or remove it")
+            raise JobError(
+                f"{reason}: {folder} belongs to another run. Name another folder with --out, or remove the folder"
+            )
 
 
 def _write_rows(
     path: Path, shape: tuple[int, ...], compute_rows: Callable[[slice], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Write float32 rows to a .npy file block by block, and return the file memory-mapped and read-only.
+    """Write float32 rows to a .npy file block by block, and open the file memory-mapped and read-only.
 
-    The file appears in one step, so a killed run leaves no half-written file. Bytes are written instead of a memmap,
+    The file is renamed when complete, so a killed run leaves no incomplete file. Bytes are written instead of a memmap,
     because a full disk then raises an error instead of killing the process.
     """
     partial = path.with_name(f".{path.name}")
@@ -133,7 +145,7 @@ def _write_rows(
 
 
 def _open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Return the float32 rows of a .npy file, memory-mapped, or None if it is missing, damaged or of another shape."""
+    """Open the float32 rows of a .npy file, memory-mapped. None if the file is missing, damaged or of another shape."""
     with suppress(OSError, ValueError):
         rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:
@@ -142,15 +154,13 @@ def _open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None
 
 
 class Distillation(Regularizer):
-    """Mean of 1 − cosine between each pair's relation and its target (Eq. 8 of REZE), here the base model's relation.
-
-    The relation of a pair is its anchor's and its positive's vector, concatenated.
+    """Mean of 1 − cosine between each pair's relation and its target, the base model's relation (Eq. 8 of REZE).
 
     Args:
         settings: settings of the regularizer; `target` and `contrast` are ignored.
 
     Attributes:
-        targets: target relation of each pair, `(n, 2d)` float32, a memmap: it may be larger than memory.
+        targets: target relation of each pair, `(n, 2d)` float32, memory-mapped because it may be larger than memory.
     """
 
     settings: RegularizerSettings
@@ -163,14 +173,12 @@ class Distillation(Regularizer):
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
         """Set `targets` to the relations of all pairs by the base model.
 
-        They are loaded from the folder, or computed and written to it.
+        The relations are loaded from the folder, or computed and stored there.
         """
         self.targets, _ = _load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
 
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        """Return the mean of 1 − cosine between each pair's relation and its target, a scalar.
-
-        The relation is the vector of the anchor followed by the vector of the positive, `(b, 2d)`.
+        """Compute the mean of 1 − cosine between each pair's relation and its target, a scalar.
 
         Args:
             anchors: unit vectors, `(b, d)`.
@@ -202,7 +210,8 @@ class Reze(Distillation):
 
     Attributes:
         shrinkage: shrinkage of each source; None if the targets are the relations themselves.
-        offsets: offset of each source, `(S, 2d)`, subtracted from its vectors before InfoNCE; None to subtract nothing.
+        offsets: offset of each source, `(S, 2d)`, subtracted from the vectors of its pairs before InfoNCE; None to
+            subtract nothing.
         sources: index of each pair's source, `(n,)`.
     """
 
@@ -215,11 +224,11 @@ class Reze(Distillation):
         self.settings = settings
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Set `targets` to the base model's relations of all pairs, shrunk where directions separate the sources.
+        """Set `targets` to the base model's relations of all pairs, shrunk in directions that separate the sources.
 
-        Also sets `shrinkage` and `offsets`. Relations and targets that the folder holds are loaded, others are written
-        to it. With `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for
-        the offsets of `contrast: debiased`.
+        `shrinkage` and `offsets` are also set. Relations and targets that the folder holds are loaded, others are
+        computed and stored there. With `target: reference`, the targets are the relations themselves, and the shrinkage
+        is only fitted for the offsets of `contrast: debiased`.
         """
         settings, self.sources = self.settings, mixture.sources
         relations, stored = _load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
@@ -242,25 +251,25 @@ class Reze(Distillation):
         self.targets, self.shrinkage = targets, shrinkage
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Subtract the offset of each pair's source from its anchor and candidates.
+        """Subtract the offset of each pair's source from its anchor and candidates, and scale them to unit length.
 
-        Both are returned as unit vectors, `(b, d)` and `(b, 1+k, d)`, or unchanged without `offsets`.
+        Without `offsets`, both are returned unchanged. Shapes are `(b, d)` and `(b, 1+k, d)`.
         """
         if self.offsets is None:
             return anchors, candidates
-        # An offset is a relation [a; p], (2d,): its halves belong to anchors and to positives.
+        # An offset (2d,) has the layout of a relation [a; p]: the first half is for anchors, the second for positives.
         of_anchors, of_positives = copy_rows(self.offsets, self.sources[rows], anchors.device).chunk(2, dim=1)
         return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return a warning in a list if nothing can be shrunk because of few sources, else an empty list.
+        """Return a list with a warning if nothing can be shrunk because there are too few sources, else an empty list.
 
-        These are one source, or two at scale 1 or above.
+        Too few are one source, or two sources at scale 1 or above.
         """
         if self.settings.target == "reference":
             return []
         if sources == 1:
-            return ["there is one source: no direction separates it from others, and nothing is shrunk; add sources"]
+            return ["there is only one source, so no direction separates sources and nothing is shrunk; add sources"]
         if sources == 2 and self.settings.scale >= 1:
             return [
                 f"there are two sources: their median is their mean, and at scale {self.settings.scale:g} nothing is "
@@ -270,9 +279,9 @@ class Reze(Distillation):
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings that there are too few sources to shrink, or too few pairs.
+        """Return warnings that there are too few sources to shrink, or too few pairs to estimate the eigenspace.
 
-        Pairs are too few if they are not more than the 2d dimensions of their relations. The list is empty with
+        Pairs are too few if there are not more pairs than the 2d dimensions of their relations. The list is empty with
         `target: reference`.
         """
         warnings = self.list_source_warnings(len(mixture.names))
@@ -282,13 +291,13 @@ class Reze(Distillation):
         if len(mixture) <= 2 * dimensions:
             warnings.append(
                 f"{len(mixture):,} pairs span at most {len(mixture) - 1:,} of the {2 * dimensions:,} dimensions of "
-                "their relations; the eigenspace is estimated on few"
+                "their relations, too few to estimate the eigenspace well; add pairs"
             )
 
         return warnings
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return a sentence in a list with the numbers of active, separating and shrunk dimensions.
+        """Return a list with a sentence about the numbers of active, separating and shrunk dimensions.
 
         Without shrinkage, the sentence says that this is plain distillation.
         """

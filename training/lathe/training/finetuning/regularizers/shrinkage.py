@@ -1,4 +1,4 @@
-"""REZE's offline mathematics: which directions separate the sources, and how far each is shrunk in them.
+"""REZE's computation before training: the directions that separate the sources, and the shrinkage in them.
 
 Relations r = [a; p] `(n, 2d)` of a frozen reference encoder → moments of each source → eigenspace of all relations →
 factor or shift of each source in each direction → targets r̂ (Section 3.1 of the REZE paper, its Algorithm 1).
@@ -19,15 +19,15 @@ Array = NDArray[np.float64]
 BLOCK_PAIRS = 16_384
 """Number of pairs whose relations are in memory at once."""
 ROUNDING = 1e-12
-"""Relative tolerance for rounding: without it, a variance ratio of 1 might never be reached, and sources on the band
-might count as outside it."""
+"""Relative tolerance for rounding errors. Without it, a variance ratio of 1 might never be reached, and sources on the
+edge of the band might count as outside."""
 
 
 @dataclass(frozen=True)
 class Shrinkage:
     """Shrinkage of the relations of S sources in their common eigenspace of D = 2d dimensions.
 
-    The relation of a pair is its anchor's and its positive's vector, concatenated.
+    The relation of a pair is the vector of its anchor followed by the vector of its positive.
 
     Attributes:
         mean: u, `(D,)`, mean of all relations.
@@ -38,11 +38,11 @@ class Shrinkage:
         dispersion: v, `(D,)`, mean squared deviation of the source means from the centre (Eq. 2).
         active: k, number of leading dimensions that may be shrunk (Eq. 3).
         dispersion_threshold: θ (Eq. 4).
-        band: θ_j, `(D,)`, deviation from the centre that is left unchanged (Eq. 5).
+        band: θ_j, `(D,)`, deviation from the centre up to which a source is unchanged (Eq. 5).
         shrink: α, `(S, D)`, factor of each source; 1 changes nothing (Eq. 6).
         shift: shift of each source in the eigenspace, `(S, D)`; zero unless `operation` is `translate`.
         variant: mask `(D,)` of the dimensions that separate the sources: active, with a dispersion above the threshold.
-        clipped: number of factors that clipping changed, outside [0, 1] before.
+        clipped: number of factors outside [0, 1] that clipping changed.
     """
 
     mean: Array
@@ -66,9 +66,9 @@ class Shrinkage:
         return np.flatnonzero(touched)
 
     def offsets(self) -> NDArray[np.float32]:
-        """Return the offset of each source's mean from the centre of all source means, `(S, D)`.
+        """Compute the offset of each source's mean from the centre of all source means, `(S, D)`.
 
-        It is in the coordinates of relations. Dimensions that do not separate the sources count as 0.
+        The offsets are in the coordinates of relations. Dimensions that do not separate the sources count as 0.
         """
         deviation = np.where(self.variant, self.source_means - self.center, 0.0)
         return (deviation @ self.basis.T).astype(np.float32)
@@ -91,11 +91,11 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Fit the shrinkage that draws the means of all sources towards their common centre.
+    """Fit the shrinkage that moves the means of all sources towards their common centre (Eqs.
 
-    The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
-    have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts
-    are computed instead of factors. Follows Eqs. 1 to 6 of the REZE paper.
+    1 to 6 of the REZE paper). The directions are the eigenspace of all sources' relations together. Only the dimensions
+    in `Shrinkage.variant` have factors other than 1, and only for sources outside the band around the centre. With
+    `operation: translate`, shifts are computed instead of factors.
 
     Args:
         sources: moments of each source's relations, all of the same dimensions.
@@ -120,14 +120,14 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
     beyond = np.abs(deviation) > band * (1 + ROUNDING)  # on the band itself the factor is 1
     variant = (np.arange(len(eigenvalues)) < active) & (dispersion > threshold)
     chosen = beyond & variant
-    # Eq. 6: a mean outside the band is moved to its edge, by the share `strength` of the way.
+    # Eq. 6: a mean outside the band is moved towards the edge of the band, by the share `strength` of the distance.
     pull = settings.strength * (center + np.sign(deviation) * band - means)
     shrink, shift, clipped = np.ones_like(means), np.zeros_like(means), 0
 
     if settings.operation == "translate":
         shift = np.where(chosen, pull, 0.0)
     else:
-        chosen &= np.abs(means) > settings.epsilon_denominator  # no factor moves a mean of zero
+        chosen &= np.abs(means) > settings.epsilon_denominator  # a factor cannot move a mean of zero
         factors = 1 + pull / _compute_denominators(means, settings)
         clipped = int(((factors < 0) | (factors > 1))[chosen].sum()) if settings.clip else 0
         shrink = np.where(chosen, np.clip(factors, 0, 1) if settings.clip else factors, 1.0)
@@ -150,9 +150,9 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
 
 
 def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """Return the number of leading dimensions that explain the share `ratio` of the variance (Eq. 3).
+    """Count the leading dimensions that together explain the share `ratio` of the variance (Eq. 3).
 
-    It is 0 without any variance.
+    The result is 0 without any variance.
     """
     total = eigenvalues.sum()
     if total <= 0:
@@ -162,9 +162,9 @@ def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
 
 
 def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
-    """Return the dispersion above which a dimension counts as separating the sources, θ = median + γ (MAD + ε) (Eq. 4).
+    """Compute the dispersion above which a dimension separates the sources, θ = median + γ (MAD + ε) (Eq. 4).
 
-    Without active dimensions it is infinite.
+    Without active dimensions the threshold is infinite.
 
     Args:
         dispersion: dispersion of the sources in each active dimension.
@@ -178,7 +178,7 @@ def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSetting
 
 
 def _compute_denominators(means: Array, settings: RegularizerSettings) -> Array:
-    """Return the denominators of Eq. 6, `(S, D)`, which are never 0.
+    """Compute the denominators of Eq. 6, `(S, D)`, which are never 0.
 
     They are |μ| + ε, with the sign of μ if `denominator` is `signed`.
     """
@@ -187,7 +187,7 @@ def _compute_denominators(means: Array, settings: RegularizerSettings) -> Array:
 
 
 def merge_moments(sources: Sequence[Moments]) -> Moments:
-    """Return the moments of all sources' rows together, as a new object."""
+    """Merge the moments of all sources into new moments of all rows together."""
     pooled = Moments()
     for moments in sources:
         pooled.merge(moments)
@@ -201,7 +201,7 @@ def split_into_blocks(count: int) -> Iterator[slice]:
 
 
 def compute_source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
-    """Return the moments of each source's relations, in the order of the sources, computed in one pass over the rows.
+    """Compute the moments of each source's relations, in the order of the sources, in one pass over the rows.
 
     Args:
         relations: `(n, D)`.
