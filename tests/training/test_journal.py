@@ -147,5 +147,5 @@ def test_find_changed_setting_returns_the_first_setting_that_differs(record, cha
 def test_find_changed_setting_refuses_a_damaged_record(record):
     for payload in (b"[]", b'{"method": "re'):
         record.write_bytes(payload)
-        with pytest.raises(JobError, match=r"job.json is damaged; name another folder"):
+        with pytest.raises(JobError, match=r"job.json is not a JSON object, so it is damaged; name another folder"):
             find_changed_setting(record, SETTINGS)

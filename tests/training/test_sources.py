@@ -272,7 +272,7 @@ def test_rows_that_repeat_a_large_text_are_decompressed_a_few_at_a_time(tmp_path
 @pytest.mark.parametrize("names", [["text", "text"], ["text", "x", "x"]])
 def test_columns_of_the_same_name_are_refused(tmp_path, names):
     pyarrow.parquet.write_table(pyarrow.table([["a"]] * len(names), names=names), tmp_path / "a.parquet")
-    with pytest.raises(SourceError, match=f"2 columns of the name '{names[-1]}'"):
+    with pytest.raises(SourceError, match=f"2 columns with the name '{names[-1]}'"):
         open_source(str(tmp_path / "a.parquet")).kind()
 
 

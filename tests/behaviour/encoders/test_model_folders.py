@@ -122,7 +122,7 @@ def test_max_length_may_be_as_many_tokens_as_the_model_has_positions_for(tmp_pat
     limit = POSITIONS - OFFSET.get(backbone, 0)
     longest = Encoder(replace(spec, max_length=limit), "cpu")
     assert longest.encode([TEXTS[3]]).tokens.tolist() == [limit]
-    with pytest.raises(TooLongError, match=f"reads {limit}"):
+    with pytest.raises(TooLongError, match=f"more than the {limit} that tiny reads"):
         longest.encode([TEXTS[3]], long_text="error")
     with pytest.raises(EncoderError, match=f"tiny reads 3 to {limit} tokens, not max_length {limit + 1}"):
         Encoder(replace(spec, max_length=limit + 1), "cpu")

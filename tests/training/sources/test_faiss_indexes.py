@@ -95,7 +95,9 @@ def test_lists_in_another_file_are_not_read_wherever_that_is(tmp_path, vectors, 
     faiss.write_index(index, str(tmp_path / "a.faiss"))
     if present:
         (tmp_path / "lists").write_bytes((tmp_path / "elsewhere" / "lists").read_bytes())
-    message = "a.faiss has its vectors in another file" if present else "a.faiss is not a FAISS index that can be read"
+    message = (
+        "a.faiss stores its vectors in another file" if present else "a.faiss is not a FAISS index that can be read"
+    )
     with pytest.raises(SourceError, match=message):
         rows_of(open_source(str(tmp_path / "a.faiss")))
 

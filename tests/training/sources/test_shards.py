@@ -75,9 +75,17 @@ DAMAGE = {
     "truncated": ("b.npy", truncated, "not a .npy file"),
     "header lost": ("b.npy", header_lost, "not a .npy file"),
     "nan in its second shard": ("b.npy", not_finite, f"row {LATE + 1}: NaN"),
-    "other width": ("b.npy", lambda path: as_npy(path, vectors(width=WIDTH + 1)), "vectors 7 wide in a source"),
+    "other width": (
+        "b.npy",
+        lambda path: as_npy(path, vectors(width=WIDTH + 1)),
+        "vectors of 7 dimensions in a source",
+    ),
     "whole numbers": ("b.npy", lambda path: as_npy(path, np.ones((9, WIDTH), np.int64)), "must hold floats"),
-    "texts": ("b.jsonl", lambda path: path.write_text('{"text": "a text"}'), "texts in a source of vectors 6 wide"),
+    "texts": (
+        "b.jsonl",
+        lambda path: path.write_text('{"text": "a text"}'),
+        "texts in a source of vectors of 6 dimensions",
+    ),
     "bad line": ("b.jsonl", bad_line, "line 34: not JSON"),
     "no field": ("b.jsonl", lambda path: path.write_text('{"body": [1, 2]}'), "line 1: no field 'text'"),
     "cut gzip": ("b.jsonl.gz", cut_gzip, "cannot be read"),
@@ -144,7 +152,10 @@ def test_files_unlike_the_majority_of_rows_in_kind_or_dimensions_are_skipped(fol
     certificate, provenance, found = fit(folder, tmp_path / "work", bad_shards="skip")
     np.testing.assert_array_equal(found, np.concatenate([vectors(seed=1), vectors(seed=2)]))
     assert list(provenance["left_out"]) == ["0.npy", "1.jsonl"]
-    assert f"0.npy was left out: vectors 7 wide in a source of vectors {WIDTH} wide" in certificate["warnings"]
+    assert (
+        f"0.npy was left out: vectors of 7 dimensions in a source of vectors of {WIDTH} dimensions"
+        in certificate["warnings"]
+    )
 
 
 def test_a_source_with_all_files_damaged_raises_source_error(tmp_path):

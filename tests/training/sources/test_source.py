@@ -50,7 +50,7 @@ def put_text(path, text):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
 def test_a_text_that_is_a_vector_written_out_is_refused(tmp_path, name):
-    with pytest.raises(SourceError, match=r"a text that is a list of 16 numbers: a vector is given as a list"):
+    with pytest.raises(SourceError, match=r"a text that is a list of 16 numbers: write vectors as lists"):
         read(put_text(tmp_path / name, VECTOR))
 
 
@@ -62,7 +62,7 @@ def test_other_texts_in_brackets_are_texts(tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"text": "a", "score": NaN}', "line 1: NaN or Infinity in 'score', which JSON does not have: write null"),
+        ('{"text": "a", "score": NaN}', "line 1: NaN or Infinity in 'score', which JSON does not allow: write null"),
         ('{"vector": [1, Infinity], "text": "a"}', "in 'vector'"),
         (
             r'{"text": "a\ud800"}',

@@ -1,10 +1,10 @@
-"""Reader of the vectors in FAISS indexes that keep them as they were.
+"""Reader of the vectors in FAISS indexes that store uncompressed vectors.
 
 IndexFlat                       the vectors, row by row
-IndexHNSWFlat, IndexNSGFlat     a graph beside an IndexFlat, its `storage`
-IndexRefineFlat                 codes beside an IndexFlat, its `refine_index`
-IndexIVFFlat                    the vectors in lists of neighbours, each with its id
-IndexIDMap, IndexIDMap2         ids and one of these
+IndexHNSWFlat, IndexNSGFlat     a graph, and an IndexFlat as `storage`
+IndexRefineFlat                 codes, and an IndexFlat as `refine_index`
+IndexIVFFlat                    the vectors and their ids in inverted lists
+IndexIDMap, IndexIDMap2         ids, and one of these indexes
 """
 
 import io
@@ -21,14 +21,14 @@ from lathe.training.sources.rows import RawBatch, Readable, Span, check_dimensio
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the stored vectors of a FAISS index, and yield the rows of the span in batches of up to `rows` vectors.
+    """Read the vectors of a span from a FAISS index, and yield them in batches of up to `rows` vectors.
 
-    If the index has ids of its own, each row also has a record `{"id": …}`. Rows are in the order in which they were
-    added. `field` is ignored.
+    If the index has ids that are not row numbers, each row also has a record `{"id": …}`. Rows are in the order in
+    which they were added, or for IndexIVFFlat in the order of their ids. `field` is ignored.
 
     Raises:
         AccessError: if faiss is not installed.
-        SourceError: if the file is damaged, or its index does not keep the vectors.
+        SourceError: if the file is damaged, or its index does not store uncompressed vectors.
     """
     with _open_faiss(path) as (vectors, ids):
         stop = vectors.count if span.stop is None else min(span.stop, vectors.count)
@@ -40,7 +40,7 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def read_faiss_shape(path: Readable, field: str) -> tuple[int, int]:
-    """Return the number of rows and the dimensions of a FAISS index that stores its vectors. `field` is ignored.
+    """Read the number of rows and the dimensions of a FAISS index, which is loaded for that. `field` is ignored.
 
     Raises:
         SourceError: as in `read_faiss`.
@@ -56,13 +56,13 @@ FLAT, MAPPED = (b"IxFI", b"IxF2", b"IxFl"), (b"IxMp", b"IxM2")
 """Four-letter codes of flat FAISS indexes, and of indexes that map ids to another index."""
 
 KEEPING = (*FLAT, b"IHNf", b"INSf", b"IxRF", b"IwFl")
-"""Codes of the indexes that keep vectors as they were."""
+"""Codes of the indexes that store uncompressed vectors."""
 
 KEPT = "allowed are Flat, HNSWFlat, NSGFlat, IVFFlat and RefineFlat indexes, alone or under an id map"
-"""What may be read, for messages."""
+"""Indexes that can be read, for messages."""
 
 LIMITS = threading.Lock()
-"""Lock of FAISS's limits on what a file may claim, which the whole process shares."""
+"""Lock of FAISS's limits on the memory that a file may claim, which the whole process shares."""
 
 
 class _Vectors(Protocol):
@@ -72,7 +72,7 @@ class _Vectors(Protocol):
     dimensions: int
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
-        """Return the vectors `(count, d)` from position `start` on, in the order in which they were added."""
+        """Return the vectors `(count, d)` from position `start` on, in the order of the rows."""
 
 
 class _FlatVectors:
@@ -88,10 +88,13 @@ class _FlatVectors:
 
 
 class _ListedVectors:
-    """Vectors of an IndexIVFFlat, which lie in lists, in the order of their ids.
+    """Vectors of an IndexIVFFlat, which are stored in inverted lists. Here they are in the order of their ids.
 
     Attributes:
         ids: id of each vector `(n,)`, ascending.
+        lists: number of the list of each vector `(n,)`.
+        positions: position of each vector in its list `(n,)`.
+        tables: vectors of each list `(list size, d)`.
     """
 
     def __init__(self, faiss: Any, index: Any) -> None:
@@ -124,11 +127,14 @@ class _ListedVectors:
 
 
 def _check_header(path: Readable) -> int:
-    """Check that a file is a FAISS index that stores vectors, and return its size in bytes.
+    """Check that a file is a FAISS index that stores uncompressed vectors, and return its size in bytes.
 
-    Raises `SourceError` if it is not, or is too small for the vectors that its header claims. FAISS allocates memory by
-    the header before it reads further: a file of 15 kB whose header claims a billion vectors would take terabytes. What
-    indexes other than flat ones claim is limited by `_limit_claims`.
+    A file that is too small for the vectors that its header claims is refused. FAISS allocates memory by the header
+    before it reads further: a file of 15 kB whose header claims a billion vectors would take terabytes. The claims of
+    indexes other than flat ones are limited by `_limit_claims`.
+
+    Raises:
+        SourceError: if the file is not such an index, is truncated, or its vectors have too many dimensions.
     """
     with path.open("rb") as stored:
         size = stored.seek(0, io.SEEK_END)
@@ -139,18 +145,18 @@ def _check_header(path: Readable) -> int:
     if header[:4] not in KEEPING:
         raise SourceError(f"{path.name} is not a FAISS index whose vectors can be read; {KEPT}")
 
-    width, rows = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:16], "little")
-    if header[:4] in FLAT and max(width * rows, counted) * 4 > size:
+    dimensions, rows = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:16], "little")
+    if header[:4] in FLAT and max(dimensions * rows, counted) * 4 > size:
         raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
 
-    check_dimensions(path, width)
+    check_dimensions(path, dimensions)
     return size
 
 
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
-    """Return the metric of a FAISS index from its header: "ip" (inner product) or "l2" (squared Euclidean distance).
+    """Read the metric of a FAISS index from its header: "ip" (inner product) or "l2" (squared Euclidean distance).
 
-    None if the file is not an index that stores vectors, or has another metric.
+    The result is None if the file is not an index that stores uncompressed vectors, or has another metric.
     """
     with path.open("rb") as stored:
         header = _read_inner_header(stored)
@@ -160,16 +166,13 @@ def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
 
 
 def _read_inner_header(stored: IO[bytes]) -> bytes:
-    """Return the 37 bytes of the header of a FAISS index.
-
-    For an index that maps ids to another one, it is the header of that other index, which follows.
-    """
+    """Read the 37 bytes of the header of a FAISS index. For an id map, they are the header of the mapped index."""
     header = _read_index_header(stored)
     return _read_index_header(stored) if header[:4] in MAPPED else header
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:
-    """Return the first 37 bytes of a FAISS index header, and skip the parameter that some metrics have."""
+    """Read the first 37 bytes of a FAISS index header, and skip the parameter that some metrics add."""
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
         stored.read(4)
@@ -178,13 +181,13 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
-    """Load a FAISS file, and yield its vectors and their ids `(n,)`, which are None if they are row numbers.
+    """Load a FAISS file, and yield its vectors and their ids `(n,)`. The ids are None if they are row numbers.
 
-    The objects are valid only within the block, because FAISS frees a part of an index with the whole.
+    The objects are valid only within the block, because FAISS frees a part of an index together with the whole.
 
     Raises:
         AccessError: if faiss (extra `faiss`) is not installed.
-        SourceError: if the file is damaged, or its index does not keep the vectors.
+        SourceError: if the file is damaged, or its index does not store uncompressed vectors.
     """
     try:
         import faiss
@@ -194,7 +197,7 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
     try:
         size = _check_header(path)
         with open_native_path(path) as here, _limit_claims(faiss, size):
-            # A file may name another one for its lists, anywhere: it is looked for in the same folder.
+            # An index may name any other file for its lists. FAISS then looks for that file in the same folder only.
             stored_index = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
     except (RuntimeError, OSError) as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
@@ -210,19 +213,23 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
 def _find_vectors(
     name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
 ) -> tuple[_Vectors, NDArray[np.int64] | None]:
-    """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`.
+    """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`. The ids are None if row numbers.
 
-    The ids are None if they are row numbers. `mapped` are ids in place of the index's own.
+    Args:
+        name: name of the file, for messages.
+        faiss: the module.
+        index: the index without an id map.
+        mapped: ids of an id map; None for the index's own ids.
 
     Raises:
-        SourceError: if the index does not keep the vectors, or has other ids than vectors.
+        SourceError: if the index does not store uncompressed vectors in this file, or the ids do not match the vectors.
     """
     if isinstance(index, faiss.IndexIVFFlat):
         if not isinstance(faiss.downcast_InvertedLists(index.invlists), faiss.ArrayInvertedLists):
-            raise SourceError(f"{name} has its vectors in another file: write the index with its lists in memory")
+            raise SourceError(f"{name} stores its vectors in another file: write the index with its lists in memory")
         listed = _ListedVectors(faiss, index)
         if mapped is not None and not np.array_equal(listed.ids, np.arange(len(mapped))):
-            raise SourceError(f"{name} is not a FAISS index that can be read: it maps other ids than it has")
+            raise SourceError(f"{name} is not a FAISS index that can be read: its id map does not match its ids")
         ids = listed.ids if mapped is None else mapped
         return listed, None if np.array_equal(ids, np.arange(listed.count)) else ids
 
@@ -234,16 +241,18 @@ def _find_vectors(
     if not isinstance(index, faiss.IndexFlat):
         raise SourceError(f"{name} is a {type(index).__name__}; {KEPT}")
     if mapped is not None and len(mapped) != index.ntotal:
-        raise SourceError(f"{name} is not a FAISS index that can be read: it has other ids than vectors")
+        raise SourceError(
+            f"{name} is not a FAISS index that can be read: it has {len(mapped):,} ids for {index.ntotal:,} vectors"
+        )
 
     return _FlatVectors(index), mapped
 
 
 @contextmanager
 def _limit_claims(faiss: Any, size: int) -> Iterator[None]:
-    """Limit, within the block, how much memory FAISS may allocate because a file's header claims it.
+    """Limit, within the block, how much memory FAISS may allocate because the header of a file claims it.
 
-    Arrays may take `size` bytes, and there may be `size` lists.
+    Arrays may take `size` bytes, and there may be `size` lists. The limits of the process are restored after the block.
     """
     with LIMITS:
         before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()

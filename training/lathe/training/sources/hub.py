@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub, streamed with the library `datasets`.
 
-The library is imported for these only.
+The library is imported only if such a data set is used.
 
     hf:DATASET[@REVISION][/CONFIG][:SPLIT]   a source as the user writes it; DATASET may be the path of a local folder
     hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N    one of the N files of that source, pinned to a commit
@@ -25,7 +25,7 @@ from lathe.training.sources.rows import WHOLE, Kind, RawBatch, Span, detect_batc
 from lathe.transforms.files import expand_home
 
 HUB = "hf:"
-"""Beginning of a source that is a data set of the hub."""
+"""Prefix of a source that is a data set of the hub."""
 
 HUB_FORMATS = ("arrow", "csv", "json", "parquet", "text")
 """Formats of data files that are read, as `datasets` names them."""
@@ -36,20 +36,20 @@ WRITTEN = re.compile(r"hf:(?P<dataset>[^:#]+?)(:(?P<split>[\w.-]+))?")
 PINNED = re.compile(
     r"hf:(?P<dataset>.+)@(?P<commit>[0-9a-f]+)/(?P<config>[^/]+):(?P<split>[\w.-]+)/(?P<number>\d+)-of-(?P<count>\d+)"
 )
-"""Pattern of one of a source's files."""
+"""Pattern of one file of a source, pinned to a commit."""
 
 NETWORK_LIBRARIES = {"aiohttp", "httpx", "httpx2", "huggingface_hub", "requests"}
 """Packages whose errors mean that the hub cannot be reached, not that a file is damaged."""
 
 REASON_CHARACTERS = 400
-"""Maximum characters of another library's error message in ours: it may list every known file suffix."""
+"""Maximum characters of another library's error message that our messages quote: some list every known suffix."""
 
 COUNT_ROWS = 16_384
 """Rows of a batch when rows are only counted."""
 
 
 def is_hub(written: str) -> bool:
-    """Return whether a source or file of texts is a data set of the hub, written `hf:…` and not `hf://…`."""
+    """Return whether a source or file of texts is a data set of the hub: written `hf:…`, but not `hf://…`."""
     return written.startswith(HUB) and not written.startswith("hf://")
 
 
@@ -75,7 +75,7 @@ class HubFile:
 
     @classmethod
     def parse(cls, pinned: str) -> "HubFile":
-        """Parse the string form of a hub file, `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`, and return the `HubFile`."""
+        """Parse the string form of a hub file, `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`."""
         match = PINNED.fullmatch(pinned)
         assert match is not None
         dataset, commit, config, split, number, count = match.groups()
@@ -87,9 +87,9 @@ class HubFile:
 
     @property
     def location(self) -> str:
-        """The data set, configuration and split as `hf:…`.
+        """The data set, configuration and split as `hf:…`, without the commit.
 
-        The commit is left out, so that it stays the same when the data set changes.
+        It therefore stays the same when the data set changes.
         """
         return f"{HUB}{self.dataset}/{self.config}:{self.split}"
 
@@ -113,16 +113,14 @@ class HubFile:
         return Path(self.dataset) if self.dataset.startswith("/") else None
 
     def stream(self) -> Any:
-        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables, without loading them."""
+        """Open the file as a `datasets.IterableDataset` of Arrow tables, whose rows are streamed and not stored."""
         return _load_split(replace(self, number=0))[1].shard(self.count, self.number).with_format("arrow")
 
     def count_rows(self) -> int:
-        """Return the number of rows of the file.
-
-        It is in the footer of a parquet file. Any other file is streamed once.
+        """Count the rows of the file, from the footer of a parquet file, or by streaming any other file once.
 
         Raises:
-            SourceError: if the file is damaged or out of reach.
+            SourceError: if the file is damaged or cannot be reached.
         """
         with _convert_errors(self.name):
             builder, _ = _load_split(replace(self, number=0))
@@ -134,14 +132,16 @@ class HubFile:
 
 
 def list_hub_files(written: str) -> list[str]:
-    """Return the files of a split of a data set on the hub, given as `hf:…`, in string form.
+    """List the files of a split of a data set on the hub, written `hf:…`, in their string form with the current commit.
 
-    Each names the current commit, so that its content stays the same.
+    The content of a file named by its commit does not change. If the data set has one split only, that split is the
+    default.
 
     Raises:
-        AccessError: if `datasets` is missing, the hub is out of reach or switched off by `HF_HUB_OFFLINE`, or the data
-            set needs other credentials.
-        SourceError: if there is no such data set, configuration or split, or its files are of another format.
+        AccessError: if `datasets` is not installed, the hub cannot be reached or is switched off by `HF_HUB_OFFLINE`,
+            or the data set needs other credentials.
+        SourceError: if there is no such data set, configuration or split, no split is named although there are several,
+            or the files are of another format.
     """
     match = WRITTEN.fullmatch(written)
     if match is None:
@@ -153,7 +153,7 @@ def list_hub_files(written: str) -> list[str]:
         builder = _load_builder(dataset, commit, config)
         if builder.info.builder_name not in HUB_FORMATS:
             raise SourceError(
-                f"{written} has files of the format {builder.info.builder_name}; {', '.join(HUB_FORMATS)} are read"
+                f"{written} has files of the format {builder.info.builder_name}; allowed are {', '.join(HUB_FORMATS)}"
             )
 
         splits = builder.as_streaming_dataset()
@@ -173,8 +173,8 @@ def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBa
     Batches hold the values of the column `field`, and the whole rows as dicts.
 
     Raises:
-        AccessError: if the hub is out of reach.
-        SourceError: if the file is damaged or lacks the column `field`; names the columns that it has.
+        AccessError: if the hub cannot be reached.
+        SourceError: if the file is damaged or lacks the column `field`; the message lists the columns.
     """
     with _convert_errors(file.name):
         row = span.start
@@ -194,13 +194,13 @@ def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBa
 
 
 _KINDS: dict[tuple[HubFile, str], Kind] = {}
-"""Kind of the rows by split and field: all files of a split have the same columns, so one of them is read."""
+"""Kind of the rows by split and field. All files of a split have the same columns, so only one file is read."""
 
 
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
-    """Return the kind of a hub file's rows, by the first row of its split.
+    """Detect whether a hub file holds texts (None) or vectors (number of dimensions), by the first row of its split.
 
-    It is None for texts, or the number of dimensions of vectors. The result is cached for all files of the split.
+    The result is cached for all files of the split.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -218,15 +218,15 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
 
 
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
-    """Resolve `DATASET[@REVISION][/CONFIG]` by asking the hub.
+    """Find the data set `DATASET[@REVISION][/CONFIG]` on the hub, and return its id, commit and configuration.
 
-    Returns the data set's id, its commit, and the configuration, which is None if not named. On the hub, `A/B` is the
-    data set B of the user A, or else the configuration B of the data set A. What begins with `/`, `./`, `../` or `~` is
-    a local folder, perhaps with a configuration; its commit is ''.
+    The configuration is None if not named. `A/B` is the data set B of the user A, or else the configuration B of the
+    data set A. A name that begins with `/`, `.` or `~` is a local folder, perhaps with a configuration; the hub is not
+    asked, and the commit is ''.
 
     Raises:
-        AccessError: if `HF_HUB_OFFLINE` is set, or the hub is out of reach.
-        SourceError: if there is no such data set.
+        AccessError: if `HF_HUB_OFFLINE` is set, or the hub cannot be reached.
+        SourceError: if there is no such data set or revision.
     """
     if written.startswith(("/", ".", "~")):
         folder, config = _find_folder(expand_home(written).resolve())
@@ -236,7 +236,9 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     if constants.HF_HUB_OFFLINE:
-        raise AccessError(f"hf:{written} is not read while HF_HUB_OFFLINE is set; a folder is read as hf:./FOLDER")
+        raise AccessError(
+            f"hf:{written} cannot be read while HF_HUB_OFFLINE is set: unset it, or name a local folder as hf:./FOLDER"
+        )
 
     # `A/B` is ambiguous: the hub is asked for a data set of that name first.
     revision, candidates = _parse_dataset(written)
@@ -250,14 +252,14 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
         return info.id, str(info.sha), config or None
 
     raise SourceError(
-        f"the hub has no data set {candidates[0][0]}, or shows it only to those who may see it: HF_TOKEN holds a token"
+        f"the hub has no data set {candidates[0][0]}, or it is private: set HF_TOKEN to a token that may read it"
     )
 
 
 def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
-    """Parse `DATASET[@REVISION][/CONFIG]`, which can be ambiguous.
+    """Parse `DATASET[@REVISION][/CONFIG]` into the revision and the possible pairs of data set and configuration.
 
-    Returns the revision, None if not named, and the possible pairs of data set and configuration, in the order to try
+    The revision is None if not named. Without a revision the name can be ambiguous; the pairs are in the order to try
     them.
     """
     name, at, after = written.partition("@")
@@ -276,10 +278,10 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
     """Split the path of a local data set into its folder and its configuration.
 
     The configuration is None if the path is the folder itself. The last part of the path is a configuration if the
-    README.md of the folder above lists it, or if the path is not a folder.
+    README.md of the parent folder lists it, or if the path is not a folder.
 
     Raises:
-        SourceError: if there is no folder.
+        SourceError: if there is no such folder.
     """
     from huggingface_hub import DatasetCard
 
@@ -294,12 +296,10 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
 
 
 def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
-    """Load the `datasets.DatasetBuilder` of one configuration of a data set.
-
-    None loads the only or the default configuration.
+    """Load the `datasets.DatasetBuilder` of one configuration of a data set. None is the default configuration.
 
     Raises:
-        SourceError: if there is no such configuration, or no default one; names the configurations that there are.
+        SourceError: if there is no such configuration, or no default one; the message lists the configurations.
     """
     from datasets import get_dataset_config_names, load_dataset_builder
 
@@ -309,7 +309,7 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
     except ValueError as error:
         names = get_dataset_config_names(path, revision=commit or None)
         if config in names or len(names) == 1 and not config:
-            raise  # of something else
+            raise  # the error has another cause
         what = f"has no configuration {config!r}" if config else "has several configurations"
         raise SourceError(
             f"{dataset} {what}; it has {', '.join(names)}. Name one as hf:DATASET/CONFIG:SPLIT"
@@ -318,14 +318,14 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
 
 @lru_cache(64)
 def _load_split(file: HubFile) -> tuple[Any, Any]:
-    """Return the `datasets` builder and the streaming data set of a hub file's split, cached for the last 64 splits."""
+    """Load the `datasets` builder and the streaming data set of a hub file's split. The last 64 splits are cached."""
     folder = file.dataset_folder
     builder = _load_builder(file.dataset, "" if folder else file.commit, file.config)
     return builder, builder.as_streaming_dataset(file.split)
 
 
 def _folder_digest(builder: Any) -> str:
-    """Return a digest of the paths, sizes and modification times of a local data set's files, in place of a commit."""
+    """Compute a digest of the paths, sizes and modification times of a local data set's files, instead of a commit."""
     files = sorted(file for files in builder.config.data_files.values() for file in files)
     stamps = [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [Path(file).stat()]]
     return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
@@ -338,7 +338,7 @@ def _convert_errors(name: str) -> Iterator[None]:
     The error names the source. A `SourceError` passes unchanged.
 
     Raises:
-        AccessError: if `datasets` is not installed, the hub is out of reach, or it refuses the credentials.
+        AccessError: if `datasets` is not installed, the hub cannot be reached, or it refuses the credentials.
         SourceError: for any other error.
     """
     try:
@@ -349,7 +349,7 @@ def _convert_errors(name: str) -> Iterator[None]:
         raise AccessError(
             f"reading {name} needs datasets: pip install 'lathe-training[finetuning]' ({error})"
         ) from error
-    except Exception as error:  # of a format's library, Arrow, the hub's client or the network
+    except Exception as error:  # errors of a format's library, Arrow, the hub's client or the network
         reason = shorten(str(error), REASON_CHARACTERS)
         if "is a gated dataset" in reason or type(error).__name__ == "GatedRepoError":
             raise AccessError(f"{name} is gated: accept its terms on the hub, and set HF_TOKEN: {reason}") from error

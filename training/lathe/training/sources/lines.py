@@ -20,9 +20,7 @@ from lathe.training.sources.rows import MAX_BATCH_BYTES, WHOLE, RawBatch, Readab
 
 @contextmanager
 def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
-    """Open a file, and yield a stream of its bytes, decompressed if the file's suffix is `.gz`.
-
-    The stream is closed after the block.
+    """Open a file for the block, and yield a stream of its bytes, decompressed if the file's suffix is `.gz`.
 
     Raises:
         SourceError: if the file cannot be opened, read or decompressed, also while the block reads.
@@ -35,16 +33,16 @@ def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
             with io.BufferedReader(gzip.GzipFile(fileobj=stored)) as unpacked:
                 yield unpacked
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error  # without the path, which is the machine's own
+        reason = getattr(error, "strerror", None) or error  # without the path, which users of a server must not see
         raise SourceError(f"{file.name} cannot be read: {reason}") from error
 
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Maximum bytes of a line, and of consecutive blank lines; longer ones raise an error before they fill the memory."""
+"""Maximum bytes of a line, and of consecutive blank lines. Longer lines raise an error before they fill the memory."""
 
 
 def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream unchanged, including blank ones, up to the first that is too long.
+    """Yield the lines of a stream unchanged, including blank lines. A line that is too long raises.
 
     Raises:
         SourceError: if a line, or consecutive blank lines, take more than `MAX_LINE_BYTES`.
@@ -59,9 +57,9 @@ def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a span of a file that are not blank, as pairs of number and stripped bytes.
+    """Yield the lines of a span of a file that are not blank, as pairs of line number and stripped bytes.
 
-    The number counts the lines of the file from 1 on.
+    Line numbers count from 1 at the beginning of the file. A byte order mark is removed.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
@@ -79,16 +77,16 @@ def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[in
 
 
 def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:
-    """Return a message that says why a line is not UTF-8, and what to do about it."""
+    """Return a message that says why a line is not UTF-8 and how to correct the file."""
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "the file is UTF-16: save it as UTF-8"
     return f"not UTF-8, byte {error.object[error.start]:#04x} at {error.start}: save the file as UTF-8"
 
 
 def find_line_spans(file: Readable, size: int) -> list[Span]:
-    """Divide a file of lines into spans of `size` rows, each with the byte and line where it begins.
+    """Divide a file of lines into spans of `size` rows, and find the byte and line where each span begins.
 
-    The file is read once. Rows are the lines that are not blank; the last span may be shorter. The list is empty for a
+    The file is read once. Rows are the lines that are not blank. The last span may be shorter. The list is empty for a
     file without rows.
 
     Raises:
@@ -111,10 +109,10 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
 
 
 def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the lines of a span that are not blank, in lists of up to `rows` pairs of number and stripped bytes.
+    """Yield the lines of a span that are not blank, in lists of up to `rows` pairs of line number and stripped bytes.
 
     Raises:
-        SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
+        SourceError: as `read_numbered_lines`, or if the lines of one list take more than `MAX_BATCH_BYTES`.
     """
     # Checked line by line: a batch beyond the limit must be refused before all of it is in memory.
     batch: list[tuple[int, bytes]] = []
@@ -133,7 +131,7 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows`.
+    """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows` rows.
 
     Batches hold the values of `field` and the whole JSON objects. Blank lines are left out.
 
@@ -147,7 +145,9 @@ def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Record:
-    """Parse a line as a JSON object with a text or a list in `field`, and return the object.
+    """Parse a line as a JSON object that has a text or a list in `field`.
+
+    Integers beyond 64 bits outside of `field` keep their exact value.
 
     Raises:
         SourceError: if the line is not a JSON object, or has neither a text nor a list in the field.
@@ -170,6 +170,7 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
+    """Return the message that says why a line cannot be parsed as JSON."""
     try:
         content = json.loads(line.decode())
     except UnicodeDecodeError as problem:
@@ -180,11 +181,12 @@ def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
     if "surrogate" in error.msg:
         return f"a text with half of a surrogate pair, which is not Unicode: {error.msg} at character {error.pos}"
 
-    fields = [name for name, value in content.items() if _holds_no_number(value)] if isinstance(content, dict) else []
-    return f"NaN or Infinity in {', '.join(map(repr, fields)) or 'it'}, which JSON does not have: write null"
+    fields = [name for name, value in content.items() if _is_not_finite(value)] if isinstance(content, dict) else []
+    return f"NaN or Infinity in {', '.join(map(repr, fields)) or 'the line'}, which JSON does not allow: write null"
 
 
-def _holds_no_number(value: Any) -> bool:
+def _is_not_finite(value: Any) -> bool:
+    """Return whether a JSON value is NaN or infinite, or a list that contains such a number."""
     values = value if isinstance(value, list) else [value]
     return any(isinstance(number, float) and not math.isfinite(number) for number in values)
 

@@ -1,8 +1,8 @@
-"""Readers of parquet files, through pyarrow.
+"""Reader of parquet files with pyarrow, which limits the memory that the decompressed rows may take.
 
 A column that repeats one text in a thousand rows is stored as a dictionary of that text and a thousand indices: a file
 of a kilobyte can hold gigabytes of rows. So the memory that rows take is estimated from page headers, before anything
-is decompressed.
+is decompressed. pyarrow does not expose these headers; the first functions parse their first two fields.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ HEADER_BYTES = 16
 
 
 def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
-    """Return the size in bytes of the uncompressed dictionary page of a parquet column chunk, or 0 without one.
+    """Read the uncompressed size in bytes of the dictionary page of a parquet column chunk. Without one, it is 0.
 
     No value stored in the dictionary is larger. The position in the file changes.
 
@@ -39,7 +39,7 @@ def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
 
 
 def _parse_page_header(content: bytes) -> tuple[int, int]:
-    """Parse the first bytes of a parquet page header, and return the page's type and its uncompressed size in bytes.
+    """Parse the first bytes of a parquet page header into the page's type and its uncompressed size in bytes.
 
     Raises:
         ValueError: if the bytes are not a page header.
@@ -56,7 +56,7 @@ def _parse_page_header(content: bytes) -> tuple[int, int]:
 
 
 def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return the variable-length integer (7 bits per byte) at position `at`, and the position after it.
+    """Decode the variable-length integer (7 bits per byte) at position `at`, and return it with the position after it.
 
     Raises:
         ValueError: if it does not end within 5 bytes.
@@ -70,14 +70,14 @@ def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 MAX_ROW_BYTES = 2**24
-"""Maximum average bytes of a row in a parquet row group once decompressed; the same as for a line."""
+"""Maximum average bytes of a decompressed row in a parquet row group; the same as for a line."""
 
 
 class TableRecords(Sequence[Record]):
-    """Rows of an Arrow table, made into dicts when the first row is used.
+    """Rows of an Arrow table as a sequence of dicts, which are built when the first row is accessed.
 
     Args:
-        table: the rows, each column in the type that its file gives it.
+        table: the rows, with the column types of the file.
         file: name of the file, for messages.
     """
 
@@ -101,10 +101,10 @@ class TableRecords(Sequence[Record]):
         return TableRecords(self.table.drop_columns([name]), self.file)
 
     def list_values(self, name: str) -> list[Any]:
-        """Return the values of a column as Python objects.
+        """Convert the values of a column to Python objects.
 
-        Times that Python cannot hold become ISO 8601 text: those with nanoseconds, with years beyond 9999, or in an
-        unknown zone, which are given in UTC.
+        Times that Python cannot represent become ISO 8601 text: times with nanoseconds, with years beyond 9999, or in
+        an unknown zone, which are given in UTC.
 
         Raises:
             SourceError: if the column is damaged.
@@ -116,13 +116,13 @@ class TableRecords(Sequence[Record]):
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a parquet file, and yield batches of up to `rows`.
+    """Read the rows of a span from a parquet file, and yield batches of up to `rows` rows.
 
     Batches hold the values of the column `field`, and the whole rows.
 
     Raises:
         AccessError: if pyarrow is not installed.
-        SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
+        SourceError: if the file is damaged, lacks the column, has a null among texts, or its rows take too much memory.
     """
     number = span.start + 1
     for table in _read_tables(file, field, rows, span):
@@ -133,7 +133,7 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
-    """Yield the rows of a span of a parquet file as Arrow tables of `rows` rows, the last perhaps shorter.
+    """Yield the rows of a span of a parquet file as Arrow tables of `rows` rows. The last table may be shorter.
 
     Raises:
         SourceError: if the file is damaged, lacks the column, or the rows of a table take too much memory.
@@ -150,7 +150,10 @@ def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[
             pending.append(taken)
             count, size = count + len(taken), size + taken.nbytes
             if size > MAX_BATCH_BYTES:
-                raise SourceError(f"{file.name}: {count:,} rows take {size:,} bytes, unpacked")
+                raise SourceError(
+                    f"{file.name}: {count:,} rows take {size:,} bytes decompressed; at most "
+                    f"{MAX_BATCH_BYTES:,} are read"
+                )
             if count == rows:
                 yield Table.from_batches(pending)
                 pending, count, size = [], 0, 0
@@ -160,9 +163,9 @@ def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def _read_parts(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
-    """Yield the rows of a span of a parquet file as Arrow record batches of up to `rows` rows, as they are unpacked.
+    """Decompress the rows of a span of a parquet file, and yield them as Arrow record batches of up to `rows` rows.
 
-    Row groups that end before the span are not read.
+    Row groups that end before the span are not read. The index that pandas stores as a column is left out.
 
     Raises:
         SourceError: if the file is damaged or lacks the column.
@@ -193,6 +196,7 @@ def _read_parts(file: Readable, field: str, rows: int, span: Span) -> Iterator[A
 
 
 def _list_values(column: Any) -> list[Any]:
+    """Convert an Arrow column to Python objects. Times that Python cannot represent become ISO 8601 text."""
     import pyarrow
     from pyarrow import types
 
@@ -202,7 +206,7 @@ def _list_values(column: Any) -> list[Any]:
         values: list[Any] = (column if held == kind else column.cast(held)).to_pylist()
         return values
 
-    held = kind  # pyarrow makes nanoseconds objects of pandas, if that is installed
+    held = kind  # with nanoseconds, pyarrow would return objects of pandas, if it is installed
     if types.is_timestamp(kind):
         held = pyarrow.timestamp("us", kind.tz)
     elif types.is_time64(kind):
@@ -215,12 +219,12 @@ def _list_values(column: Any) -> list[Any]:
         zone = "Z" if types.is_timestamp(kind) and kind.tz is not None else ""
         plain = column.cast(pyarrow.timestamp(kind.unit)) if types.is_timestamp(kind) else column
         texts = plain.cast(pyarrow.string()).to_pylist()
-        # Arrow writes what it cannot put into words either as "<value out of range: 1013609203200000000>".
+        # Arrow formats times that it cannot represent either as "<value out of range: 1013609203200000000>".
         return [text if text is None or text[0] == "<" else text.replace(" ", "T", 1) + zone for text in texts]
 
 
 def _replace_nanoseconds(kind: Any) -> Any:
-    """Return an Arrow type with texts in place of the times in nanoseconds that its lists, maps and structs hold."""
+    """Return an Arrow type in which the times in nanoseconds within lists, maps and structs are texts."""
     import pyarrow
     from pyarrow import types
 
@@ -236,8 +240,8 @@ def _replace_nanoseconds(kind: Any) -> Any:
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
     """Return how many rows of a parquet row group to decompress at once: `rows`, or fewer if values may be huge.
 
-    Each row is taken to be as large as the largest dictionary page of a column, which bounds a value that the rows
-    repeat; as many rows are chosen as then fit in `MAX_BATCH_BYTES`, at least 1.
+    A row is assumed to be as large as the largest dictionary page of a column, which bounds a value that the rows
+    repeat. As many rows are chosen as then fit in `MAX_BATCH_BYTES`, at least 1.
 
     Raises:
         SourceError: if the rows take more than `MAX_ROW_BYTES` each on average.
@@ -246,34 +250,32 @@ def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: i
     metadata = parquet.metadata.row_group(group)
     if metadata.total_byte_size > MAX_ROW_BYTES * max(metadata.num_rows, 1):
         raise SourceError(
-            f"{file.name}: {metadata.num_rows:,} rows take {metadata.total_byte_size:,} bytes, unpacked; at most "
-            f"{MAX_ROW_BYTES:,} each are read"
+            f"{file.name}: {metadata.num_rows:,} rows take {metadata.total_byte_size:,} bytes decompressed; at most "
+            f"{MAX_ROW_BYTES:,} bytes a row are read"
         )
 
-    # An estimate from headers alone: decompressing first could exhaust memory.
+    # An estimate from page headers alone, because decompressing could exhaust the memory.
     columns = (metadata.column(number) for number in range(metadata.num_columns))
     largest = max((_read_dictionary_size(stored, column) for column in columns if column.num_values), default=0)
     return max(1, min(rows, MAX_BATCH_BYTES // max(largest, 1)))
 
 
 def _require_column(file: Readable, parquet: Any, field: str) -> None:
-    """Raise `SourceError` if an open parquet file lacks the column `field`, or has two columns of one name."""
+    """Raise `SourceError` if an open parquet file lacks the column `field`, or has several columns of the same name."""
     names = parquet.schema_arrow.names
     if field not in names:
         raise SourceError(f"{file.name} has no column {field!r}; it has {', '.join(names)}. Name one as FILE#COLUMN")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SourceError(f"{file.name} has {names.count(twice)} columns of the name {twice!r}: rename them")
+        raise SourceError(f"{file.name} has {names.count(twice)} columns with the name {twice!r}: rename them")
 
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:
-    """Return the kind of a parquet column's values, from the schema alone.
-
-    It is None for texts, or 1 for lists, whatever their length.
+    """Detect by the schema whether a parquet column holds texts (None) or lists of numbers (1, whatever their length).
 
     Raises:
         EmptyError: if the file has no rows.
-        SourceError: if the file is damaged, or the column is missing or holds neither texts nor lists.
+        SourceError: if the file is damaged, or the column is missing or holds neither texts nor lists of numbers.
     """
     from pyarrow import types
 
@@ -295,16 +297,16 @@ def detect_parquet_kind(file: Readable, field: str) -> Kind:
 
 
 def _refuse_null_texts(file: Readable, stored: IO[bytes], parquet: Any, field: str) -> None:
-    """Raise `SourceError` if the footer of a parquet file counts nulls in a column of texts, and name the row.
+    """Raise `SourceError` if a column of texts has a null, and name the row. The footer of the file tells the counts.
 
-    Otherwise a job would end hours later at the first null.
+    Without this check, a job would end hours later at the first null. Columns of lists are not checked.
     """
     row = 1
     for group in range(parquet.num_row_groups):
         metadata = parquet.metadata.row_group(group)
         columns = (metadata.column(number) for number in range(metadata.num_columns))
         column = next((column for column in columns if column.path_in_schema == field), None)
-        if column is None:  # of lists: the path names their items
+        if column is None:  # a column of lists: its path names the items
             return
         if column.statistics is None or not column.statistics.null_count:
             row += metadata.num_rows
@@ -319,7 +321,7 @@ def _refuse_null_texts(file: Readable, stored: IO[bytes], parquet: Any, field: s
 
 
 def _open_parquet(file: Readable) -> Any:
-    """Open a parquet file with pyarrow, and return the `ParquetFile`.
+    """Open a parquet file with pyarrow.
 
     Raises:
         AccessError: if pyarrow (extra `parquet`) is not installed.
@@ -344,7 +346,7 @@ def _arrow_exception() -> type[Exception]:
 
 
 def count_parquet(file: Readable, field: str) -> int:
-    """Return the number of rows of a parquet file, from its footer. `field` is ignored.
+    """Read the number of rows of a parquet file from its footer. `field` is ignored.
 
     Raises:
         AccessError: if pyarrow is not installed.

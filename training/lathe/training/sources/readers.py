@@ -1,6 +1,7 @@
-"""Readers of rows from files, one set of functions for each file format, and of two built-in sources.
+"""Readers of rows from files, one `Format` of functions for each file format, and of two built-in sources.
 
-The built-in sources `pydoc:` and `pydoc:topics` are English text that every Python installation contains.
+The built-in sources `pydoc:` and `pydoc:topics` are English text that every Python installation contains. The kind of
+rows is None for texts, and the number of dimensions for vectors.
 """
 
 import ast
@@ -37,25 +38,24 @@ from lathe.transforms.npy import open_npy, read_npy_header
 from lathe.transforms.vectors import FloatArray
 
 MIN_CHARACTERS, MAX_CHARACTERS = 64, 512
-"""Minimum and maximum number of characters of a paragraph; the range from which the mean-bias paper takes its
-sentences."""
+"""Minimum and maximum number of characters of a paragraph, the range of the sentences in the mean-bias paper."""
 
 HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-"""Nodes of a syntax tree below which there may be a definition."""
+"""Nodes of a syntax tree that may contain a definition."""
 
 
 @cache
 def read_docstring_paragraphs() -> list[str]:
-    """Return the distinct paragraphs of 64 to 512 characters in the docstrings of Python's standard library.
+    """Read the distinct paragraphs of 64 to 512 characters in the docstrings of Python's standard library.
 
-    They are in the order of the library's files. The result is cached. The source files are parsed, never imported or
-    run, which takes two seconds.
+    They are in the order of the library's files. The source files are parsed, never imported or run, which takes two
+    seconds. The result is cached.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
     paths = [path for path in sorted(library.rglob("*.py")) if not left_out & set(path.relative_to(library).parts)]
-    # A syntax tree is a million objects without a cycle. In a process that has imported PyTorch, looking for cycles
-    # among them and all others takes as long again as parsing.
+    # A syntax tree is a million objects without reference cycles. In a process that has imported PyTorch, garbage
+    # collection would double the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -67,7 +67,7 @@ def read_docstring_paragraphs() -> list[str]:
 
 @cache
 def read_topic_paragraphs() -> list[str]:
-    """Return the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows.
+    """Read the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows.
 
     The result is cached.
     """
@@ -77,7 +77,7 @@ def read_topic_paragraphs() -> list[str]:
 
 
 def read_docstrings(path: Path) -> Iterator[str]:
-    """Yield the docstring of a Python file's module and of each class and function, '' where there is none.
+    """Yield the docstring of a Python file's module and of each class and function. A missing docstring is ''.
 
     Nothing is yielded for a file that cannot be parsed.
     """
@@ -97,13 +97,13 @@ def read_docstrings(path: Path) -> Iterator[str]:
 
 
 def extract_paragraphs(texts: Iterable[str]) -> list[str]:
-    """Split texts into paragraphs, and return the distinct ones of 64 to 512 characters, each joined into one line."""
+    """Split texts into paragraphs, and return the distinct paragraphs of 64 to 512 characters, each as one line."""
     paragraphs = (" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text))
     return list(dict.fromkeys(p for p in paragraphs if MIN_CHARACTERS <= len(p) <= MAX_CHARACTERS))
 
 
 BUILT_IN = {"pydoc:": read_docstring_paragraphs, "pydoc:topics": read_topic_paragraphs}
-"""Sources that need no file: a function that returns the texts, by the name that a user writes."""
+"""Built-in sources: functions that return the texts, by the name that a user writes."""
 
 Reader = Callable[[Any, str, int, Span], Iterator[RawBatch]]
 """Function of a file, a field, the maximum rows of a batch and a span, which yields the span's rows in batches."""
@@ -115,10 +115,10 @@ class Format:
 
     Attributes:
         read: yields the rows in batches of at most a number of rows.
-        count: returns the number of rows; None for vectors, whose `shape` tells, and for files of lines.
+        count: returns the number of rows; None for vectors, whose rows `shape` returns, and for files of lines.
         shape: returns rows and dimensions, for formats that hold only vectors; None for others.
         schema: returns the kind of the rows from the file's header and raises if there are no rows; None for formats
-            whose header does not tell.
+            whose header does not tell the kind.
         readable_remotely: whether the rows of a remote file can be counted, and the first be read, without downloading
             the file.
     """
@@ -142,7 +142,7 @@ def _find_format(file: Readable | HubFile) -> Format:
 
 
 def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
-    """Read the rows of a span from a file of any known format, in batches of up to `rows`, not validated.
+    """Read the rows of a span from a file of any known format, and yield batches of up to `rows` rows, not validated.
 
     Args:
         file: the file.
@@ -151,15 +151,15 @@ def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOL
         span: rows to read.
 
     Raises:
-        SourceError: if the file is damaged or lacks the field; names file and row.
+        SourceError: if the file is damaged or lacks the field; the message names file and row.
     """
     return _find_format(file).read(file, field, rows, span)
 
 
 def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
-    """Divide a file into spans of `size` rows, and return them in order.
+    """Divide a file into spans of `size` rows, in order. The list is empty for a file without rows.
 
-    There are none for a file without rows. A file of lines is read once.
+    A file of lines is read once to count its rows.
 
     Raises:
         SourceError: if the file is damaged.
@@ -177,15 +177,13 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
-    """Return the kind of a file's rows, by its header or its first row.
-
-    It is None for texts, or the number of dimensions of vectors.
+    """Detect whether a file holds texts (None) or vectors (number of dimensions), by its header or its first row.
 
     Args:
         file: the file.
         field: field, column or data set that holds the texts or vectors.
-        by_header: read only the header of a parquet file, because a row can decompress to gigabytes. The header does
-            not tell the dimensions of vectors; the kind is then 1.
+        by_header: whether to read only the header of a parquet file, because a row can decompress to gigabytes. The
+            kind of vectors is then 1, because the header does not tell their dimensions.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -193,9 +191,9 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
     """
     reader = _find_format(file)
     if reader.shape is not None:
-        rows, width = reader.shape(file, field)
+        rows, dimensions = reader.shape(file, field)
         if rows:
-            return width
+            return dimensions
     elif reader.schema is not None and (by_header or isinstance(file, HubFile)):
         return reader.schema(file, field)
     elif (raw := next(reader.read(file, field, 1, WHOLE), None)) is not None:
@@ -208,6 +206,8 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
 def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Read the rows of a span from a .npy file, and yield batches of up to `rows` vectors in the file's dtype.
 
+    `field` is ignored.
+
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
     """
@@ -218,22 +218,22 @@ def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
 
 
 def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
-    """Return the number of rows and the dimensions of a .npy file, from its header.
+    """Read the number of rows and the dimensions of a .npy file from its header. `field` is ignored.
 
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
     """
-    rows, width = _require_floats(file, _open_npy(file)).shape
-    return int(rows), int(width)
+    rows, dimensions = _require_floats(file, _open_npy(file)).shape
+    return int(rows), int(dimensions)
 
 
 def _open_npy(file: Readable) -> FloatArray:
-    """Open a .npy file, and return its array as a memmap.
+    """Open the array of a .npy file as a memmap. For a remote file, the result has the right shape but only zeros.
 
-    For a remote file, the result is an array of zeros with the same shape and dtype, which takes no memory.
+    The zeros take no memory.
 
     Raises:
-        SourceError: if the file is damaged or out of reach.
+        SourceError: if the file is damaged or cannot be reached.
     """
     try:
         if isinstance(file, RemoteFile):
@@ -247,7 +247,7 @@ def _open_npy(file: Readable) -> FloatArray:
 
 
 def _build_npy_placeholder(file: Readable) -> FloatArray:
-    """Return an array of zeros with the shape and dtype in the header of a .npy file, which takes no memory.
+    """Build an array of zeros with the shape and dtype in the header of a .npy file. It takes no memory.
 
     Raises:
         ValueError: if the file is shorter than the header says.
@@ -261,11 +261,7 @@ def _build_npy_placeholder(file: Readable) -> FloatArray:
 
 
 def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
-    """Return an array unchanged, after a check that it holds floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`.
-
-    Raises:
-        SourceError: for another shape or dtype.
-    """
+    """Raise `SourceError` if an array does not hold floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`, else return it."""
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
         raise SourceError(f"{file.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
     check_dimensions(file, vectors.shape[1])

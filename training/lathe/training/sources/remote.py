@@ -1,6 +1,6 @@
-"""Remote files at URLs that fsspec supports.
+"""Remote files at URLs that fsspec supports, with retries.
 
-fsspec is imported, and the network used, for these only.
+fsspec is imported, and the network used, only for such files.
 """
 
 import io
@@ -17,13 +17,13 @@ URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 """Pattern of the beginning of a URL, `scheme://`."""
 
 RETRY_WAITS = (0.5, 2.0)
-"""Seconds to wait before each retry, unless the file system sets its own in `retry_waits`."""
+"""Seconds to wait before each retry, unless the file system has an attribute `retry_waits`."""
 
 STREAM_BYTES = 1 << 20
 """Bytes of the read buffer of a remote file."""
 
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
-"""Names under which file systems report a value that changes with the file's content, the most reliable first."""
+"""Names under which file systems report a version that changes with the file's content, the most reliable first."""
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class RemoteFile:
         Failed reads are retried. `mode` is ignored.
 
         Raises:
-            SourceError: if the file is missing or out of reach, now or during a read.
+            SourceError: if the file is missing or cannot be reached, now or during a read.
         """
         files, path = _open_file_system(self.url)
         waits = _retry_waits(files)
@@ -63,21 +63,21 @@ class RemoteFile:
         return io.BufferedReader(_Stream(self.url, file, waits), STREAM_BYTES)
 
     def info(self) -> dict[str, Any]:
-        """Return the file's metadata as fsspec reports it, such as `size` and a version.
+        """Request the file's metadata, as fsspec reports it, such as `size` and a version.
 
         Raises:
-            SourceError: if the file is missing or out of reach.
+            SourceError: if the file is missing or cannot be reached.
         """
         files, path = _open_file_system(self.url)
         return _call_with_retries(self.url, lambda: dict(files.info(path)), _retry_waits(files))
 
     def fetch(self, folder: Path) -> Path:
-        """Download the whole file into a folder under its own name, and return the path of the copy.
+        """Download the whole file into a folder, under the same name, and return the path of the copy.
 
-        Failed downloads are retried.
+        Failed and incomplete downloads are retried.
 
         Raises:
-            SourceError: if the file is missing or out of reach, or the copy stays incomplete after all retries.
+            SourceError: if the file is missing or cannot be reached, or the copy is incomplete after all retries.
         """
         files, path = _open_file_system(self.url)
         size, copy = self.info()["size"], folder / self.name
@@ -85,7 +85,7 @@ class RemoteFile:
         def get() -> None:
             files.get_file(path, str(copy))
             if size is not None and copy.stat().st_size != size:
-                raise OSError(f"{copy.stat().st_size:,} of {size:,} bytes came")
+                raise OSError(f"only {copy.stat().st_size:,} of {size:,} bytes were downloaded")
 
         _call_with_retries(self.url, get, _retry_waits(files))
         return copy
@@ -96,7 +96,7 @@ class RemoteFile:
         The version is '' if the file system reports none.
 
         Raises:
-            SourceError: if the file is missing or out of reach.
+            SourceError: if the file is missing or cannot be reached.
         """
         info = self.info()
         version = next((str(info[name]) for name in VERSION_KEYS if info.get(name) is not None), "")
@@ -104,7 +104,7 @@ class RemoteFile:
 
 
 class _Stream(io.RawIOBase):
-    """Unbuffered, seekable stream over a remote file, which retries a failed read at the same position."""
+    """Unbuffered, seekable stream of a remote file. A failed read is retried at the same position."""
 
     def __init__(self, url: str, file: Any, waits: Sequence[float]) -> None:
         self.url = url
@@ -119,9 +119,9 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Download bytes into the buffer, and return their number, which is 0 at the end of the file.
+        """Download bytes into the buffer, and return their number. It is 0 at the end of the file.
 
-        A read that fails is retried.
+        A failed read is retried.
 
         Raises:
             SourceError: if the read still fails after the last retry.
@@ -158,10 +158,10 @@ class _Stream(io.RawIOBase):
 def list_remote_files(url: str) -> tuple[bool, list[str]]:
     """Return whether a URL is a folder, and the sorted URLs of all files below it.
 
-    For a file, the list holds just its own URL. Hidden files and files in hidden folders are left out.
+    For a file, the list holds only its own URL. Hidden files and files in hidden folders are left out.
 
     Raises:
-        SourceError: if there is no such file or folder, or it is out of reach.
+        SourceError: if there is no such file or folder, or it cannot be reached.
     """
     files, path = _open_file_system(url)
     waits = _retry_waits(files)
@@ -173,7 +173,7 @@ def list_remote_files(url: str) -> tuple[bool, list[str]]:
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:
-    """Open the fsspec file system of a URL, and return it with the path of the URL within it.
+    """Open the fsspec file system of a URL, and return it with the path of the URL in that file system.
 
     Raises:
         AccessError: if fsspec or the protocol's package is not installed, or the protocol is unknown.
@@ -203,7 +203,7 @@ def _retry_waits(files: Any) -> Sequence[float]:
 
 
 def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
-    """Call a function that uses the network, again after each of the waits if it raises an exception.
+    """Call a function that uses the network. If it raises, call it again after each of the `waits`.
 
     A missing file and refused credentials are not retried.
 
@@ -217,7 +217,7 @@ def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) 
             return call()
         except FileNotFoundError as error:
             raise SourceError(f"there is no file or folder {url}") from error
-        except Exception as error:  # each protocol's library has errors of its own
+        except Exception as error:  # each protocol's library has its own error classes
             if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
                 raise AccessError(f"{url}: credentials are missing, or refused: {error}") from error
             if wait is None:

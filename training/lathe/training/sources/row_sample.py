@@ -22,7 +22,7 @@ class RowSample:
         vectors: sampled distinct vectors `(n, d)`; None for a source of texts.
         rows: number of rows of the source.
         blank: number of blank texts among these rows.
-        repeated: estimated share of the other rows that repeat an earlier row, in [0, 1).
+        repeated: estimated share of the rows, without blank ones, that repeat an earlier row, in [0, 1).
     """
 
     texts: list[str]
@@ -37,12 +37,11 @@ class RowSample:
 
 
 def sample_rows(source: Source, max_rows: int, seed: int = 0) -> RowSample:
-    """Draw up to `max_rows` distinct rows of a source of texts or vectors uniformly at random, in one pass.
+    """Sample up to `max_rows` distinct rows of a source of texts or vectors uniformly at random, in one pass.
 
-    A source with fewer distinct rows gives them all. The rows with the lowest salted hashes are kept: equal rows count
-    once, the order of the source does not matter, and one pass in bounded memory is enough. Texts that differ only in
-    whitespace or case count as equal: if one were held out and the other fitted on, the fit would have seen its test
-    row.
+    A source with fewer distinct rows gives all of them. The rows with the lowest salted hashes are kept: equal rows
+    count once, the order of the source does not matter, and memory is bounded. Texts that differ only in whitespace or
+    case count as equal: if one were held out and another fitted on, held-out data would leak into the fit.
 
     Args:
         source: source of texts or vectors.
@@ -68,12 +67,12 @@ def sample_rows(source: Source, max_rows: int, seed: int = 0) -> RowSample:
                 if not value.strip():
                     blank += 1
                     continue
-                # Texts that differ only in spaces or case are one row, or a test row could be in the fit.
+                # Texts that differ only in spaces or case are one row, or held-out data could leak into the fit.
                 content = " ".join(value.split()).casefold().encode(errors="surrogatepass")
             else:
                 content = value.tobytes()
 
-            # The salt is the seed: another seed gives other hashes, and so another sample.
+            # The salt is the seed: another seed gives other hashes and another sample.
             lowest.add(hashlib.blake2b(content, digest_size=16, salt=salt).digest(), value)
 
     sampled = list(lowest)
@@ -96,20 +95,20 @@ class _LowestKeys:
     Attributes:
         max_rows: maximum number of items.
         items: items by key.
-        times: how many times each kept key was added.
-        heap: bit-inverted keys, so that the highest key comes first.
+        times: number of times that each stored key was added.
+        heap: keys with inverted bits, so that the highest key comes first.
     """
 
     max_rows: int
     items: dict[bytes, object] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
-    heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
+    heap: list[bytes] = field(default_factory=list)
 
     def add(self, key: bytes, item: object) -> None:
         """Add an item under a key, unless `max_rows` items have lower keys.
 
-        If there are too many items, the one with the highest key is dropped. A key that is already there only increases
-        its count. If texts share a key, the alphabetically first one is kept.
+        If there are too many items, the item with the highest key is removed. A key that is already stored only
+        increases its count. If texts share a key, the alphabetically first text is stored.
         """
         if key in self.items:
             self.times[key] += 1
@@ -134,7 +133,7 @@ class _LowestKeys:
 
     @property
     def repeated(self) -> float:
-        """Share of the added items whose key was there already, among the keys that are kept, in [0, 1)."""
+        """Share of the added items whose key was already stored, among the keys that are still stored, in [0, 1)."""
         return 1 - len(self.items) / max(1, sum(self.times.values()))
 
 

@@ -1,4 +1,7 @@
-"""Rows of a file, unvalidated at first, then of one kind, texts or vectors, and the interface of readable files."""
+"""Batches of rows of a file, as read (`RawBatch`) and after validation (`RowBatch`), and the interface of files.
+
+The kind of rows is None for texts, and the number of dimensions for vectors.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +17,7 @@ from lathe.training.errors import SourceError
 from lathe.transforms.vectors import FloatArray
 
 Record = dict[str, Any]
-"""Whole row of a source, a dict from field names to values."""
+"""Whole row of a source, a dict of field names and values."""
 
 
 def _iterate_scalars(value: Any) -> Iterator[Any]:
@@ -32,26 +35,26 @@ def _iterate_scalars(value: Any) -> Iterator[Any]:
 
 
 def find_long_integer(value: Any) -> int | None:
-    """Return the first integer found in a JSON value that does not fit into 64 bits, or None if there is none."""
+    """Find an integer in a JSON value, at any depth, that does not fit into 64 bits. None if there is none."""
     return next((x for x in _iterate_scalars(value) if type(x) is int and not -(2**63) <= x < 2**64), None)
 
 
 def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
-    """Return parsed JSON with the exact value of integers beyond 64 bits, which orjson rounds to floats.
+    """Return parsed JSON in which integers beyond 64 bits, which orjson rounds to floats, have their exact values.
 
-    JSON without such integers is returned unchanged.
+    JSON without such integers is returned unchanged, as is JSON that is nested too deeply for Python's parser.
 
     Args:
         content: the JSON text.
-        parsed: what orjson made of it.
-        searched: the part of it in which rounded integers matter. If it has no float of 2^64 or more, nothing is parsed
-            again.
+        parsed: the value that orjson parsed.
+        searched: part of `parsed` in which rounded integers matter. If it has no float of 2^64 or more, `content` is
+            not parsed again.
     """
     if all(type(x) is not float or -(2.0**64) < x < 2.0**64 for x in _iterate_scalars(searched)):
         return parsed
     try:
         return json.loads(content)
-    except RecursionError:  # whoever stores it refuses it for its depth
+    except RecursionError:  # it is refused later, where it is stored
         return parsed
 
 
@@ -72,9 +75,9 @@ class Readable(Protocol):
 
 @contextmanager
 def open_native_path(file: Readable) -> Iterator[str]:
-    """Yield a path for libraries that can only open paths.
+    """Yield a path of the file for libraries that can only open paths.
 
-    It is the file's own, or `/dev/fd/N` of a descriptor that is closed after the block.
+    For a `Path` it is the path itself, otherwise `/dev/fd/N` of a descriptor that is closed after the block.
     """
     if isinstance(file, Path):
         yield str(file)
@@ -91,8 +94,8 @@ class Span:
         start: index of the first row.
         stop: index after the last row; None is the end of the file.
         byte: in a file of lines, the byte offset of the first row's line in the decompressed content, so that readers
-            can skip what comes before.
-        line: number of lines before the first row's line, blank ones included.
+            can skip the lines before.
+        line: number of lines before the first row's line, including blank lines.
     """
 
     start: int = 0
@@ -116,10 +119,10 @@ MAX_BATCH_BYTES = 2**30
 """Maximum bytes that the rows of one batch may take once decompressed."""
 
 
-def check_dimensions(file: Readable, width: int) -> None:
+def check_dimensions(file: Readable, dimensions: int) -> None:
     """Raise `SourceError` if a file's vectors have more than `MAX_DIMENSIONS` dimensions."""
-    if width > MAX_DIMENSIONS:
-        raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {MAX_DIMENSIONS:,} are read")
+    if dimensions > MAX_DIMENSIONS:
+        raise SourceError(f"{file.name} has vectors of {dimensions:,} dimensions; at most {MAX_DIMENSIONS:,} are read")
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class RawBatch:
         unit: 'line' or 'row', the unit of `numbers`.
         numbers: number of each row in the file, from 1 on, for messages.
         values: texts, lists or any other values; or vectors `(n, d)`.
-        records: the whole rows, if the file has more fields than the one read; else empty.
+        records: the whole rows, if the file has more fields than the one that is read; else empty.
     """
 
     file: str
@@ -146,10 +149,10 @@ class RawBatch:
 
 
 MIN_WRITTEN_NUMBERS = 16
-"""Minimum numbers of a list in a text for the text to be taken for a vector."""
+"""Minimum length of a list of numbers, written as text, that is recognized as a vector."""
 
 Kind = int | None
-"""Kind of a source's rows: None for texts, or the number of dimensions for vectors; 0 for anything else."""
+"""Kind of a source's rows: None for texts, the number of dimensions for vectors, 0 for anything else."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class RowBatch:
 
     Attributes:
         values: the texts, or the vectors `(n, d)`.
-        records: the whole rows as dicts, if the source has more fields than the one read; else empty.
+        records: the whole rows as dicts, if the source has more fields than the one that is read; else empty.
     """
 
     values: list[str] | FloatArray
@@ -170,10 +173,7 @@ class RowBatch:
 
 
 def detect_batch_kind(raw: RawBatch) -> Kind:
-    """Return the kind of a batch's rows, by its first row.
-
-    It is None for texts, the number of dimensions of vectors or lists of numbers, and 0 for anything else.
-    """
+    """Detect the kind of a batch by its first row: None for texts, the number of dimensions for vectors, else 0."""
     if isinstance(raw.values, np.ndarray):
         return int(raw.values.shape[1])
     first = raw.values[0]
@@ -183,9 +183,7 @@ def detect_batch_kind(raw: RawBatch) -> Kind:
 
 
 def validate_rows(raw: RawBatch, kind: Kind, require_finite: bool = True) -> RowBatch:
-    """Check that all rows of a batch are of the given kind and finite.
-
-    They are returned as a `RowBatch`, with vectors as float32.
+    """Validate that all rows of a batch are of the given kind and finite, and return them with vectors as float32.
 
     Args:
         raw: rows as read from a file.
@@ -193,13 +191,13 @@ def validate_rows(raw: RawBatch, kind: Kind, require_finite: bool = True) -> Row
         require_finite: whether NaN and inf are errors.
 
     Raises:
-        SourceError: for a row of another kind, or with `require_finite` one that holds NaN, inf or a number beyond
-            float32; names the first one.
+        SourceError: for the first row of another kind, for a text that is a written-out vector, and with
+            `require_finite` for a row that holds NaN, inf or a number beyond float32.
     """
     if isinstance(raw.values, np.ndarray):
         if raw.values.shape[1] != kind:
-            width = raw.values.shape[1]
-            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {format_kind(kind)}")
+            found = format_kind(int(raw.values.shape[1]))
+            raise SourceError(f"{raw.file}: {found} in a source that began with {format_kind(kind)}")
         return RowBatch(_convert_rows(raw, raw.values, require_finite), raw.records)
 
     if kind is None:
@@ -216,11 +214,11 @@ def validate_rows(raw: RawBatch, kind: Kind, require_finite: bool = True) -> Row
 
 
 def count_written_numbers(text: str) -> int:
-    """Return how many numbers a text holds if it is a vector written out, as by pgvector or pandas, else 0.
+    """Count the numbers in a text that is a vector written out, as pgvector or pandas write it. Otherwise return 0.
 
-    A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
+    A list with fewer than `MIN_WRITTEN_NUMBERS` numbers counts as text, such as a line of code.
     """
-    # Cheap tests first: every text of a source is looked at.
+    # Cheap tests first, because every text of a source is tested.
     if not (text.startswith("[") and text.endswith("]")) or text.count(",") < MIN_WRITTEN_NUMBERS - 1:
         return 0
 
@@ -235,22 +233,21 @@ def count_written_numbers(text: str) -> int:
 
 def explain_written_vector(count: int) -> str:
     """Return the message that a text is refused because it is a vector of `count` numbers written out."""
-    return f"a text that is a list of {count} numbers: a vector is given as a list, not as its text"
+    return f"a text that is a list of {count} numbers: write vectors as lists of numbers, not as text"
 
 
-def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
-    """Convert the rows of a batch, which are lists of numbers, to a matrix `(n, width)` in float64, and return it.
+def _as_matrix(raw: RawBatch, dimensions: int) -> FloatArray:
+    """Convert the rows of a batch, which are lists of numbers, to a matrix `(n, dimensions)` in float64.
 
     Raises:
-        SourceError: if a row is not a list of `width` numbers; names the first one.
+        SourceError: for the first row that is not a list of `dimensions` numbers.
     """
     for index, value in enumerate(raw.values):
-        if width == 0 or (isinstance(value, list) and value and isinstance(value[0], str)):
+        if dimensions == 0 or (isinstance(value, list) and value and isinstance(value[0], str)):
             raise SourceError(f"{raw.describe_row(index)}: {_describe_value(value)}, neither a text nor a vector")
-        if not isinstance(value, list) or len(value) != width:
-            raise SourceError(
-                f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with {format_kind(width)}"
-            )
+        if not isinstance(value, list) or len(value) != dimensions:
+            found, expected = _describe_value(value), format_kind(dimensions)
+            raise SourceError(f"{raw.describe_row(index)}: {found} in a source that began with {expected}")
         for position, number in enumerate(value):
             if not isinstance(number, int | float) or isinstance(number, bool):
                 found = "null" if number is None else f"{number!r:.40}"
@@ -262,10 +259,10 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
 
 
 def _convert_rows(raw: RawBatch, vectors: FloatArray, require_finite: bool) -> FloatArray:
-    """Return the vectors of a batch as float32, with `require_finite` after a check that all are finite in float32.
+    """Convert the vectors of a batch to float32.
 
     Raises:
-        SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
+        SourceError: with `require_finite`, for the first row that holds NaN, inf, or a number beyond float32.
     """
     # A float64 beyond float32 becomes inf here, which the check then finds.
     with np.errstate(over="ignore"):
@@ -277,10 +274,10 @@ def _convert_rows(raw: RawBatch, vectors: FloatArray, require_finite: bool) -> F
 
 
 def format_kind(kind: Kind) -> str:
-    """Return the name of a kind of rows for messages, such as 'texts' or 'vectors 384 wide'."""
+    """Return the name of a kind of rows for messages, such as 'texts' or 'vectors of 384 dimensions'."""
     if kind is None:
         return "texts"
-    return f"vectors {kind} wide" if kind else "neither texts nor vectors"
+    return f"vectors of {kind} dimensions" if kind else "neither texts nor vectors"
 
 
 def _describe_value(value: object) -> str:

@@ -1,8 +1,9 @@
 """Shards: ranges of rows of a source's files, each read and encoded independently, here or on another machine.
 
-Local files are plain paths, or `ROOT/./PATH` for a file that is only opened if no link leads out of ROOT. Paths in
-requests to a server are written `ROOT/./PATH`, so that the process that opens the file later, perhaps on another
-machine, is restricted to the same folder. For everything but opening, both forms mean the same file.
+A file of a source is a string: a local path, a URL, a file of the hub, or the name of a built-in source. A local path
+may be written `ROOT/./PATH`: the file is then opened only if no link leads out of ROOT. Paths in requests to a server
+have this form, so that the process that opens the file later, perhaps on another machine, is restricted to the same
+folder. Except for opening, both forms mean the same file.
 """
 
 import shutil
@@ -25,19 +26,18 @@ BATCH_ROWS = 1024
 """Rows of a batch when a source is read."""
 
 SHARD_BATCHES = 64
-"""Maximum batches of a shard. Shards are whole batches, so that a file gives the same batches whether its shards are
-read separately or in one pass."""
+"""Maximum batches of a shard. Shards consist of whole batches, so that a file gives the same batches whether its shards
+are read separately or in one pass."""
 
 FILE_SHARDS = 32
-"""Number of shards a file is divided into before a shard gets more than one batch, so that many workers can share a
-file."""
+"""Number of shards up to which a shard has only one batch, so that many workers can share a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(Span):
     """Range of rows of one file that are encoded together, by one worker.
 
-    `dataclasses.asdict` gives a JSON-serializable form.
+    `dataclasses.asdict` converts it to a JSON-serializable dict.
 
     Attributes:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
@@ -58,13 +58,13 @@ class Shard(Span):
 
 
 def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
-    """Return the spans of rows that divide a file into shards, and the kind of its rows.
+    """Find the spans of rows that divide a file into shards, and the kind of its rows.
 
     The kind is None for texts, or the number of dimensions of vectors. A file without rows has no spans and the kind
-    None. A file of lines is read once; a remote file is downloaded for that if its format needs it.
+    None. A file of lines is read once. A remote file is downloaded if its format needs it.
 
     Raises:
-        SourceError: if the file is damaged or out of reach.
+        SourceError: if the file is damaged or cannot be reached.
     """
     with open_for_inspection(file) as inspected:
         spans = merge_into_shard_spans(find_spans(inspected, field, BATCH_ROWS))
@@ -74,7 +74,7 @@ def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
 def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
     """Merge the spans of consecutive batches into spans of shards of 1 to `SHARD_BATCHES` batches.
 
-    The number of batches alone decides, so the same file is always divided in the same way.
+    The result depends only on the number of batches, so a file is always divided in the same way.
     """
     shard_batches = min(-(-len(batches) // FILE_SHARDS), SHARD_BATCHES) or 1
     shards = [batches[at : at + shard_batches] for at in range(0, len(batches), shard_batches)]
@@ -84,7 +84,7 @@ def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
 def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[RowBatch]:
     """Read consecutive shards of one file in one pass, and yield validated batches of up to `BATCH_ROWS` rows.
 
-    No batch holds rows of two shards.
+    A batch never holds rows of two shards.
 
     Args:
         file: the shards' file, or a local copy.
@@ -93,7 +93,7 @@ def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str)
         field: field, column or data set that holds the texts or vectors.
 
     Raises:
-        SourceError: names the first row that cannot be read, or is not of the file's kind.
+        SourceError: for the first row that cannot be read, or has another kind than the file.
     """
     span = Span(start=first.start, stop=last.stop, byte=first.byte, line=first.line)
     for raw in read_rows(file, field, BATCH_ROWS, span):
@@ -101,10 +101,7 @@ def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str)
 
 
 def is_path(file: str) -> bool:
-    """Return whether a file of a source is a path on this machine.
-
-    Other files are URLs, files of the hub and built-in sources.
-    """
+    """Return whether a file of a source is a path on this machine, not a URL, a hub file or a built-in source."""
     return not (is_remote(file) or is_hub(file) or file in BUILT_IN)
 
 
@@ -116,8 +113,8 @@ def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable 
 
     Args:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
-        folder: folder in which the copy is kept, in a subfolder `fetched`, which is emptied first and deleted after the
-            block; None makes a temporary folder.
+        folder: folder for the copy, in a subfolder `fetched`, which is emptied first and deleted after the block; None
+            uses a temporary folder.
 
     Raises:
         SourceError: if the file cannot be downloaded.
@@ -131,7 +128,7 @@ def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable 
             yield RemoteFile(file).fetch(Path(copies))
     else:
         copies_here = folder / "fetched"
-        shutil.rmtree(copies_here, ignore_errors=True)  # a killed run may have left one
+        shutil.rmtree(copies_here, ignore_errors=True)  # a killed run may have left a copy
         make_folder(copies_here)
         try:
             yield RemoteFile(file).fetch(copies_here)
@@ -143,7 +140,7 @@ def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable 
 def open_for_inspection(file: str) -> Iterator[Readable | HubFile]:
     """Yield an object that opens the file, to read its header or count its rows.
 
-    A remote file is downloaded only if its format needs that.
+    A remote file is downloaded only if its format needs it.
 
     Raises:
         SourceError: if the file cannot be downloaded.
@@ -161,9 +158,7 @@ MARK = "/./"
 
 @dataclass(frozen=True)
 class RootedFile:
-    """File below a folder, which is opened only if no link leads out of the folder.
-
-    Each opening fails if the path, or a link along it, leads out of the folder.
+    """File below a folder, which is opened only if neither its path nor a link leads out of the folder.
 
     Attributes:
         root: the folder; it may itself be a link.
@@ -175,7 +170,7 @@ class RootedFile:
 
     @classmethod
     def parse(cls, written: str) -> "RootedFile | None":
-        """Parse `ROOT/./PATH`, and return the file, or None for a plain path."""
+        """Parse a path of the form `ROOT/./PATH`. The result is None for a plain path."""
         root, mark, path = written.partition(MARK)
         return cls(expand_home(root or "/"), path) if mark else None
 
@@ -194,15 +189,12 @@ class RootedFile:
         return PurePosixPath(self.path).suffix
 
     def open(self, mode: str = "rb", /) -> BufferedReader:
-        """Open the file, and return a stream of its bytes, whatever the mode.
-
-        Raises what `lathe.transforms.beneath.open_beneath` raises.
-        """
+        """Open the file for reading bytes, whatever the mode. It raises what `open_beneath` raises."""
         return open_beneath(self.root, self.path)
 
 
 def parse_local_path(written: str) -> Path | RootedFile:
-    """Return a local path as an object that can be opened: a `RootedFile` for `ROOT/./PATH`, else a `Path`."""
+    """Parse a local path into an object that can be opened: a `RootedFile` for `ROOT/./PATH`, else a `Path`."""
     return RootedFile.parse(written) or Path(written)
 
 
@@ -214,7 +206,7 @@ def display_path(written: str) -> str:
 def list_local_files(place: str) -> tuple[bool, list[str]]:
     """Return whether a path is a folder, and the sorted paths of all files below it.
 
-    For a file, the list holds just its own path. Hidden files and files in hidden folders are left out. Paths below
+    For a file, the list holds only its own path. Hidden files and files in hidden folders are left out. Paths below
     `ROOT/./` are returned in that form.
 
     Raises:
@@ -228,7 +220,7 @@ def list_local_files(place: str) -> tuple[bool, list[str]]:
             rooted.open().close()
     except OutsideError as error:
         raise OutsideSourceError(f"{error.filename!r} leads out of the folder that may be read") from error
-    except (OSError, ValueError):  # missing, no name at all, the home of a user there is not
+    except (OSError, ValueError):  # missing, an empty name, or the home of an unknown user
         known = " and ".join(BUILT_IN)
         raise SourceError(f"there is no file or folder {display_path(place)!r}; built in are {known}") from None
 
@@ -242,7 +234,9 @@ def list_local_files(place: str) -> tuple[bool, list[str]]:
 
 
 def _list_path(place: str) -> list[str] | None:
-    """Return the sorted paths of all files below a folder, without hidden ones, or None if the path is a file.
+    """List the sorted paths of all files below a folder, without hidden files.
+
+    The result is None if the path is a file.
 
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.

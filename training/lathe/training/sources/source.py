@@ -1,4 +1,4 @@
-"""Sources of texts or vectors, read in batches so that they need not fit in memory, and keys of their content."""
+"""Sources of texts or vectors, read in batches so that they need not fit in memory, and hashes of their content."""
 
 import hashlib
 import logging
@@ -57,18 +57,28 @@ class Plan:
 class Source:
     """Source of texts or vectors, such as a file, a folder, a URL or a data set of the hub.
 
-    `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (one text a line), `file.parquet#column`, `file.npy`
-    (vectors), `file.faiss` (an index that keeps vectors), a folder of these, any
-    of them at a URL that fsspec supports (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python
-    installation), `pydoc:topics` (its language reference), and `hf:dataset/config:split#field` (a data set of the
-    Hugging Face hub, streamed; see `lathe.training.sources.hub`). A field that holds lists of numbers makes it a source
-    of vectors. `ROOT/./PATH` is a path that no link may lead out of ROOT.
+    Sources are written as one of
+
+    - `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (one text a line), `file.parquet#column`,
+      `file.npy` (vectors), `file.faiss` (an index that stores uncompressed vectors), or a folder of such files
+    - any of these at a URL that fsspec supports (`s3://bucket/folder/#field`)
+    - `pydoc:` (docstrings of the Python installation) and `pydoc:topics` (its language reference)
+    - `hf:dataset/config:split#field`, a data set of the Hugging Face hub, see `lathe.training.sources.hub`
+
+    A field that holds lists of numbers makes it a source of vectors. `ROOT/./PATH` is a path that is refused if a link
+    leads out of ROOT.
 
     Attributes:
         written: the source as the user wrote it.
         field: field, column or data set that holds the texts or vectors.
         files: paths, URLs, files of the hub or the name of a built-in source, in order.
-        bad_shards: whether a damaged file stops an encoding or is left out.
+        bad_shards: whether a damaged file raises (`refuse`) or is left out (`skip`).
+
+    Example:
+        >>> from lathe.training import open_source
+        >>> source = open_source("pydoc:topics")
+        >>> source.kind(), source.files
+        ('texts', ('pydoc:topics',))
     """
 
     written: str
@@ -80,7 +90,7 @@ class Source:
     def location(self) -> str:
         """Absolute path or URL of the source's file or folder, without the field.
 
-        It is the same however the user writes it.
+        It does not depend on how the user wrote the path.
         """
         if self.written in BUILT_IN:
             return self.written
@@ -96,15 +106,15 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Name of the source in provenance: the file or folder name, without the path on this machine."""
+        """Name of the source in certificates and metadata: the file or folder name, without its path."""
         if is_hub(self.written):
             return HubFile.parse(self.files[0]).source_name
         return self.written if self.written in BUILT_IN else PurePosixPath(self.location).name
 
     def format_file_name(self, file: str) -> str:
-        """Return a file's name for messages.
+        """Return a file's name for messages: its path relative to the source's folder.
 
-        It is the path relative to the source's folder, or the name of the source if it is the only file.
+        If the file is the only one, it is the name of the source.
         """
         return self._find_relative_path(file) or self.name
 
@@ -113,43 +123,43 @@ class Source:
         return bool(self._find_relative_path(self.files[0]))
 
     def _find_relative_path(self, file: str) -> str:
-        """Return the path of a file relative to the source's folder, or '' if the file is itself the source."""
+        """Return the path of a file relative to the source's folder, or '' if the source is the file itself."""
         if is_hub(file):
             return HubFile.parse(file).name.removeprefix(f"{self.name}/")
         inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
         return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.location).parts) :])
 
     def content_key(self, encoder: str | None) -> str:
-        """Return a hash of the source's name, its files' content, its field and an encoder.
+        """Compute a hash of the source's name, its files' content, its field and an encoder.
 
         A run resumes at a row only if the hash is the same. Local files of up to `HASHED_BYTES` are read; see
         `file_key`.
 
         Args:
-            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
+            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without an encoder.
         """
         return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
 
     def workspace_key(self, encoder: str | None) -> str:
-        """Return the key of the folder in which the vectors of the source are stored.
+        """Compute the key of the workspace folder that stores the vectors of the source.
 
         It is a hash of the folder's location or the file's content, the field and an encoder. A folder is identified by
-        its location, so that it keeps its key when files are added or removed; a single file by its content, wherever a
-        job put it.
+        its location, so that its key stays the same when files are added or removed. A single file is identified by its
+        content, wherever it is.
 
         Args:
-            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
+            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without an encoder.
         """
         return digest(self.location if self._is_folder else file_key(self.files[0]), self.field, encoder)
 
     def batches(self, rows: int = BATCH_ROWS, require_finite: bool = True) -> Iterator[RowBatch]:
         """Read all rows of the source in order, and yield validated batches of up to `rows` texts or vectors.
 
-        Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.
+        Remote files are downloaded one after the other. Damaged files raise, whatever `bad_shards` says.
 
         Raises:
-            SourceError: for a row that cannot be read or is of another kind than the first, for vectors that differ in
-                their dimensions, and with `require_finite` for vectors that are not finite; names file and row.
+            SourceError: for a row that cannot be read or is of another kind than the first, for vectors with different
+                dimensions, and with `require_finite` for vectors that are not finite; the message names file and row.
         """
         kind: Kind = None
         begun = False
@@ -184,19 +194,18 @@ class Source:
                 yield from read_rows(path, self.field, rows)
 
     def detect_kind(self, by_header: bool = False) -> Kind:
-        """Return the kind of the source's rows, by the first row.
+        """Detect whether the source holds texts (None) or vectors (number of dimensions), by its first row.
 
-        It is None for texts, or the number of dimensions of vectors. If damaged files are skipped, every file is
-        inspected, and the kind of most rows is returned if files differ.
+        If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
         Args:
-            by_header: whether only the header of a parquet file is read, because a row can decompress to gigabytes. The
-                kind of its vectors is then 1, whatever their dimensions.
+            by_header: whether to read only the header of a parquet file, because a row can decompress to gigabytes. The
+                kind of vectors in parquet is then 1.
 
         Raises:
             SourceError: if the source is empty or cannot be read.
         """
-        if self.written in BUILT_IN:  # reading those takes seconds
+        if self.written in BUILT_IN:  # reading them takes seconds
             return None
 
         kinds: set[Kind] = set()
@@ -220,9 +229,9 @@ class Source:
         return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
-        """Return "texts" or "vectors", whichever the source holds, by its header or its first row.
+        """Detect whether the source holds "texts" or "vectors", by its header or its first row.
 
-        Servers call this: no large parquet row is read.
+        Servers call this, so it does not decompress rows of parquet files.
 
         Raises:
             SourceError: if the source is empty or cannot be read.
@@ -230,15 +239,15 @@ class Source:
         return "texts" if self.detect_kind(by_header=True) is None else "vectors"
 
     def count(self) -> int:
-        """Return the number of rows. Files of lines are read once.
+        """Count the rows. Files of lines are read once.
 
         Raises:
-            SourceError: if a file is damaged or out of reach.
+            SourceError: if a file is damaged or cannot be reached.
         """
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Divide the source's files into shards.
+        """Divide the source's files into shards, and find empty and damaged files.
 
         Files of lines are read once to count their rows. Files whose rows are of another kind than most rows of the
         source count as damaged. Remote files are downloaded if their format needs it.
@@ -251,7 +260,7 @@ class Source:
 
         Raises:
             SourceError: at a damaged file, unless such files are skipped; and if no file is left.
-            AccessError: if a file is out of reach.
+            AccessError: if a file cannot be reached.
         """
         plan = Plan(left_out=dict(damaged))
         contents: dict[str, tuple[list[Span], Kind]] = {}
@@ -273,7 +282,7 @@ class Source:
         if not contents:
             raise self._build_no_rows_error(plan.left_out)
 
-        # Only after all files are seen is it known which kind is the odd one out.
+        # The kind of most rows is known only after all files are inspected.
         majority = _find_majority_kind(contents.values())
         for file, (spans, kind) in contents.items():
             if kind == majority:
@@ -292,7 +301,7 @@ class Source:
 
         Args:
             file: path or URL of the file.
-            error: why it cannot be used.
+            error: why the file cannot be used.
             left_out: reasons by file name.
         """
         if self.bad_shards == "refuse" or isinstance(error, AccessError):
@@ -302,13 +311,14 @@ class Source:
         left_out[name] = reason.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
     def _build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
+        """Build the error for a source without usable rows, which names the first damaged file if there is one."""
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
         return SourceError(f"the source {display_path(self.written)!r} is empty")
 
 
 def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
-    """Return the kind of most rows of a source (texts, or dimensions of vectors), the first of equals."""
+    """Return the kind that most rows of a source have (texts, or dimensions of vectors), the first in case of a tie."""
     rows: Counter[Kind] = Counter()
     for spans, kind in contents:
         rows[kind] += sum(span.rows or 0 for span in spans)
@@ -316,14 +326,13 @@ def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
 
 
 def split_field(written: str) -> tuple[str, str]:
-    """Split a source of texts or vectors, written `PLACE#FIELD`, into place and field.
+    """Split a source of texts or vectors, written `PLACE#FIELD`, into place and field. Without a field, it is ''.
 
-    The field is '' if there is none. A path that exists as it is written has no field: names of files and folders may
-    hold `#`.
+    A path that exists as it is written has no field, because names of files and folders may contain `#`.
     """
     place, _, field = written.partition("#")
     if field and not is_hub(place) and not is_remote(place):
-        with suppress(OSError, ValueError):  # no name at all, or the home of a user there is not
+        with suppress(OSError, ValueError):  # an empty name, or the home of an unknown user
             if expand_home(written).exists():
                 return written, ""
             longer, _, last = written.rpartition("#")
@@ -334,13 +343,13 @@ def split_field(written: str) -> tuple[str, str]:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """Parse a source of texts or vectors as a user writes it, and list its files.
+    """Parse a source of texts or vectors as a user writes it, and list its files. No file is read.
 
-    No file is read. An object store or the hub is asked for the list of files. Files of a folder that hold none of its
-    rows are left out.
+    An object store or the hub is asked for the list of files. Files of a folder that are not data, such as README.txt,
+    are left out, with a log message.
 
     Raises:
-        SourceError: if there is no such file or folder, it has no file of a known format, or it is out of reach.
+        SourceError: if there is no such file or folder, it has no file of a known format, or it cannot be reached.
     """
     if written in BUILT_IN:
         return Source(written, "", (written,), bad_shards)
@@ -354,21 +363,21 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     if is_folder:
         files = _select_data_files(display_path(place), files)
     if not files:
-        what = f"the folder {display_path(place)} holds none of" if is_folder else f"{display_path(place)} is none of"
-        raise SourceError(f"{what} {', '.join(FORMATS)}")
+        what = "the folder {} has no file of a known format" if is_folder else "the file {} is not of a known format"
+        raise SourceError(f"{what.format(display_path(place))}; allowed are {', '.join(FORMATS)}")
 
     return Source(written, field or "text", files, bad_shards)
 
 
 NOTES = ("readme", "license", "licence", "notice", "changelog", "metadata", "dataset_info")
-"""Names, without their endings, of files that say something of a folder's data."""
+"""Names, without suffix, of files that describe a folder's data."""
 
 
 def _select_data_files(folder: str, files: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files of a folder that hold its rows, and log once which ones are left out.
+    """Select the files of a folder that hold its rows, and log once which files are left out.
 
-    These are notes such as README.txt and metadata.jsonl, markers of other programs, which begin with `_`, and files of
-    plain lines among files of another format. If nothing else is there, they are the rows.
+    Left out are notes such as README.txt and metadata.jsonl, files whose names begin with `_`, and text files among
+    files of another format. If the folder has only such files, they hold the rows.
     """
     paths = {file: PurePosixPath(file) for file in files}
     data = [
@@ -389,24 +398,24 @@ def _log_left_out(folder: str, names: tuple[str, ...]) -> None:
 
 
 HASHED_BYTES = 64_000_000
-"""Maximum size in bytes of a local file whose content is hashed; larger ones are keyed by size and modification
+"""Maximum size in bytes of a local file whose content is hashed. Larger files are identified by size and modification
 time."""
 
 
 def file_key(file: str) -> str:
-    """Return a hexadecimal SHA-256 that changes when a file's content changes.
+    """Compute a hexadecimal SHA-256 that changes when a file's content changes.
 
     The key is made of
 
     - name and content for a local file of up to `HASHED_BYTES`, so that a copy in another folder has the same key
-    - path, size and modification time for a larger one
+    - path, size and modification time for a larger local file
     - URL, size and version for a file at a URL
     - data set, commit, configuration, split and number for a file of the hub
     - the name and Python's version for a built-in source
 
     Raises:
         OSError: if a local file cannot be opened.
-        SourceError: if a file at a URL is missing or out of reach.
+        SourceError: if a file at a URL is missing or cannot be reached.
     """
     if file in BUILT_IN:
         return digest(file, sys.version)
@@ -416,7 +425,7 @@ def file_key(file: str) -> str:
         return digest(*RemoteFile(file).key())
 
     path = Path(file)
-    # Size and content come from the opened file, so that they are of the same one.
+    # Size and content come from the same opened file, in case another file replaces it.
     with parse_local_path(file).open("rb") as opened:
         status = os.fstat(opened.fileno())
         if status.st_size <= HASHED_BYTES:

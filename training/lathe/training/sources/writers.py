@@ -1,4 +1,4 @@
-"""Writers of rows with vectors, batch by batch, to a file that appears under its name once it is complete."""
+"""Writers of rows with vectors, batch by batch, to a file that appears under its final name when it is complete."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,9 +28,9 @@ class Writer(Protocol):
 
 
 def get_staging_path(path: Path) -> Path:
-    """Return the path of the hidden file that rows are written to before they appear under a file's name.
+    """Return the path of the hidden file that rows are written to before the file gets its final name.
 
-    A killed run leaves it.
+    A killed run leaves the hidden file.
     """
     return path.with_name(f".{path.name}.partial")
 
@@ -39,8 +39,8 @@ def get_staging_path(path: Path) -> Path:
 def open_writer(path: Path) -> Iterator[Writer]:
     """Open a .jsonl, .parquet or .npy file, and yield a writer of batches of rows with vectors.
 
-    The file appears under its name only if the block succeeds: the rows go to a hidden file in its folder, which is
-    renamed at the end, and deleted if the block raises.
+    The file appears under its name only if the block succeeds: the rows go to a hidden file in the same folder, which
+    is renamed at the end. If the block raises, the hidden file is deleted.
 
     Raises:
         SourceError: for another suffix, or parquet without pyarrow.
@@ -49,7 +49,7 @@ def open_writer(path: Path) -> Iterator[Writer]:
         raise SourceError(f"{path.name} must end in {', '.join(WRITERS)}")
 
     staging = get_staging_path(path)
-    staging.touch()  # a folder that cannot be written to is found now, before any row is computed
+    staging.touch()  # raises now if the folder cannot be written to, before any row is computed
     writer: Writer = WRITERS[path.suffix](staging)
     try:
         try:
@@ -78,25 +78,31 @@ class _JsonLinesWriter:
 
 
 class _NpyWriter:
-    """Writer of a .npy file of the vectors alone, `(n, d)` in their own dtype. Closing writes n into the header."""
+    """Writer of a .npy file of vectors `(n, d)` in their dtype, without other fields.
+
+    Closing writes n to the header.
+    """
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
         self.rows = 0
-        self.width = 0
+        self.dimensions = 0
         self.dtype = np.dtype("<f4")
 
     def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
-        """Append vectors `(n, d)`. The first call writes a header for the vectors' dtype. The records are ignored."""
-        if self.width == 0:
-            self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
+        """Append vectors `(n, d)`. The first call also writes a header for their dtype. The records are ignored."""
+        if self.dimensions == 0:
+            self.dimensions, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
             self._write_header()
         self.rows += len(vectors)
         self.file.write(np.ascontiguousarray(vectors, dtype=self.dtype).tobytes())
 
     def _write_header(self) -> None:
-        """Write the header for the rows so far at the current position. NumPy pads it, so its length stays the same."""
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.width)}
+        """Write the header for the number of rows so far, at the current position of the file.
+
+        NumPy pads the header, so its length stays the same when the number grows.
+        """
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.dimensions)}
         np.lib.format.write_array_header_1_0(self.file, header)
 
     def close(self) -> None:
@@ -109,8 +115,8 @@ class _NpyWriter:
 class ParquetWriter:
     """Writer of a parquet file with the rows' columns and a column `embedding` of lists of numbers.
 
-    Rows of an Arrow table keep its types. The types of others are inferred batch by batch. Where a later batch needs
-    another type, such as numbers after nulls or longer decimals, the rows written so far are converted.
+    Rows of an Arrow table keep their column types. The types of other rows are inferred batch by batch. If a later
+    batch needs another type, such as numbers after nulls or longer decimals, the rows written so far are converted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,13 +136,13 @@ class ParquetWriter:
         Nothing is done if `records` is empty.
 
         Raises:
-            SourceError: for a column whose values mix types, or of a type that parquet does not have.
+            SourceError: for a column whose values mix types, or have a type that parquet does not support.
         """
         if not len(records):
             return
 
         if isinstance(records, TableRecords):
-            table = records.table.replace_schema_metadata(None)  # pandas notes the columns of its index there
+            table = records.table.replace_schema_metadata(None)  # pandas stores the columns of its index there
             self._append_table(table.drop_columns([FIELD]) if FIELD in table.column_names else table, vectors)
             return
 
@@ -146,8 +152,10 @@ class ParquetWriter:
     def _append_table(self, table: Any, vectors: NDArray[Any]) -> None:
         """Write columns and vectors `(n, d)` as one table. The first call opens the file with their schema.
 
+        If the columns need other types than the file has, the file is converted first.
+
         Raises:
-            SourceError: if parquet has no type for a column, or a type that holds all its values.
+            SourceError: if parquet does not support the type of a column, or no type holds all values of a column.
         """
         flat = self.arrow.array(np.ascontiguousarray(vectors).reshape(-1))
         embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
@@ -168,26 +176,26 @@ class ParquetWriter:
             raise SourceError(f"parquet cannot hold these columns: {error}; write .jsonl instead") from error
 
     def _merge_schemas(self, written: Any, added: Any) -> Any:
-        """Return the schema with the columns of both, each in a type that holds the values of both.
+        """Merge two schemas: the columns of both, each with a type that holds the values of both.
 
         Raises:
-            SourceError: if a column has types without such a type.
+            SourceError: if no type holds the values of a column in both.
         """
-        wide = self.arrow.uint64()
+        unsigned = self.arrow.uint64()
         for name in set(written.names) & set(added.names):
             kinds = {written.field(name).type, added.field(name).type}
-            # Arrow would merge these to int64, which has no number from 2^63 on.
-            if kinds == {wide, self.arrow.int64()}:
+            # Arrow would merge these to int64, which cannot hold numbers from 2^63 on.
+            if kinds == {unsigned, self.arrow.int64()}:
                 written, added = (
-                    s.set(s.get_field_index(name), s.field(name).with_type(wide)) for s in (written, added)
+                    s.set(s.get_field_index(name), s.field(name).with_type(unsigned)) for s in (written, added)
                 )
         try:
             return self.arrow.unify_schemas([written, added], promote_options="permissive")
         except self.arrow.ArrowException as error:
-            raise SourceError(f"a column changes its type: {error}; write .jsonl instead") from error
+            raise SourceError(f"a column has different types in two batches: {error}; write .jsonl instead") from error
 
     def _convert_file(self, schema: Any) -> None:
-        """Write the rows so far once more, with another schema, and go on after them."""
+        """Rewrite the file with another schema. Further rows are appended after the converted rows."""
         self.file.close()
         before = self.path.with_name(f"{self.path.name}.before")
         self.path.replace(before)
@@ -200,6 +208,11 @@ class ParquetWriter:
             before.unlink()
 
     def _build_column(self, name: str, records: Sequence[Record]) -> Any:
+        """Build the Arrow array of a field of the records; a missing value is null.
+
+        Raises:
+            SourceError: if the values mix types.
+        """
         values = [record.get(name) for record in records]
         try:
             try:
@@ -210,17 +223,17 @@ class ParquetWriter:
             raise SourceError(f"the column {name} mixes types: {error}; write .jsonl instead") from error
 
     def close(self) -> None:
-        """Close the file. If no rows were written, the file gets an empty table with only a column `embedding`."""
+        """Close the file. Without rows, the file gets an empty table with only the column `embedding`."""
         if self.file is None:
             self._append_table(self.arrow.table({}), np.empty((0, 1), np.float32))
         self.file.close()
 
 
 def _conform(table: Any, schema: Any) -> Any:
-    """Return an Arrow table with the columns and types of a schema. A missing column is null.
+    """Convert an Arrow table to the columns and types of a schema. A missing column becomes null.
 
     Raises:
-        SourceError: if a value of a column cannot have the new type.
+        SourceError: if a value of a column cannot be converted to the new type.
     """
     import pyarrow
 
