@@ -391,7 +391,7 @@ def test_an_unknown_suffix_is_refused_and_the_known_ones_are_listed(tmp_path):
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(SourceError, match=r"\.jsonl, \.jsonl\.gz, \.txt"):
             open_source(str(tmp_path / name))
-    with pytest.raises(SourceError, match=r"folder .* none of \.jsonl"):
+    with pytest.raises(SourceError, match=r"folder .* no file of a known format; allowed are \.jsonl"):
         open_source(str(tmp_path))
 
 

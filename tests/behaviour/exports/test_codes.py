@@ -196,7 +196,7 @@ def test_exports_of_learned_codebooks_encode_and_search_as_the_chain(learned, ro
 
 
 def test_export_faiss_refuses_coordinates_that_cross_bytes_and_suggests_what_to_do(fitted, tmp_path):
-    with pytest.raises(ExportError, match=r"20 bytes.*cross bytes.*another budget.*bits=4.*--format numpy"):
+    with pytest.raises(ExportError, match=r"20 bytes.*stored in two bytes.*another budget.*bits=4.*--format numpy"):
         FORMATS["faiss"](fitted("whitening:32,codes:20"), tmp_path / "index")
     assert not any(tmp_path.iterdir())
 
@@ -206,6 +206,6 @@ def test_export_refuses_a_chain_without_codes_or_that_is_not_fitted(fitted, tmp_
     with pytest.raises(ExportError, match="not fitted"):
         FORMATS[format_](Chain(parse_steps("codes:8")), tmp_path / "out")
     if format_ == "numpy":
-        with pytest.raises(ExportError, match="chains that end in codes"):
+        with pytest.raises(ExportError, match="needs a chain that ends in codes"):
             FORMATS["numpy"](fitted("pca:16,int8"), tmp_path / "codec")
     assert not any(tmp_path.iterdir())

@@ -261,7 +261,7 @@ def test_an_exported_model_is_pushed_with_a_card_and_pulled_into_a_folder(run, h
     expected = SentenceTransformer(str(exported), device="cpu").encode(["What is a lathe?"])
     np.testing.assert_array_equal(found, expected)
     assert sorted(path.name for path in tmp_path.joinpath("model").glob(".*")) == []
-    assert_fails(pull(REPO, "--to", tmp_path / "model"), "is there already")
+    assert_fails(pull(REPO, "--to", tmp_path / "model"), "already exists")
 
     assert run("push", tmp_path / "model", "me/second")[0] == 0
     first, second = hub.files(REPO), hub.files("me/second")

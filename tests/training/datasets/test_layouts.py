@@ -37,12 +37,12 @@ BAD_LINES = [
 ]
 NOTHING_TO_MEASURE = [
     ("sts", [], "test.jsonl has no rows"),
-    ("sts", [STS[0] | {"sentence1": "  "}], "test.jsonl holds nothing but blank texts"),
-    ("sts", [STS[0], STS[0]], "test.jsonl gives every pair the same score"),
-    ("clustering", [LABELS[0], LABELS[2]], "test.jsonl has one label only"),
-    ("pair_classification", [STS[0] | {"label": 1}, STS[1] | {"label": 1}], "test.jsonl has one label only"),
+    ("sts", [STS[0] | {"sentence1": "  "}], "test.jsonl has only rows with blank texts"),
+    ("sts", [STS[0], STS[0]], "test.jsonl has the same score for every pair"),
+    ("clustering", [LABELS[0], LABELS[2]], "test.jsonl has only one label"),
+    ("pair_classification", [STS[0] | {"label": 1}, STS[1] | {"label": 1}], "test.jsonl has only one label"),
     ("reranking", [RERANKED[0] | {"negative": [" "]}], "no query with a positive and a negative document"),
-    ("summarization", [SUMMARY | {"human_summaries": []}], "no row with a human summary and two of machines"),
+    ("summarization", [SUMMARY | {"human_summaries": []}], "no row with a human summary and two machine summaries"),
 ]
 
 
@@ -122,7 +122,7 @@ def test_read_test_refuses_data_with_nothing_to_measure(refusal, task, rows, rea
 
 
 def test_training_rows_of_one_label_are_refused_and_the_label_is_named(refusal):
-    assert "train.jsonl has one label only, 'x'" in refusal("classification", train=LABELS[:1] * 2, test=LABELS)
+    assert "train.jsonl has only one label, 'x'" in refusal("classification", train=LABELS[:1] * 2, test=LABELS)
 
 
 @pytest.mark.parametrize("task", ["retrieval", "classification", "sts"])
@@ -144,9 +144,9 @@ def test_a_repeated_id_is_dropped_for_equal_rows_and_refused_for_different_ones(
     data, warnings = retrieve(**{stem: [*rows, rows[1]]})
     assert data == retrieve()[0]
     assert warnings == [
-        f"rows left out because they repeat another's '_id' and content: {stem}.jsonl line {len(rows) + 1}"
+        f"rows left out because they repeat '_id' and content of another row: {stem}.jsonl line {len(rows) + 1}"
     ]
-    reason = f"{stem}.jsonl line {len(rows) + 1}: the _id '2' stands at {stem}.jsonl line 2 with another content"
+    reason = f"{stem}.jsonl line {len(rows) + 1}: the _id '2' is also at {stem}.jsonl line 2, with another content"
     with pytest.raises(DataSetError, match=re.escape(reason)):
         retrieve(**{stem: [*rows, rows[1] | {"text": "else"}]})
 
@@ -164,7 +164,7 @@ def test_a_query_without_judgements_is_dropped_with_a_warning(retrieve):
     """There is no warning if another split judges the query."""
     queries = [*QUERIES, {"_id": "q3", "text": "third"}]
     data, warnings = retrieve(queries=queries)
-    assert warnings == ["queries left out because qrels has no judgement of them: q3 (queries.jsonl line 3)"]
+    assert warnings == ["queries left out because qrels has no judgement for them: q3 (queries.jsonl line 3)"]
     assert data == retrieve()[0]
     assert retrieve(queries=queries, splits={"train": [("q3", "d1", 1)]}) == (data, [])
 
@@ -179,7 +179,7 @@ def test_queries_without_a_relevant_document_are_dropped_and_refused_if_none_rem
 
 def test_a_malformed_judgement_is_refused_by_file_and_line(retrieve):
     for line in ("q1 d1 1", "q1\td1", "q1\td1\tgood", "q1\td1\tnan", "q1\td1\tinf", "q1\td1\t1\t1"):
-        with pytest.raises(DataSetError, match=re.escape("qrels/test.tsv line 3: not query-id")) as caught:
+        with pytest.raises(DataSetError, match=re.escape("qrels/test.tsv line 3 must hold query-id")) as caught:
             retrieve([JUDGED[0], line])
         assert repr(line) in str(caught.value)
 
@@ -236,6 +236,6 @@ def test_blank_candidates_and_rows_with_blank_summaries_are_dropped_and_their_li
     data, warnings = read("summarization", test=[alone, SUMMARY, spaces])
     assert data.splits["test"]["text"] == ["t"]
     assert warnings == [
-        "rows left out because they have no human summary, or not two of machines: test.jsonl line 1",
+        "rows left out because they have no human or fewer than two machine summaries: test.jsonl line 1",
         "rows left out because a summary holds only spaces: test.jsonl line 3",
     ]

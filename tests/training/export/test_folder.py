@@ -48,7 +48,7 @@ def test_exports_refuse_a_folder_that_is_not_empty_or_a_file_and_leave_it(chain,
     (tmp_path / "dangling").symlink_to("nowhere")
     before = read_folder(tmp_path)
     for name in ("there", "file", "dangling"):
-        with pytest.raises(ExportError, match="is there already"):
+        with pytest.raises(ExportError, match="already exists"):
             FORMATS[format_](chain, encoder, tmp_path / name)
     assert read_folder(tmp_path) == before
 
@@ -60,7 +60,7 @@ def test_exports_with_an_encoder_refuse_a_chain_of_another_encoder_or_other_dime
     other = Chain(fitted("pca:16").transforms)
     other.metadata = {"encoder": encoder.describe() | {"fingerprint": "f" * 32}}
     narrow = Chain([PCA(8)]).fit(vectors[:, :20])
-    for chain, reason in ((other, "another space.*" + "f" * 32), (narrow, "20 wide")):
+    for chain, reason in ((other, "another embedding space.*" + "f" * 32), (narrow, "20 dimensions")):
         with pytest.raises(ExportError, match=reason):
             FORMATS[format_](chain, encoder, tmp_path / "there")
     assert not any(tmp_path.iterdir())

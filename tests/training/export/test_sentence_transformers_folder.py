@@ -175,7 +175,7 @@ def test_a_server_gives_the_chains_vectors_or_the_reason_is_found_why_not(make, 
         says = f"{server.name}: {'not for it' if problems[name] else 'the same vectors'}"
         assert says in (export.folder / "README.md").read_text()
     assert problems["nested"] is problems["truncated"] is None
-    assert "normalization before an added vector" in problems["whitened"]
+    assert "normalization before a vector is added" in problems["whitened"]
     assert "normalizes at the end" in problems["any length"]
 
 

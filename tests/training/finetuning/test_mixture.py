@@ -171,7 +171,7 @@ def test_a_damaged_data_set_is_reported_in_a_folder_and_refused_if_named(written
     assert (mixture.names, list(found)) == (["a"], ["c", "d", "e", "a", "b"])
     assert "no 'positive' at train.jsonl line 1" in found["b"].problem
     assert "the task 'sorting' cannot be trained on" in found["c"].problem
-    assert found["d"].problem.startswith("sentences alone")
+    assert found["d"].problem.startswith("it has only sentences")
     assert "META.json" in found["e"].problem
     with pytest.raises(DataSetError, match="b: no 'positive' at train.jsonl line 1"):
         read_sources(settings(broken)).build()

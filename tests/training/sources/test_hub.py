@@ -143,7 +143,7 @@ def test_data_set_scripts_and_other_formats_are_refused(tmp_path):
         open_source(f"hf:{tmp_path}/script")
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "a.xml").write_text("<a/>")
-    with pytest.raises(SourceError, match="has files of the format xml; arrow, csv, json, parquet, text are read"):
+    with pytest.raises(SourceError, match="has files of the format xml; allowed are arrow, csv, json, parquet, text"):
         open_source(f"hf:{tmp_path}/tree")
 
 
@@ -271,7 +271,7 @@ def test_hub_data_sets_are_streamed_with_the_token_or_refused_with_the_reason(hu
         "hf:me/news@main/vectors#embedding": [f"me/news@{SHA}/vectors:train", "hf:me/news/vectors:train", "vectors"],
         "hf:me/news": "SourceError me/news has several configurations; it has en, vectors",
         "hf:me/news@dev/en": "SourceError the data set me/news has no revision 'dev'",
-        "hf:me/nothing/en:train": "SourceError the hub has no data set me/nothing, or shows it only to those",
+        "hf:me/nothing/en:train": "SourceError the hub has no data set me/nothing, or it is private: set HF_TOKEN",
         "hf:nothing": "SourceError the hub has no data set nothing",
         "hf:me/gated": "AccessError hf:me/gated is gated: accept its terms on the hub, and set HF_TOKEN",
         "hf:me/thief": "SourceError hf:me/thief cannot be read: Data files don't belong to me/thief.",

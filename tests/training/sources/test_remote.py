@@ -203,7 +203,7 @@ def test_remote_files_that_are_missing_or_of_unknown_formats_are_refused(bucket)
     fsspec.filesystem("memory").pipe("/bucket/notes/a.md", b"#")
     for written, reason in (
         ("bucket/notes", r"the folder memory://bucket/notes has no file of a known format; allowed are \.jsonl"),
-        ("bucket/notes/a.md", r"memory://bucket/notes/a\.md is none of \.jsonl"),
+        ("bucket/notes/a.md", r"memory://bucket/notes/a\.md is not of a known format; allowed are \.jsonl"),
         ("bucket/nothing.npy", "there is no file or folder memory://bucket/nothing.npy"),
         ("no-bucket/", "there is no file or folder memory://no-bucket/"),
     ):

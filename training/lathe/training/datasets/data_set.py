@@ -1,6 +1,6 @@
-"""Interface of a data set, wherever it is, its training pairs, and their overlap with the target.
+"""Interface of a data set, its training pairs, and checks for data leakage from the target.
 
-The target's test texts must not be trained on.
+The target is a data set that a model will be tested on. Its test texts must not be trained on.
 """
 
 from abc import abstractmethod
@@ -29,7 +29,7 @@ class DataSet(RowReader):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the task: its fields, and how its test is read, checked and built."""
+        """Layout of the task, which knows the fields of rows and reads, checks and builds the test."""
         return LAYOUTS[self.task]
 
     @abstractmethod
@@ -48,9 +48,9 @@ class EvaluatedDataSet(DataSet):
 
     @abstractmethod
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test split, as columns, or as corpus, queries and judgements of a search.
+        """Read and check the test split, as columns, or as corpus, queries and relevance judgements of a search.
 
-        Arguments and errors are those of `Layout.read_test`.
+        Arguments and errors are the same as in `Layout.read_test`.
         """
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
@@ -66,7 +66,7 @@ class FoundPairs:
 
     Attributes:
         pairs: the pairs.
-        split: split that they were made of.
+        split: split that the pairs were made of.
         rows: number of rows read.
         dropped: rows left out, by reason.
     """
@@ -78,12 +78,12 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of one split of a data set, and list the rows left out.
+    """Build the anchor–positive pairs of one split of a data set, and record the rows that are left out.
 
-    The split is named by the settings; by default it is the first one.
+    The split is the one in the settings, or else the first split of the data set.
 
     Raises:
-        DataSetError: if there is no such split, a row lacks a field, or no pair is found.
+        DataSetError: if there is no such split, a row lacks a field, or no pair can be built.
     """
     splits = data.list_splits()
     if not splits:
@@ -109,7 +109,7 @@ MAX_NAMED_SOURCES = 5
 def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
     """Return the normalized texts of a data set's test split: inputs, queries and documents.
 
-    The set is empty if there is no test split.
+    The set is empty without a test split.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -120,7 +120,7 @@ def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
 def collect_training_texts(target: DataSet) -> set[str]:
     """Return the normalized texts of the pairs in a data set's training split.
 
-    The set is empty if there is no training split.
+    The set is empty without a training split.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -132,9 +132,9 @@ def collect_training_texts(target: DataSet) -> set[str]:
 
 
 def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
-    """Return the normalized queries of a retrieval or reranking test, or None for any other task.
+    """Return the normalized queries of a retrieval or reranking test. The result is None for any other task.
 
-    Documents of a search may rightly be known from training, so only its queries are compared.
+    Documents of a search may be used in training, so only the queries are compared.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -146,7 +146,7 @@ def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
 def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
     """Yield the texts of a data set's test split, not normalized.
 
-    Documents are yielded both with their title and without.
+    Documents with a title are yielded twice, with the title and without.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -165,7 +165,7 @@ def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
 
 
 def find_overlap(pairs: list[Pair], forbidden: set[str]) -> set[int]:
-    """Return the positions of the pairs with a text that, once normalized, is in `forbidden`."""
+    """Find the positions of the pairs with a text that, once normalized, is in `forbidden`."""
     return {
         position for position, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)
     }
@@ -175,7 +175,7 @@ def refuse_overlap(shared: dict[str, int], target: str) -> None:
     """Raise `JobError` if training data sets share texts with the test split of the target data set.
 
     Args:
-        shared: number of pairs that share a text, by training data set; empty if there are none.
+        shared: number of pairs that share a text, by training data set; empty if there are none, which passes.
         target: name of the target.
     """
     if not shared:
@@ -184,6 +184,6 @@ def refuse_overlap(shared: dict[str, int], target: str) -> None:
     named = ", ".join(f"{name} ({count:,} pairs)" for name, count in list(shared.items())[:MAX_NAMED_SOURCES])
     more = f" and {len(shared) - MAX_NAMED_SOURCES} more" if len(shared) > MAX_NAMED_SOURCES else ""
     raise JobError(
-        f"sources share texts with the test set of {target}: {named}{more}. What is measured there would be known "
-        "already; leave those pairs out with overlap: drop, or say overlap: allow"
+        f"sources share texts with the test set of {target}: {named}{more}. Training on them would be data leakage: "
+        "leave these pairs out with overlap: drop, or allow them with overlap: allow"
     )

@@ -1,4 +1,4 @@
-"""Data sets in folders with a META.json, and in one file of JSON lines."""
+"""Data sets in folders with a META.json, and in a single file of JSON lines."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class FolderDataSet(EvaluatedDataSet):
         return self.layout.list_splits(self.folder)
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the file `name.jsonl` or `name.jsonl.gz`, each a JSON object with its place in the file.
+        """Read the file `name.jsonl` or `name.jsonl.gz`, and yield its rows as records with their place in the file.
 
         Raises:
             DataSetError: if the file is missing or malformed.
@@ -47,9 +47,9 @@ class FolderDataSet(EvaluatedDataSet):
         yield from read_file_records(find_required_file(self.folder, name))
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Return the relevance judgements in `qrels/{split}.tsv`.
+        """Read the relevance judgements in `qrels/{split}.tsv`.
 
-        A judgement has its place in the file, query id, document id and grade.
+        A judgement consists of its place in the file, query id, document id and grade.
 
         Raises:
             DataSetError: if the file is missing, empty or malformed.
@@ -57,7 +57,7 @@ class FolderDataSet(EvaluatedDataSet):
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label from the data set's `labels.json`, or an empty dict without that file.
+        """Read the text of each label from the data set's `labels.json`. Without that file, the dict is empty.
 
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
@@ -72,19 +72,19 @@ class FolderDataSet(EvaluatedDataSet):
             raise DataSetError(f"labels.json cannot be read: {error}") from error
 
         if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-            raise DataSetError("labels.json must give the text of each label")
+            raise DataSetError('labels.json must be an object that maps each label to a text, such as {"0": "refund"}')
 
         return texts
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test split, as columns, or as corpus, queries and judgements of a search.
+        """Read and check the test split, as columns, or as corpus, queries and relevance judgements of a search.
 
-        Arguments and errors are those of `Layout.read_test`.
+        Arguments and errors are the same as in `Layout.read_test`.
         """
         return self.layout.read_test(self.folder, warnings)
 
     def digest(self) -> str:
-        """Return a hash of the data set and mteb's version, as 32 hexadecimal digits.
+        """Compute a hash of the data set and mteb's version, as 32 hexadecimal digits.
 
         It covers name, task, language and all files, which are read. Scores of data sets with equal hashes are
         comparable.
@@ -98,30 +98,30 @@ class FolderDataSet(EvaluatedDataSet):
 
 
 META = "META.json"
-"""Name of the file."""
+"""Name of the file that describes a data set."""
 UNLABELLED = "sentences"
-"""Task of data sets that have only texts to fit on, and nothing to evaluate or to train on."""
+"""Task of data sets that have only texts, which can be neither evaluated nor trained on."""
 
 
 def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
-    """Read a data set's META.json, and return the pair of its task and language.
+    """Read the task and the language of a data set from its META.json. The language is "en" if the file names none.
 
-    The language is "en" if the file names none. Neither is compared with the tasks and languages that there are. The
-    task decides the layout of the files. The language has two letters, or is two languages joined by "-".
+    The values are not validated. The task decides the layout of the files. The language has two letters, or is two
+    languages joined by "-".
 
     Args:
         folder: folder of the data set.
-        task: task that takes precedence over that of the file, which may then be missing or damaged; None to require
-            it.
+        task: task that takes precedence over the file's; the file may then be missing or damaged. None requires the
+            file.
 
     Raises:
-        DataSetError: if no task is given, and the file is missing, damaged or names none.
+        DataSetError: if `task` is None, and the file is missing, damaged or names no task.
     """
     try:
         content = orjson.loads((folder / META).read_bytes())
         return task or content["task"], content.get("language", "en")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # The job's task counts: a damaged META.json is then no obstacle.
+        # With a task from the job, META.json is not needed.
         if task is not None:
             return task, "en"
         if isinstance(error, FileNotFoundError):
@@ -131,7 +131,14 @@ def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class FileDataSet(DataSet):
-    """Data set in one file of JSON lines, or of such rows in memory, by default of anchor–positive pairs."""
+    """Data set in one file of JSON lines, or of such rows in memory, by default of anchor–positive pairs.
+
+    Attributes:
+        name: name in tables and messages.
+        path: the file; None for rows in memory.
+        task: task of the rows.
+        rows: rows in memory, if `path` is None.
+    """
 
     name: str
     path: Path | None
@@ -149,9 +156,7 @@ class FileDataSet(DataSet):
         return ["file"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the file or in memory.
-
-        `name` is ignored, since there is only one split.
+        """Yield the rows of the file or in memory as records. `name` is ignored, since there is only one split.
 
         Raises:
             DataSetError: if the file is missing or malformed.

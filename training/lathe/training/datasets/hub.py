@@ -26,7 +26,7 @@ class HubDataSet(EvaluatedDataSet):
         name: name in tables and messages.
         task: task, which decides the layout of the rows.
         path: id on the hub.
-        revision: revision on the hub; None for the default one.
+        revision: revision on the hub; None for the default revision.
         columns: pairs of our field name and the data set's column name.
         split: split to train on or to evaluate; None for `train`.
         language: language code of the texts.
@@ -41,14 +41,14 @@ class HubDataSet(EvaluatedDataSet):
     language: str = "en"
 
     def list_splits(self) -> list[str]:
-        """Return the name of the only split in a list: `split`, or `train` if that is None."""
+        """Return a list with the name of the only split: `split`, or `train` if that is None."""
         return [self.split or "train"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
         """Load the split `name`, and yield its rows with columns renamed to Lathe's field names.
 
-        `corpus` and `queries` name both a configuration and its split, as in mteb; missing columns are not refused
-        there. A column that is not renamed is left out if a renamed column takes its name.
+        For `corpus` and `queries`, `name` is both the configuration and the split, as in mteb, and missing columns are
+        not refused. A column that is not renamed is left out if a renamed column takes its name.
 
         Raises:
             DataSetError: if the split cannot be loaded or lacks a column.
@@ -60,7 +60,7 @@ class HubDataSet(EvaluatedDataSet):
         if config is None:
             self._require_columns(rows, ours)
 
-        unread = {our for our in ours.values() if our not in ours}  # the hub's own of a name that another stands for
+        unread = {our for our in ours.values() if our not in ours}  # columns whose name a renamed column takes
         for number, row in enumerate(rows, 1):
             read = {ours.get(key, key): value for key, value in row.items() if key not in unread}
             yield Record(f"{name} row {number}", read)
@@ -68,7 +68,7 @@ class HubDataSet(EvaluatedDataSet):
     def read_judgements(self, split: str) -> list[Judgement]:
         """Load the relevance judgements of a split.
 
-        A judgement has a row number for messages, a query id, a document id and a grade.
+        A judgement consists of a row number for messages, a query id, a document id and a grade, rounded up.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -80,9 +80,9 @@ class HubDataSet(EvaluatedDataSet):
         ]
 
     def read_labels(self) -> dict[str, str]:
-        """Load the first split, and return its class names by class number as a string.
+        """Load the first split, and return the names of its classes by class number, as a string.
 
-        The dict is empty if the split has no class names.
+        The dict is empty if the split does not name its classes.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -92,14 +92,14 @@ class HubDataSet(EvaluatedDataSet):
         return {str(number): str(name) for number, name in enumerate(names)}
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Load and check the rows of the test, as columns, or as corpus, queries and judgements of a search.
+        """Load and check the rows of the test, as columns, or as corpus, queries and relevance judgements of a search.
 
-        The rows go through temporary files, so that they are checked like the rows of a folder.
+        The rows are written to temporary files, so that they are checked like the rows of a folder.
 
         Raises:
             DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
         """
-        # Written as files, so that rows of the hub pass the same checks as those of a folder.
+        # Written to files, so that rows of the hub pass the same checks as rows of a folder.
         with TemporaryDirectory() as folder:
             for name in self.layout.test_splits:
                 with (Path(folder) / f"{name}.jsonl").open("wb") as file:
@@ -110,7 +110,7 @@ class HubDataSet(EvaluatedDataSet):
     def build_task(self, warnings: Warnings) -> "AbsTask":
         """Build an mteb task of the data set's test.
 
-        The data of a search, with corpus and judgements, are loaded later, by mteb.
+        For a search, mteb loads corpus, queries and judgements later.
 
         Raises:
             DataSetError: as in `read_test`.
@@ -125,7 +125,7 @@ class HubDataSet(EvaluatedDataSet):
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield each row of a split as a dict of the fields that the layout needs.
 
-        A row whose fields are all lists, as in old mteb sets, is split into its rows.
+        A row whose fields are all lists, as in old mteb data sets, is split into its rows.
 
         Raises:
             DataSetError: if the data set cannot be loaded, or lacks a column.
@@ -136,7 +136,7 @@ class HubDataSet(EvaluatedDataSet):
 
         for row in rows:
             fields = {ours: row[theirs] for ours, theirs in names.items()}
-            # Old sets of mteb hold rows as lists in one row.
+            # Old data sets of mteb store all rows as lists in one row.
             if all(isinstance(value, list) for value in fields.values()):
                 yield from (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))
             else:
@@ -148,7 +148,7 @@ class HubDataSet(EvaluatedDataSet):
             raise DataSetError(f"{self.path} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
 
     def _load(self, config: str | None, split: str) -> Any:
-        """Load one split of a configuration, perhaps from the hub, and return it as a `datasets.Dataset`.
+        """Load one split of a configuration from the hub or the local cache as a `datasets.Dataset`.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -157,5 +157,5 @@ class HubDataSet(EvaluatedDataSet):
 
         try:
             return load_dataset(self.path, config, revision=self.revision, split=split)
-        except Exception as error:  # the hub's client raises anything: no network, no such set, no rights
+        except Exception as error:  # the hub's client has many error classes: no network, no such data set, no access
             raise DataSetError(f"{self.path}, split {split}, cannot be loaded: {error}") from error

@@ -1,4 +1,4 @@
-"""What a layout states about the data sets of a task."""
+"""Interface of a layout, which describes the data sets of one task."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ SPLITS = ("train", "dev", "test")
 class Layout(ABC):
     """Layout of the data sets of one task: how files are read and checked, evaluated by mteb, and made into pairs.
 
-    A subclass states the class attributes and has no state of its own. `lathe.training.datasets.layouts` lists all.
+    A subclass sets the class attributes and has no state. `lathe.training.datasets.layouts` lists all layouts.
 
     Attributes:
         task: name of the task, as in META.json.
@@ -25,7 +25,7 @@ class Layout(ABC):
         mteb_class: name of the class in `mteb.abstasks`.
         mteb_type: mteb's type of the task.
         main_score: mteb's name of the main score.
-        symmetric: whether the two texts of a pair are of one kind, so that they get the same prompt.
+        symmetric: whether the two texts of a pair are of the same kind, so that they get the same prompt.
         trainable: whether rows give training pairs.
     """
 
@@ -43,6 +43,8 @@ class Layout(ABC):
     def read_test(self, folder: Path, warnings: Warnings) -> Tables | Search:
         """Read and check the test split of a data set, as columns, or as corpus, queries and judgements of a search.
 
+        Rows that are left out or look wrong are recorded in `warnings`.
+
         Args:
             folder: folder of the data set.
             warnings: receives what is left out or looks wrong.
@@ -53,20 +55,20 @@ class Layout(ABC):
 
     @abstractmethod
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build the training pairs of a split, and record rows that give no pair in `rows.dropped`.
+        """Build the training pairs of a split, and record rows without a pair in `rows.dropped`.
 
         Raises:
             DataSetError: if a row is invalid.
         """
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes that tell mteb about the data: columns, score range, cut-offs and sampling."""
+        """Return the class attributes of the mteb task that depend on the data, such as the range of scores."""
         return {}
 
     def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
-        """Return the name of the task that a data set of this layout is evaluated as, or None.
+        """Return the name of the task that a data set of this layout is evaluated as.
 
-        It is None for a data set that has only rows to train on.
+        The result is None for a data set that can only be trained on.
         """
         return self.task
 
@@ -75,16 +77,16 @@ class Layout(ABC):
         return [split for split in SPLITS if find_file(folder, split)]
 
     def count_rows(self, data: RowReader, split: str) -> int:
-        """Return the number of rows, or of judgements, of a split that training pairs are made of.
+        """Count the rows of a split that training pairs are made of. For retrieval, these are relevance judgements.
 
         Raises:
-            DataSetError: if they cannot be read.
+            DataSetError: if the rows cannot be read.
         """
         return sum(1 for _ in data.read_rows(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str] | None:
         """Return an iterator over the documents of a search, or None if the layout has no corpus.
 
-        Documents are included whether or not a query has them as positives.
+        Documents that are not a positive of any query are included.
         """
         return None

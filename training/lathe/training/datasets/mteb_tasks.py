@@ -31,17 +31,17 @@ LANGUAGES = {
     "tr": "tur-Latn",
     "zh": "cmn-Hans",
 }
-"""mteb's code of a language, by two letters."""
+"""mteb's code of a language, by its two-letter code."""
 LETTERS = {code.partition("-")[0]: letters for letters, code in LANGUAGES.items()}
-"""Two-letter code of a language, by mteb's three letters."""
+"""Two-letter code of a language, by mteb's three-letter code."""
 UNKNOWN_LANGUAGE = "und-Latn"
-"""Code of any other language; without a language mteb computes no score."""
+"""Code of any other language, because mteb does not compute scores without a language."""
 
 
 class _Classification(AbsTaskClassification):
-    """mteb's classification task with the test labels read into memory at once.
+    """mteb's classification task with all test labels read into memory at once.
 
-    Otherwise metrics read them row by row, which is ten times slower.
+    mteb would read them row by row, which makes the metrics ten times slower.
     """
 
     def _calculate_scores(self, y_test: Any, y_pred: Any) -> Any:
@@ -49,12 +49,12 @@ class _Classification(AbsTaskClassification):
 
 
 def build_task(layout: Layout, name: str, language: str, data: Tables | Search) -> AbsTask:
-    """Build an mteb task from the content of a test in memory, and return it ready to be evaluated.
+    """Build an mteb task from the content of a test in memory, ready to be evaluated.
 
     Args:
         layout: layout of the data set.
         name: name of the task.
-        language: two-letter language, or two joined by "-".
+        language: two-letter code of a language, or two codes joined by "-".
         data: content of the test.
     """
     source = {"path": name, "revision": "local"}
@@ -68,13 +68,14 @@ def build_task(layout: Layout, name: str, language: str, data: Tables | Search) 
 
 
 def build_hub_task(layout: Layout, name: str, language: str, source: dict[str, str], split: str) -> AbsTask:
-    """Build an mteb task whose data mteb later loads from the hub, by `path` and `revision` in `source`."""
+    """Build an mteb task whose data mteb loads later from the hub, by `path` and `revision` in `source`."""
     return _create_task_class(layout, name, language, {}, source, split)()
 
 
 def _create_task_class(
     layout: Layout, name: str, language: str, attributes: dict[str, Any], source: dict[str, str], split: str
 ) -> type[AbsTask]:
+    """Create the mteb task class of a layout, with its metadata and the given class attributes."""
     base = getattr(mteb.abstasks, layout.mteb_class)
     tags = [LANGUAGES[part] for part in language.split("-") if part in LANGUAGES]
     metadata = TaskMetadata(
@@ -95,8 +96,8 @@ def _create_task_class(
 def _convert_search(data: Search) -> dict[str, Any]:
     """Convert a search to the nested dict of data sets that mteb's retrieval tasks hold.
 
-    A document that is the text of a query gets the id of that query, and no other document has the id of a query. Then
-    mteb's `ignore_identical_ids` leaves out each query's own text from its results, and nothing else.
+    A document that equals the text of a query gets the id of that query, and no other document has the id of a query.
+    mteb's `ignore_identical_ids` then removes exactly the query's own text from its results.
     """
     by_text = {normalize_text(text): query for query, text in reversed(data.queries.items())}
     ids: dict[str, str] = {}

@@ -23,11 +23,11 @@ from lathe.training.settings import Count, StrictSettings
 WhichNegatives = Literal["given", "mined", "none"]
 
 Judgement = tuple[str, str, str, int]
-"""A relevance judgement: its position in the file (for messages), query id, document id, grade."""
+"""Relevance judgement: place in the file (for messages), query id, document id, grade."""
 
 
 def _convert_keys_to_text(value: Any) -> Any:
-    """Return a dict with string keys, since YAML reads some labels as numbers, and any other value unchanged."""
+    """Convert the keys of a dict to strings, since YAML parses some labels as numbers. Other values are unchanged."""
     return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
 
@@ -38,14 +38,14 @@ class PairSettings(StrictSettings):
     """Settings of how the rows of a data set become pairs.
 
     Attributes:
-        split: split to read; None for the training split if there is one, else the first there is.
+        split: split to read; None for the training split if there is one, else the first split.
         anchor: name of the anchor's field in JSON lines.
         positive: name of the positive's field in JSON lines.
         labels: text of each label; takes precedence over labels.json.
         min_score: minimum score of an STS pair to be a positive; None for four fifths of the range of scores.
         texts_per_cluster: number of texts of a cluster that form one anchor.
         negatives: which hard negatives to use: `given` by the rows, `mined` with the job's `negatives`, or `none`. If
-            None, those that the rows give, if any, else mined ones if the job mines.
+            None, negatives in the rows are used, or if there are none, mined negatives if the job mines.
         negative: name of the field in JSON lines that holds one negative or a list of them.
     """
 
@@ -67,8 +67,9 @@ class Pair:
         anchor: anchor text.
         positive: positive text.
         place: row that the pair comes from, for messages.
-        texts: texts to check for overlap with other data, if not anchor and positive: the texts of a cluster's anchor.
-        negatives: hard negatives that the row supplies.
+        texts: texts to check for overlap with other data; empty for anchor and positive. For clusters, the texts that
+            form the anchor.
+        negatives: hard negatives in the row.
     """
 
     anchor: str
@@ -84,7 +85,7 @@ class Pair:
 
 
 class RowReader(ABC):
-    """Base class of data sets as far as their rows: rows by split, relevance judgements, and texts of the labels.
+    """Base class of data sets that reads rows by split, relevance judgements, and texts of the labels.
 
     Attributes:
         name: name in tables and messages.
@@ -94,19 +95,19 @@ class RowReader(ABC):
 
     @abstractmethod
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of a split, or of the files `corpus` or `queries`."""
+        """Yield the rows of a split, or of the files `corpus` or `queries`, as records."""
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Return the relevance judgements of a split, an empty list unless the task is retrieval."""
+        """Return the relevance judgements of a split. The list is empty unless the task is retrieval."""
         return []
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label, or an empty dict if only the labels themselves are known."""
+        """Return the text of each label. The dict is empty if the labels have no texts."""
         return {}
 
 
 class PairRows:
-    """Reader of the rows of one split that counts them and records which are left out, and why.
+    """Reader of the rows of one split that counts the rows and records which are left out, and why.
 
     Args:
         data: the data set.
@@ -124,7 +125,7 @@ class PairRows:
         self.dropped = Warnings()
 
     def read(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows of the split, each checked to have these fields, and count them in `count`.
+        """Yield the rows of the split, and count them in `count`. A row that lacks one of the fields raises.
 
         Raises:
             DataSetError: at a row that lacks one of the fields.
@@ -135,9 +136,9 @@ class PairRows:
             yield record
 
     def read_nonblank(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows of the split whose first given field is not blank, and record the others as left out.
+        """Yield the rows of the split whose first given field is not blank, and record the other rows as left out.
 
-        All are counted.
+        All rows are counted.
 
         Raises:
             DataSetError: if a row lacks one of the fields.
@@ -153,7 +154,8 @@ class PairRows:
     ) -> list[Pair]:
         """Build a training pair, with hard negatives, from two fields of each row that `is_positive` accepts.
 
-        All rows are counted. Accepted rows with a blank anchor are recorded as left out.
+        All rows are counted. Accepted rows with a blank anchor are recorded as left out. An accepted row without a
+        positive raises.
 
         Args:
             anchor: name of the anchor's field.
@@ -184,10 +186,11 @@ class PairRows:
     def list_negatives(self, record: Record) -> tuple[str, ...]:
         """Return the distinct, non-blank hard negatives in a row's negative field.
 
-        There are none if the settings say `mined` or `none`.
+        The result is empty if `negatives` of the settings is `mined` or `none`, or if it is None and the row lacks the
+        field.
 
         Raises:
-            DataSetError: if the settings want supplied negatives, and the row has no such field.
+            DataSetError: if `negatives` is `given` and the row lacks the field, or the field does not hold texts.
         """
         field, which = self.settings.negative, self.settings.negatives
         if which in ("mined", "none") or (which is None and field not in record.fields):
@@ -196,12 +199,10 @@ class PairRows:
         return tuple(dict.fromkeys(record.texts(field)))
 
     def find_label_texts(self, rows: list[Record]) -> dict[str, str]:
-        """Return the text that stands for each label among the rows, by label.
-
-        It is taken from the settings, else from the data set, else it is the label itself.
+        """Find the text of each label among the rows: from the settings, else from the data set, else the label itself.
 
         Raises:
-            DataSetError: if a label is neither string nor number, or its text has nothing but digits and punctuation.
+            DataSetError: if a label is neither string nor number, or its text consists of digits and punctuation only.
         """
         for row in rows:
             if not is_label(row["label"]) or isinstance(row["label"], bool):
@@ -209,27 +210,27 @@ class PairRows:
                     f"{row.place}: 'label' must be a string or a number, not {shorten_value(row['label'])}"
                 )
 
-        # Texts in the job take precedence over those of the data set.
+        # Texts in the job take precedence over texts of the data set.
         known: Mapping[str, str] = self.data.read_labels() | self.settings.labels
         texts = {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
-        # A label such as "3" says nothing of its class to an encoder.
-        silent = [label for label, text in texts.items() if not text.strip(digits + punctuation + whitespace)]
-        if silent:
-            named = ", ".join(repr(label) for label in silent[:MAX_NAMED])
+        # A label such as "3" does not tell an encoder anything about the class.
+        meaningless = [label for label, text in texts.items() if not text.strip(digits + punctuation + whitespace)]
+        if meaningless:
+            named = ", ".join(repr(label) for label in meaningless[:MAX_NAMED])
             raise DataSetError(
-                f"{self.data.name} has labels without a text ({named}): the text is the positive. "
-                "Give labels.json beside the rows, or labels in the job"
+                f"{self.data.name} has labels without a text ({named}), which is needed as the positive: "
+                "add a labels.json next to the rows, or labels to the job"
             )
 
         return texts
 
 
 def merge_duplicate_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Return the distinct pairs of anchor and positive, in order of first occurrence.
+    """Merge pairs with the same anchor and positive, and combine the negatives of all duplicates.
 
-    Each has the negatives of all its duplicates.
+    The merged pairs are in order of first occurrence.
     """
-    # Duplicates differ in their negatives at most, which are merged so that none is lost.
+    # Duplicates can differ only in their negatives, which are merged.
     distinct: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
         known = distinct.setdefault((pair.anchor, pair.positive), pair)

@@ -1,4 +1,4 @@
-"""Validated rows of a data set's files, warnings about left-out rows, and the contents of a test."""
+"""Validated rows of a data set's files, warnings about rows that are left out, and the content of a test."""
 
 import re
 from collections import Counter
@@ -18,7 +18,7 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Tables:
-    """Columns of each split of a data set, by split and column name, for every task without a search."""
+    """Columns of each split of a test, by split and column name. Used for every task without a search."""
 
     splits: dict[str, Columns]
 
@@ -41,7 +41,7 @@ class Search:
 
 
 MAX_NAMED = 3
-"""Maximum number of rows that a message names; the others are counted."""
+"""Maximum number of rows that a message names. The number of other rows is added."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Record:
     fields: dict[str, Any]
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field that the row is known to have."""
+        """Return the value of a field. A missing field raises `KeyError`; see `require`."""
         return self.fields[name]
 
     def get(self, name: str) -> Any:
@@ -66,10 +66,10 @@ class Record:
                 raise DataSetError(f"{self.place}: no field {name!r}; it has {', '.join(self.fields) or 'none'}")
 
     def text(self, name: str) -> str:
-        """Return the value of a field that must be a string.
+        """Return the value of a field if it is a string.
 
         Raises:
-            DataSetError: if it is not.
+            DataSetError: if it is not a string.
         """
         value = self[name]
         if not isinstance(value, str):
@@ -91,7 +91,7 @@ class Record:
 
 @dataclass
 class Warnings:
-    """Collection of warnings about a data set: by kind, the places (rows or lines) that are left out or look wrong."""
+    """Collection of warnings about a data set: places (rows or lines) that are left out or look wrong, by kind."""
 
     places: dict[str, list[str]] = field(default_factory=dict)
 
@@ -100,12 +100,12 @@ class Warnings:
         self.places.setdefault(kind, []).append(place)
 
     def to_sentences(self) -> list[str]:
-        """Return one sentence for each kind of warning, with its first places and the number of others."""
+        """Format one sentence for each kind of warning, with its first places and the number of others."""
         return [f"{kind}: {format_places(places)}" for kind, places in self.places.items()]
 
 
 def format_places(places: Sequence[str]) -> str:
-    """Format places for a message: the first ones by name, and the number of others."""
+    """Format places for a message: the first `MAX_NAMED` places, and the number of others."""
     more = f" and {len(places) - MAX_NAMED} more" if len(places) > MAX_NAMED else ""
     return f"{', '.join(places[:MAX_NAMED])}{more}"
 
@@ -124,7 +124,7 @@ def _is_texts(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number, which a bool is not."""
+    """Return whether a JSON value is a number. A bool is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -138,9 +138,9 @@ class FieldType:
     """Type of the values of a field.
 
     Attributes:
-        name: for messages, after "must be".
+        name: name of the type for messages, after "must be".
         accepts: returns whether a value has the type.
-        skips_blank: whether rows are left out in which the value holds only whitespace.
+        skips_blank: whether rows in which the value holds only whitespace are left out.
     """
 
     name: str
@@ -155,20 +155,20 @@ NUMBER = FieldType("a number", is_number)
 NUMBERS = FieldType("a list of numbers", lambda value: isinstance(value, list) and all(map(is_number, value)))
 LABEL = FieldType("a class: a string or a whole number", is_label)
 ID = FieldType(
-    "what a document or query is called: a string or a whole number",
+    "an id: a string or a whole number",
     lambda value: isinstance(value, str | int) and not isinstance(value, bool),
 )
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder, or None if neither exists."""
+    """Find `stem.jsonl` or `stem.jsonl.gz` in a folder. None if neither exists."""
     return next(
         (folder / f"{stem}{end}" for end in (".jsonl", ".jsonl.gz") if (folder / f"{stem}{end}").is_file()), None
     )
 
 
 def find_required_file(folder: Path, stem: str) -> Path:
-    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder. Raise `DataSetError` if neither exists."""
+    """Find `stem.jsonl` or `stem.jsonl.gz` in a folder. Raise `DataSetError` if neither exists."""
     path = find_file(folder, stem)
     if path is None:
         raise DataSetError(f"{stem}.jsonl is missing")
@@ -176,7 +176,7 @@ def find_required_file(folder: Path, stem: str) -> Path:
 
 
 def read_file_records(path: Path) -> Iterator[Record]:
-    """Yield a record (fields and place) for each line of a JSON-lines file.
+    """Read a JSON-lines file, and yield a record (fields and place) for each line.
 
     Raises:
         DataSetError: if the file cannot be read, or a line is not a JSON object.
@@ -192,7 +192,7 @@ def read_file_records(path: Path) -> Iterator[Record]:
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
     """Read the rows of a data set's file, and check the types of their fields.
 
-    Rows with a blank text are left out, and each adds a warning.
+    Rows with a blank text are left out, with a warning for each.
 
     Args:
         folder: folder of the data set.
@@ -201,7 +201,7 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
         warnings: receives the left-out rows.
 
     Raises:
-        DataSetError: if the file is missing, empty, not JSON, a row lacks a field or has a value of another type, or
+        DataSetError: if the file is missing, empty or not JSON, a row lacks a field or has a value of another type, or
             all rows have blank texts.
     """
     path = find_required_file(folder, stem)
@@ -227,7 +227,7 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
             nonblank.append(record)
 
     if not nonblank:
-        raise DataSetError(f"{path.name} holds nothing but blank texts")
+        raise DataSetError(f"{path.name} has only rows with blank texts")
 
     return nonblank
 
@@ -249,34 +249,37 @@ def shorten_value(value: Any) -> str:
 
 
 def index_by_id(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
-    """Return the records by the id in their field `name`.
+    """Index records by the id in their field `name`.
 
-    Exact repetitions are left out, and each adds a warning.
+    A row that repeats another exactly is left out, with a warning.
 
     Raises:
-        DataSetError: if two different records share an id.
+        DataSetError: if two different records have the same id.
     """
     by_id: dict[str, Record] = {}
     for record in records:
         key = str(record[name])
-        # The same row twice is harmless, but two contents under one id leave unclear which one was judged.
+        # The same row twice is harmless. With two contents under one id, it is not clear which one was judged.
         if key not in by_id:
             by_id[key] = record
         elif by_id[key].fields == record.fields:
-            warnings.add(f"rows left out because they repeat another's {name!r} and content", record.place)
+            warnings.add(f"rows left out because they repeat {name!r} and content of another row", record.place)
         else:
-            raise DataSetError(f"{record.place}: the {name} {key!r} stands at {by_id[key].place} with another content")
+            raise DataSetError(
+                f"{record.place}: the {name} {key!r} is also at {by_id[key].place}, with another content; ids must be "
+                "unique"
+            )
 
     return by_id
 
 
 def convert_to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable[[Any], Any]) -> Columns:
-    """Convert rows to columns, and return the values of the named fields by field name.
+    """Convert rows to columns: the values of the named fields, by field name.
 
     Args:
         rows: the rows.
         names: names of the fields.
-        convert: conversion of a field's values, by name, for fields that need one.
+        convert: functions that convert the values of a field, by field name.
     """
     return {name: [convert[name](row[name]) if name in convert else row[name] for row in rows] for name in names}
 
@@ -295,16 +298,16 @@ def warn_of_single_rows(rows: Sequence[Record], warnings: Warnings, split: str) 
 def refuse_single_label(rows: Sequence[Record]) -> None:
     """Raise `DataSetError` if all rows of a test have the same label."""
     if len({str(row["label"]) for row in rows}) < 2:
-        raise DataSetError("test.jsonl has one label only: there is nothing to tell apart")
+        raise DataSetError("test.jsonl has only one label; at least two are needed")
 
 
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
-"""Spaces and punctuation, which normalizing replaces by one space."""
+"""Pattern of spaces and punctuation, which `normalize_text` replaces by one space."""
 
 
 def normalize_text(text: str) -> str:
-    """Return the text case-folded, with each run of spaces and punctuation replaced by one space.
+    """Normalize a text for comparison: case-fold it, and replace each run of spaces and punctuation by one space.
 
-    Texts are compared in this form. A text of punctuation alone is only stripped.
+    A text of punctuation alone is only stripped.
     """
     return _BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()

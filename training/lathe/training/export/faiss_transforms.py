@@ -1,8 +1,8 @@
-"""Export of a chain as FAISS vector transforms, and for codes as the index that searches them.
+"""Export of a chain of transforms as FAISS vector transforms, with an empty index that may store byte codes.
 
 folder/
 ├── 0.vt, 1.vt …   the folded chain: LinearTransform and NormalizationTransform, in order
-├── chain.index    empty IndexPreTransform with these transforms in front of an IndexFlatIP, or of an index of codes
+├── chain.index    empty IndexPreTransform: these transforms, then an IndexFlatIP or an index of byte codes
 └── README.md, lathe.json
 
 Instead of chain.index, a chain that ends in `codes` has:
@@ -50,12 +50,12 @@ USAGE_OF_FLOATS = """
 Or put the transforms before an index of your own:
 
 ```python
-hnsw = faiss.IndexHNSWFlat(WIDTH, 32, faiss.METRIC_INNER_PRODUCT)
+hnsw = faiss.IndexHNSWFlat(DIMENSIONS, 32, faiss.METRIC_INNER_PRODUCT)
 index = faiss.IndexPreTransform(hnsw)
 for name in NAMES:
     index.prepend_transform(faiss.read_VectorTransform(name))
 ```"""
-"""Code example for a chain without a quantizer; WIDTH and NAMES are replaced."""
+"""Code example for a chain without a quantizer; DIMENSIONS and NAMES are replaced."""
 
 USAGE_OF_CODES = """
 
@@ -91,11 +91,11 @@ candidates by the whole score. Leave zero vectors out: FAISS gives them the code
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
     """Write a chain of transforms to a folder as FAISS transforms and an empty index, and check its output.
 
-    The index lies behind the transforms, and for a chain with a quantizer it stores the codes.
+    The index applies the transforms first. For a chain with a quantizer, it stores byte codes.
 
     Args:
-        chain: fitted chain.
-        folder: folder to create; an existing one must be empty.
+        chain: fitted chain of transforms.
+        folder: folder to create; an existing folder must be empty.
         reference: name of the chain, for README.md and lathe.json.
 
     Returns:
@@ -111,11 +111,11 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
     except ImportError as error:
         raise ExportError("FAISS export needs faiss: pip install 'lathe-training[faiss]'") from error
 
-    width = check_exportable(chain)
+    dimensions = check_exportable(chain)
     with open_staging_folder(folder) as staging:
         transforms: list[Any] = []
         for step in chain.fold().float_steps:
-            transforms += _to_faiss_transforms(faiss, step, transforms[-1].d_out if transforms else width)
+            transforms += _to_faiss_transforms(faiss, step, transforms[-1].d_out if transforms else dimensions)
         if chain.quantizer is None:
             difference, usage = _write_floats(faiss, staging, chain, transforms)
         else:
@@ -128,7 +128,8 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write the transforms and chain.index, an empty IndexFlatIP behind them, and check the output on probe vectors.
 
-    Returns the largest difference from the vectors of the chain of transforms, and README.md's text on usage.
+    Returns:
+        The largest difference from the vectors of the chain of transforms, and the usage text for README.md.
 
     Raises:
         ExportError: if the difference exceeds `TOLERANCE`.
@@ -137,12 +138,14 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
     flat = faiss.IndexFlatIP(chain.output_dimensions)
     faiss.write_index(_prepend_transforms(faiss, folder, names, flat), str(folder / "chain.index"))
     read: Any = faiss.read_index(str(folder / "chain.index"))
-    probes = sample_probe_vectors(chain)[1:]  # FAISS knows no rule that a zero vector stays zero
+    probes = sample_probe_vectors(chain)[1:]  # without the zero vector, which does not stay zero in FAISS
     read.add(probes)
     difference = measure_difference(
         read.index.reconstruct_n(0, len(probes)), chain.transform(probes), "the FAISS index"
     )
-    usage = USAGE_OF_FLOATS.replace("WIDTH", str(chain.output_dimensions)).replace("NAMES", json.dumps(names[::-1]))
+    usage = USAGE_OF_FLOATS.replace("DIMENSIONS", str(chain.output_dimensions)).replace(
+        "NAMES", json.dumps(names[::-1])
+    )
 
     return difference, USAGE + usage
 
@@ -150,9 +153,11 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write the transforms and an empty index of byte codes behind them, and check codes and scores on probe vectors.
 
-    If documents and queries are mapped alike, the index is chain.index, else documents.index, with both maps as files
-    and the NumPy codec. `transforms` may be extended in place. Returns the largest difference from the scores of the
-    chain of transforms, and README.md's text on usage.
+    If documents and queries have the same transforms, the index is chain.index. Otherwise it is documents.index, with
+    both transforms as files and the NumPy codec. `transforms` may be extended in place.
+
+    Returns:
+        The largest difference from the scores of the chain of transforms, and the usage text for README.md.
 
     Raises:
         ExportError: if FAISS has no index of such codes, or gives other codes or scores than the chain.
@@ -183,14 +188,16 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
 
 
 def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex) -> float:
-    """Return the largest difference between the scores of FAISS and of the chain of transforms on probe vectors.
+    """Compare codes and scores of FAISS with the chain's on probe vectors, and return the largest difference of scores.
 
-    Raises `ExportError` if it exceeds `TOLERANCE`, or if codes differ by more than rounding. The codes of the probes,
-    none of which may be zero, stay in the index `documents`.
+    The codes of the probes, none of which may be zero, are added to the index `documents`.
+
+    Raises:
+        ExportError: if the difference exceeds `TOLERANCE`, or codes differ by more than rounding.
     """
     codes = _round_vectors(chain, probes)
     faiss_codes = documents.sa_encode(probes)
-    is_coded = codes.any(axis=1) & faiss_codes.any(axis=1)  # FAISS does not know that zeros are the zero vector's code
+    is_coded = codes.any(axis=1) & faiss_codes.any(axis=1)  # zeros are the code of the zero vector, but not in FAISS
     probes, codes, faiss_codes = probes[is_coded], codes[is_coded], faiss_codes[is_coded]
     compare_codes(faiss_codes, built.pack(codes), "the FAISS index")
     documents.index.add_sa_codes(built.pack(codes))
@@ -207,7 +214,7 @@ def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, q
 
 
 def _round_vectors(chain: Chain, vectors: NDArray[np.float32]) -> NDArray[Any]:
-    """Return the byte codes of vectors without the adjustment of levels, which FAISS does not do."""
+    """Encode vectors as byte codes without the adjustment of levels, which FAISS does not do."""
     step = chain.quantizer
     if not isinstance(step, TransformCoding):
         return chain.transform(vectors)
@@ -216,6 +223,7 @@ def _round_vectors(chain: Chain, vectors: NDArray[np.float32]) -> NDArray[Any]:
 
 
 def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[str]:
+    """Write the transforms to files 0.vt, 1.vt … in a folder, and return the names of the files."""
     names = [f"{number}.vt" for number in range(len(transforms))]
     for name, transform in zip(names, transforms, strict=True):
         faiss.write_VectorTransform(transform, str(folder / name))
@@ -223,16 +231,18 @@ def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[s
 
 
 def _prepend_transforms(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
+    """Build an IndexPreTransform that applies the transforms in these files, in order, before an index."""
     pipeline = faiss.IndexPreTransform(index)
-    # `prepend_transform` puts each one in front of the others.
+    # `prepend_transform` puts a transform in front of the others, so the last one is added first.
     for name in reversed(names):
         pipeline.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
     return pipeline
 
 
-def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
+def _to_faiss_transforms(faiss: Any, step: Map, dimensions: int) -> list[Any]:
+    """Convert a folded step of a chain to FAISS transforms, one or two with normalization."""
     if isinstance(step, Normalize):
-        return [faiss.NormalizationTransform(width, 2.0)]
+        return [faiss.NormalizationTransform(dimensions, 2.0)]
 
     if isinstance(step, Selection):
         step = step.as_affine()

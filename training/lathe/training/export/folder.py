@@ -1,4 +1,4 @@
-"""Export folders, which appear only when they are complete and checked, and the checks that all exports share."""
+"""Export folders, which appear only when they are complete and checked, and checks that all exports share."""
 
 import json
 import secrets
@@ -27,7 +27,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 """Folder of the modules that are copied into exports."""
 
 AFFINE: tuple[type[Map], ...] = (Affine, Selection, Normalize)
-"""Maps that every format can hold."""
+"""Steps of a chain of transforms that every export format supports."""
 
 PROBE_ROWS = 64
 """Number of random vectors on which an export is compared with the chain."""
@@ -45,13 +45,13 @@ PROBE_TEXTS = [
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export: the folder, its files, and the largest difference from the output of the chain.
+    """Result of an export.
 
     Attributes:
         folder: exported folder.
         files: names of its files.
-        difference: largest difference between outputs of the export and of the chain, on the probes, relative as
-            `TOLERANCE` is.
+        difference: largest difference between outputs of the export and of the chain on the probe texts or vectors,
+            relative to the largest output if that is above 1.
     """
 
     folder: Path
@@ -61,9 +61,9 @@ class Exported:
 
 @contextmanager
 def open_staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder next to `folder` to write an export to.
+    """Yield a new temporary folder to write an export to, and move its content to `folder` at the end.
 
-    At the end its content is moved to `folder`, and on any error it is deleted. Missing parent folders are created, and
+    The temporary folder is next to `folder`. On any error it is deleted. Missing parent folders are created, and
     removed again after an error.
 
     Raises:
@@ -71,17 +71,17 @@ def open_staging_folder(folder: Path) -> Iterator[Path]:
     """
     is_dangling = folder.is_symlink() and not folder.exists()
     if is_dangling or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise ExportError(f"{folder} is there already; name a new folder, or an empty one")
+        raise ExportError(f"{folder} already exists; name a new or an empty folder")
 
     folder = folder.absolute()
     created = [parent for parent in folder.parents if not parent.exists()]
-    # Beside the folder, because a rename is atomic only within a file system.
+    # Next to the folder, because a rename is atomic only within a file system.
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
 
     try:
         staging.mkdir(parents=True)
         yield staging
-        if folder.exists():  # empty, and perhaps somebody's current one: it stays the same folder
+        if folder.exists():  # it is empty, and must stay the same folder: it may be a process's current folder
             for path in staging.iterdir():
                 path.rename(folder / path.name)
             staging.rmdir()
@@ -89,20 +89,21 @@ def open_staging_folder(folder: Path) -> Iterator[Path]:
             staging.rename(folder)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
-        with suppress(OSError):  # whatever somebody else has put there meanwhile stays
+        with suppress(OSError):  # a folder that is not empty, because of another process, stays
             for parent in created:
                 parent.rmdir()
         raise
 
 
 def write_description(folder: Path, chain: Chain, reference: str, usage: str) -> None:
-    """Write `README.md`, with usage, and `lathe.json`, with the metadata of the chain of transforms, to the folder.
+    """Write `README.md` with usage, and `lathe.json` with the metadata of the chain of transforms, to the folder.
 
-    If the chain is cut, its certificate is stored under a key with the dimensions it was measured at.
+    If the chain is cut to fewer dimensions, its certificate is stored under a key with the dimensions it was measured
+    at.
 
     Args:
         folder: folder to write to.
-        chain: exported chain.
+        chain: exported chain of transforms.
         reference: name of the chain.
         usage: Markdown text on how to load the export.
     """
@@ -120,22 +121,25 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
 
 
 def check_exportable(chain: Chain) -> int:
-    """Return the input dimensions of a chain of transforms that can be exported.
+    """Raise `ExportError` if a chain of transforms cannot be exported, else return its input dimensions.
 
-    Raises `ExportError` if it is not fitted, accepts any dimensions, has a step that is not an affine map, or maps
+    Refused is a chain that is not fitted, accepts any dimensions, has a step that is not an affine map, or transforms
     queries and documents differently.
     """
     if not chain.fitted:
         raise ExportError("this chain is not fitted: fit it before it is exported")
     if chain.input_dimensions is None:
-        raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
+        raise ExportError(
+            "this chain has no fitted step and takes vectors of any dimensions, so it cannot be exported: export the "
+            "encoder without it"
+        )
 
     for step in chain.float_steps:
         if step.two_sided:
-            # What loads an export gives queries and documents alike to it, and would answer with wrong vectors.
+            # Software that loads an export applies it to queries and documents alike, which would give wrong vectors.
             raise ExportError(
-                f"{step.kind} maps queries otherwise than documents, which no export can tell apart: "
-                "fold one side of the chain and export that"
+                f"{step.kind} transforms queries and documents differently, which exports cannot express: fold the "
+                "chain for queries and for documents, and export each"
             )
         if not all(isinstance(part, AFFINE) for part in step.primitives()):
             raise ExportError(f"{step.kind} is not an affine map: Lathe serves such a chain, but cannot export it")
@@ -146,7 +150,7 @@ def check_exportable(chain: Chain) -> int:
 def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
     """Return the vectors `(64, d)` float32 on which an export is compared with the chain of transforms.
 
-    They are the same random unit vectors each time, with the first one replaced by zeros.
+    They are the same random unit vectors in every call, except that the first is zero.
 
     Raises:
         ExportError: if the chain is not exportable.
@@ -158,9 +162,9 @@ def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
 
 
 def import_shipped(path: Path) -> Any:
-    """Execute the Python file of an export, and return it as a module.
+    """Execute a Python file of an export, and return it as a module.
 
-    Nothing is written next to it or added to `sys.modules`.
+    No __pycache__ is written next to the file, and nothing is added to `sys.modules`.
     """
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -171,28 +175,30 @@ def import_shipped(path: Path) -> Any:
 
 
 def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """Return the largest difference between the outputs of an export and of its chain of transforms.
+    """Compute the largest difference between the outputs of an export and of its chain of transforms.
 
-    The difference is relative to the largest output if that is above 1.
+    The difference is relative to the largest output if that is above 1. A difference above `TOLERANCE` raises.
 
     Args:
         outputs: outputs of the export, `(n, k)`.
         expected: outputs of the chain, `(n, k)`.
         what: name of the export, for the message.
-        codes: whether the numbers are decoded codes. Then the largest hundredth of the differences is ignored, because
-            rounding may go either way if a float lies between two codes.
+        codes: whether the numbers are decoded codes. The largest hundredth of the differences is then ignored, because
+            a float between two codes may be rounded either way.
 
     Raises:
         ExportError: if the shapes differ, or the difference exceeds `TOLERANCE` or is NaN.
     """
     if outputs.shape != expected.shape:
-        raise ExportError(f"{what} gives {outputs.shape}, not {expected.shape}: it was not written")
+        raise ExportError(f"{what} gives outputs {outputs.shape} instead of {expected.shape}: it was not written")
 
     scale = max(1.0, float(np.abs(expected).max()))
     differences = np.sort(np.abs(outputs.astype(np.float64) - expected).ravel()) / scale
     difference = float(differences[-1 - (len(differences) // 100 if codes else 0)])
     if not difference <= TOLERANCE:
-        raise ExportError(f"{what} is off by {difference:.1e}, more than {TOLERANCE:g}: it was not written")
+        raise ExportError(
+            f"{what} differs from the chain by {difference:.1e}, more than {TOLERANCE:g}: it was not written"
+        )
 
     return difference
 
@@ -200,19 +206,19 @@ def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str,
 def compare_codes(outputs: NDArray[Any], expected: NDArray[Any], what: str) -> None:
     """Raise `ExportError` if an export's byte codes differ from the codes of its chain of transforms.
 
-    They differ if shape or dtype do, or more than 1 % of the codes. Codes may differ where a float lies between two
-    codes and rounding goes the other way.
+    Shape and dtype must be equal, and at least 99 % of the codes. Single codes may differ where a float lies between
+    two codes and is rounded the other way.
     """
     same = outputs.shape == expected.shape and outputs.dtype == expected.dtype and (outputs == expected).mean() >= 0.99
     if not same:
-        raise ExportError(f"the codes of {what} are not those of the chain: it was not written")
+        raise ExportError(f"the codes of {what} differ from the codes of the chain: it was not written")
 
 
 def prepare_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
-    """Check that a chain of transforms can be exported with this encoder, whose vectors it must take.
+    """Check that a chain of transforms fits an encoder's vectors, and prepare the encoder for export, in place.
 
-    The encoder is switched in place to its own layers and padded batches, and returned. Then the export does not need
-    Lathe's own attention (`Encoder.restore_model`).
+    The encoder gets its original layers and padded batches again, so that the export does not need Lathe's attention
+    (`Encoder.restore_model`). The encoder is returned.
 
     Raises:
         ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's
@@ -220,14 +226,14 @@ def prepare_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
     """
     check_exportable(chain)
     if encoder is None:
-        raise ExportError("this chain was fitted on vectors without an encoder: name the encoder it is for (--encoder)")
+        raise ExportError("this chain was fitted on vectors without an encoder: name their encoder with --encoder")
 
     fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
     if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
         raise ExportError(
-            f"the chain takes vectors of another space (encoder {fitted_on}, {chain.input_dimensions} wide) than "
-            f"{encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)"
+            f"the chain takes vectors of another embedding space (encoder {fitted_on}, {chain.input_dimensions} "
+            f"dimensions) than {encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} dimensions)"
         )
 
-    encoder.restore_model()  # what is written must not need our attention
+    encoder.restore_model()
     return encoder

@@ -1,4 +1,4 @@
-"""Export of a chain that ends in `codes` as one short NumPy file and its arrays.
+"""Export of a chain of transforms that ends in `codes` as one short NumPy file and its arrays.
 
 folder/
 ├── lathe_codes.py   class Codec: encodes vectors, decodes codes, scores float queries against codes
@@ -36,7 +36,7 @@ from lathe_codes import Codec
 
 codec = Codec("codes.npz")                     # needs NumPy only
 codes = codec.encode(vectors)                  # unit vectors of the encoder to uint8 (n, BYTES)
-codec.decode(codes)                            # the floats that codes stand for
+codec.decode(codes)                            # the decoded floats
 codec.score(queries, codes)                    # unit vectors of queries, which stay floats
 ```"""
 """Code example in the exported README.md; BYTES is replaced."""
@@ -46,8 +46,8 @@ def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
     """Write a chain of transforms that ends in `codes` to a folder as NumPy arrays and code, and check its output.
 
     Args:
-        chain: fitted chain whose last step is `codes`.
-        folder: folder to create; an existing one must be empty.
+        chain: fitted chain of transforms whose last step is `codes`.
+        folder: folder to create; an existing folder must be empty.
         reference: name of the chain, for README.md and lathe.json.
 
     Returns:
@@ -66,17 +66,17 @@ def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def write_codec(folder: Path, chain: Chain) -> float:
-    """Write a chain of transforms as NumPy code and arrays, and check their output.
+    """Write `lathe_codes.py` and `codes.npz`, which encode and decode a chain's codes, and check their output.
 
-    The files are `lathe_codes.py` and `codes.npz`. Returns the largest difference of their floats from the chain's.
+    The largest difference of their floats from the chain's is returned.
 
     Raises:
-        ExportError: if the chain does not end in `codes` or is not exportable, or the code gives other codes or floats.
+        ExportError: if the chain does not end in `codes` or is not exportable, or the files give other codes or floats.
     """
     quantizer = chain.quantizer
     if not isinstance(quantizer, TransformCoding):
         last = "floats" if quantizer is None else quantizer.kind
-        raise ExportError(f"the NumPy export is of chains that end in codes, and this one ends in {last}: use onnx")
+        raise ExportError(f"the NumPy export needs a chain that ends in codes, and this one ends in {last}: use onnx")
 
     probes = sample_probe_vectors(chain)
     arrays = _float_step_arrays(chain.fold().float_steps) | _codec_arrays(quantizer)
@@ -93,7 +93,7 @@ def write_codec(folder: Path, chain: Chain) -> float:
 def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
     """Return the arrays that apply the folded steps before the codes, by name and in order.
 
-    Names are `step_I_multiply`, `step_I_add` and `step_I_normalize`.
+    The names `step_I_multiply`, `step_I_add` and `step_I_normalize` tell the operation.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for i, step in enumerate(steps):
@@ -109,6 +109,7 @@ def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
 
 
 def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a fitted `codes` step that `lathe_codes.Codec` reads, by name."""
     bits, octets, shifts = step.layout.cpu().numpy()
     tensors = {"mean": step.mean, "encoder": step.encoder, "decoder": step.decoder, "levels": step.inverse().levels}
     if isinstance(step, ProductCoding):

@@ -1,9 +1,9 @@
-"""Export of a chain as an ONNX graph, alone and behind its encoder.
+"""Export of a chain of transforms as an ONNX graph, alone and together with its encoder.
 
 folder/
 ├── chain.onnx      `vectors` (n, d) → `embeddings` (n, k), before codes; also `codes` if they are `int8` or `binary`
 ├── lathe_codes.py, codes.npz   encode and decode, only if the chain ends in `codes` or `product_codes`
-├── model.onnx      token ids → `embeddings`: encoder, pooling and chain in one; only with an encoder
+├── model.onnx      token ids → `embeddings`: encoder, pooling and chain in one graph; only with an encoder
 ├── tokenizer.json  …  the encoder's tokenizer
 └── README.md, lathe.json
 """
@@ -43,7 +43,7 @@ VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"
 TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Names of the tokenizer's outputs that a model may take."""
 ONE_FILE_BYTES = 1_900_000_000
-"""Size of the weights from which on they go to a file of their own, since a protobuf is limited to 2 GB."""
+"""Size of the weights above which they are written to a separate file, since a protobuf is limited to 2 GB."""
 
 USAGE = """```python
 import onnxruntime
@@ -77,20 +77,20 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
 
     chain.onnx maps vectors to outputs. For a chain that ends in `codes` or `product_codes`, the NumPy codec that
     encodes and decodes is also written. With an encoder, model.onnx maps token ids to outputs, and the tokenizer's
-    files are written, too.
+    files are also written.
 
     Args:
-        chain: fitted chain.
+        chain: fitted chain of transforms.
         encoder: encoder of the vectors that the chain takes; traced in float32. None writes the chain only.
-        folder: folder to create; an existing one must be empty.
+        folder: folder to create; an existing folder must be empty.
         reference: name of the chain, for README.md and lathe.json.
 
     Returns:
         The folder, its files and the largest difference from the chain's output.
 
     Raises:
-        ExportError: if onnx is not installed, the chain is not exportable, the encoder is not the chain's or cannot be
-            traced, the folder is not empty, or a graph gives other vectors than the chain.
+        ExportError: if onnx is not installed, the chain is not exportable, the encoder is static, routed, not the
+            chain's or cannot be traced, the folder is not empty, or a graph gives other vectors than the chain.
         OSError: if a file cannot be written; nothing is left in the folder.
     """
     try:
@@ -102,10 +102,10 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         ) from error
 
     if encoder is not None and encoder.routed:
-        raise ExportError(f"{encoder.name} {ROUTED}, which no one graph is: export sentence-transformers")
+        raise ExportError(f"{encoder.name} {ROUTED}, which one ONNX graph cannot do: export sentence-transformers")
     if encoder is not None and prepare_encoder(chain, encoder).static:
         raise ExportError(
-            f"{encoder.name} is static, which no graph of token ids and a mask is: export sentence-transformers"
+            f"{encoder.name} is static and has no graph of token ids and a mask: export sentence-transformers"
         )
 
     check_exportable(chain)
@@ -127,7 +127,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             is_large = weight_bytes > ONE_FILE_BYTES  # too large for one protobuf file
             _write_graph(model, inputs, {0: "batch", 1: "tokens"}, graph.outputs, path, is_large)
             tokens = {name: tensor.numpy() for name, tensor in inputs.items()}
-            # Floats, because rounding of the encoder's vectors may tip codes.
+            # Floats are compared, because rounding of the encoder's vectors may change codes.
             found = onnxruntime.InferenceSession(path).run([EMBEDDINGS], tokens)[0]
             expected = chain.transform_queries(encoder.encode(PROBE_TEXTS).vectors)
             difference = max(difference, measure_difference(found, expected, path.name))
@@ -151,12 +151,12 @@ class _ChainGraph(torch.nn.Module):
     def __init__(self, chain: Chain) -> None:
         super().__init__()
         self.chain = copy.deepcopy(chain.fold()).float().cpu()
-        # Codes of unequal bits are not a graph of tensors: the NumPy codec has them.
+        # Codes with unequal bits cannot be written as a graph: the NumPy codec encodes them.
         self.has_codes = chain.quantizer is not None and not isinstance(chain.quantizer, TransformCoding)
         self.outputs = [EMBEDDINGS, CODES] if self.has_codes else [EMBEDDINGS]
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Map unit vectors `(n, d)` to floats `(n, k)`, and to codes if the chain ends in `int8` or `binary`."""
+        """Transform unit vectors `(n, d)` to floats `(n, k)`, and to codes if the chain ends in `int8` or `binary`."""
         floats: torch.Tensor = self.chain(vectors, side="query")
         if not self.has_codes:
             return floats
@@ -166,9 +166,9 @@ class _ChainGraph(torch.nn.Module):
 
 
 def _pack_signs(floats: torch.Tensor) -> torch.Tensor:
-    """Return the signs of floats `(n, k)` as bits, packed into uint8 `(n, ⌈k/8⌉)` as `Binary` does.
+    """Pack the signs of floats `(n, k)` as bits into uint8 `(n, ⌈k/8⌉)`, as `Binary` does.
 
-    ONNX has no shift of bytes, so that bits are multiplied by powers of 2 and added up.
+    ONNX cannot shift bytes, so bits are multiplied by powers of 2 and added up.
     """
     bits = torch.nn.functional.pad((floats > 0).int(), (0, -floats.shape[1] % 8))
     values = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.int32)
@@ -207,7 +207,13 @@ def _write_graph(
 ) -> None:
     """Trace a module, and write it to `path` as an ONNX file, without warnings and logs.
 
-    `axes` names the axes of an input that may have any length. With `is_large`, weights go to a file of their own.
+    Args:
+        module: the module.
+        inputs: example inputs by name.
+        axes: names of the axes of an input that may have any length.
+        outputs: names of the outputs.
+        path: the ONNX file.
+        is_large: whether weights are written to a separate file.
 
     Raises:
         ExportError: if torch cannot trace the module.
@@ -220,21 +226,21 @@ def _write_graph(
     shapes = tuple(axes for _ in inputs)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the tracer's own, about libraries that are not ours
+            warnings.simplefilter("ignore")  # warnings of the tracer about other libraries
             program = torch.onnx.export(
                 module.eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
                 output_names=list(outputs),
                 opset_version=OPSET,
-                dynamic_shapes=(shapes,) if isinstance(module, _TokensToOutputs) else shapes,  # of `*inputs`, one
+                dynamic_shapes=(shapes,) if isinstance(module, _TokensToOutputs) else shapes,  # `*inputs` is one entry
                 verbose=False,
             )
         # Stack traces of the tracing, with paths of this machine.
         for node in program.model.graph.all_nodes():
             node.metadata_props.clear()
         program.save(path, external_data=is_large)
-    except Exception as error:  # the tracer raises anything, by model
+    except Exception as error:  # the tracer raises errors of many classes
         raise ExportError(f"torch cannot trace {path.stem}: {error}") from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
@@ -242,5 +248,6 @@ def _write_graph(
 
 
 def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
+    """Tokenize texts to the input tensors of a model, by name."""
     features = encoder.model.preprocess(texts)
     return {name: features[name].cpu() for name in TOKEN_INPUTS if name in features}

@@ -1,8 +1,8 @@
-"""Export of a chain and its encoder as one sentence-transformers model.
+"""Export of a chain of transforms and its encoder as one sentence-transformers model.
 
 folder/
 ├── modules.json …        the encoder, as sentence-transformers saves it
-├── N_Dense, N_Normalize  the folded chain as stock modules, numbered after the encoder's
+├── N_Dense, N_Normalize  the folded chain as stock modules, numbered after the modules of the encoder
 ├── N_Quantization, lathe_quantization.py   only with a quantizer, for which there is no stock module
 └── README.md, lathe.json metadata
 """
@@ -49,14 +49,14 @@ POOLING_MODES = {
     "weightedmean": "weightedmean_tokens",
     "lasttoken": "lasttoken",
 }
-"""Names of the ways to pool in version 6, and in the keys `pooling_mode_…` that all versions and servers read."""
+"""Names of pooling modes in version 6, and in the keys `pooling_mode_…` that all versions and servers read."""
 PLAIN_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-"""What version 6 says of a model that takes plain texts; earlier versions know no such setting."""
+"""`modality_config` of version 6 for a model that takes plain texts. Earlier versions do not have this setting."""
 FEATURE = "sentence_embedding"
-"""Key under which modules pass the embedding on."""
+"""Key of the embedding in the features that modules pass on."""
 OLDEST = "3.4"
-"""Oldest version of sentence-transformers that was tried. Version 2 reads Dense modules from `pytorch_model.bin` only,
-which is a pickle, and none are written."""
+"""Oldest version of sentence-transformers that was tested. Version 2 reads Dense modules only from `pytorch_model.bin`,
+which is a pickle and is not written."""
 
 
 def export_sentence_transformers(
@@ -65,18 +65,18 @@ def export_sentence_transformers(
     """Write encoder and chain of transforms to a folder as one sentence-transformers model, and check its output.
 
     Args:
-        chain: fitted chain.
+        chain: fitted chain of transforms.
         encoder: encoder of the vectors that the chain takes; saved in float32.
-        folder: folder to create; an existing one must be empty.
+        folder: folder to create; an existing folder must be empty.
         reference: name of the chain, for README.md and lathe.json.
-        reader: software that is to read the model.
+        reader: software that is to read the model; a model that would give other vectors there is refused.
 
     Returns:
         The folder, its files and the largest difference from the chain's output.
 
     Raises:
         ExportError: if the chain is not exportable, the encoder is missing or not the chain's, the folder is not empty,
-            the model gives other vectors than the chain, or it would in its reader.
+            or the model would give other vectors than the chain, in sentence-transformers or in `reader`.
         OSError: if a file cannot be written; nothing is left in the folder.
     """
     encoder = prepare_encoder(chain, encoder)
@@ -93,7 +93,7 @@ def export_sentence_transformers(
             modules += _write_step(step, staging, len(modules))
 
         _write_modules(staging, modules)
-        # Checked as a user would load it, before a quantisation, which the library loads by a copy in its cache.
+        # Checked as a user would load it, but without quantization, whose code the library would copy to its cache.
         exported = Encoder(EncoderSpec(reference, str(staging)), "cpu")
         outputs = np.concatenate([exported.encode(PROBE_TEXTS, side, normalize=False).vectors for side in sides])
         difference = measure_difference(outputs, floats, "the sentence-transformers model")
@@ -119,9 +119,10 @@ def export_sentence_transformers(
 
 
 def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Execute the quantization module in an exported model's folder on floats `(n, k)`.
+    """Run the quantization module in an exported model's folder on floats `(n, k)`.
 
-    Returns the decoded floats `(n, k)` and the byte codes.
+    Returns:
+        The decoded floats `(n, k)` and the byte codes.
     """
     step = import_shipped(folder / QUANTIZATION.name).Quantization.load(str(folder), path)
     features = step({FEATURE: torch.from_numpy(floats.copy())})
@@ -129,9 +130,9 @@ def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) ->
 
 
 def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length: int) -> list[dict[str, Any]]:
-    """Rewrite the settings files of a saved encoder, in place, in forms that all versions and servers read.
+    """Rewrite the settings files of a saved encoder, in place, in formats that all versions and servers read.
 
-    Returns the entries of modules.json, changed accordingly.
+    The changed entries of modules.json are returned.
     """
     common = []
     for module in modules:
@@ -152,12 +153,16 @@ def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length:
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Apply a function to the content of a JSON file, in place. A missing file is skipped."""
     if path.is_file():
         path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2) + "\n")
 
 
 def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
-    """Return pooling settings with the keys that all versions of sentence-transformers read, added if missing."""
+    """Convert pooling settings to the keys that all versions of sentence-transformers read.
+
+    Settings that already have these keys are returned unchanged.
+    """
     if "pooling_mode" not in config:
         return config
 
@@ -170,7 +175,7 @@ def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str, Any]:
-    """Return a text model's transformer settings with the keys that all versions of sentence-transformers read.
+    """Convert a text model's transformer settings to the keys that all versions of sentence-transformers read.
 
     Settings of any other model are returned unchanged.
     """
@@ -186,7 +191,7 @@ def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
 def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
     """Write one folded step of a chain of transforms as one or two module subfolders, numbered from `index`.
 
-    Returns their entries for modules.json. For a quantizer, `lathe_quantization.py` is copied into the folder too.
+    The entries for modules.json are returned. For a quantizer, `lathe_quantization.py` is copied into the folder.
 
     Raises:
         ExportError: for a quantizer other than `int8` and `binary`.
@@ -197,7 +202,7 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
     if isinstance(step, Quantizer):
         if not isinstance(step, Int8 | Binary):
             raise ExportError(
-                f"there is no sentence-transformers module of {step.kind}: export the chain without that step"
+                f"there is no sentence-transformers module for {step.kind}: export the chain without that step"
             )
         (folder / QUANTIZATION.name).write_bytes(QUANTIZATION.read_bytes())
         tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
@@ -215,7 +220,7 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         "activation_function": "torch.nn.modules.linear.Identity",
     }
     tensors = {"linear.weight": step.weight} | ({} if step.bias is None else {"linear.bias": step.bias})
-    # A Dense module has no normalization of its own: an affine map that normalizes becomes two modules.
+    # A Dense module does not normalize, so an affine map that normalizes becomes two modules.
     entries = [_write_module(folder, index, "Dense", STOCK + "Dense", config, tensors)]
 
     return entries + (_write_step(Normalize(), folder, index + 1) if step.normalize else [])
@@ -226,7 +231,7 @@ def _write_module(
 ) -> dict[str, Any]:
     """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors in float32.
 
-    Returns its entry for modules.json. `kind` is the import path of the module's class.
+    The entry for modules.json is returned. `kind` is the import path of the module's class.
     """
     path = folder / f"{index}_{name}"
     path.mkdir()
@@ -238,11 +243,11 @@ def _write_module(
 
 
 def _format_usage(own_code: bool) -> str:
+    """Format the usage text for README.md, which says whether to trust the exported code."""
     trust = ", trust_remote_code=True" if own_code else ""
     why = (
-        "\n\nNo stock module quantises, so `lathe_quantization.py` here does; that is the code to trust.\n"
-        "Embeddings are the floats that the codes stand for; `model.encode(texts, output_value=None)`\n"
-        "holds the `codes` too."
+        "\n\nThere is no stock module for quantization: `lathe_quantization.py` in this folder is the remote code.\n"
+        "Embeddings are the decoded floats; `model.encode(texts, output_value=None)` also returns the `codes`."
         if own_code
         else ""
     )
@@ -254,6 +259,7 @@ def _format_usage(own_code: bool) -> str:
 
 
 def _format_servers(folder: Path, modules: list[dict[str, Any]]) -> str:
+    """Format a list for README.md of which servers give the same vectors for the exported model."""
     lines = ["", ""]
     for server in SERVERS.values():
         problem = find_incompatibility(folder, modules, server)

@@ -1,6 +1,6 @@
-"""Rules by which servers read a sentence-transformers model, of which they run fewer modules than the library.
+"""Rules by which servers read a sentence-transformers model. Servers run fewer kinds of modules than the library.
 
-The rules are taken from the servers' sources; the servers themselves are not run.
+The rules are taken from the servers' source code; the servers themselves are not run.
 
 Text Embeddings Inference, commit 028192f13e24: backends/src/lib.rs, `ModuleType`, `ModuleConfig` and
 `parse_dense_paths_from_modules`: entries of modules.json have `idx`, `name`, `path` and one of the four types of
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 Reader = Literal["sentence-transformers", "tei", "vllm", "any"]
-"""Software that is to read an export; `any` is all of them."""
+"""Software that is to read an export; `any` means each of the others."""
 
 STOCK = "sentence_transformers.models."
 """Prefix of the types of stock modules in modules.json that the library, from version 2 on, and servers read."""
 STOCK_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
-"""Modules that have those types."""
+"""Names of the stock modules."""
 POOLINGS = {"pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_lasttoken"}
-"""Ways to pool that both servers know."""
+"""Pooling modes that both servers support."""
 ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh")
-"""Activation functions of Dense modules that both servers know."""
+"""Activation functions of Dense modules that both servers support."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class ModelServer:
     """Server that reads sentence-transformers models, and how many of their Dense modules it runs.
 
     Attributes:
-        name: its name.
-        dense: maximum number of Dense modules that it runs; None for any.
+        name: name of the server.
+        dense: maximum number of Dense modules that the server runs; None for any number.
     """
 
     name: str
@@ -51,22 +51,22 @@ SERVERS = {"tei": ModelServer("Text Embeddings Inference", None), "vllm": ModelS
 def find_incompatibility(folder: Path, modules: list[dict[str, Any]], server: ModelServer) -> str | None:
     """Return the reason why a server would give other vectors than sentence-transformers for an exported model.
 
-    None if it gives the same once normalized.
+    The result is None if the server gives the same vectors once they are normalized.
 
     Args:
         folder: folder of the model.
-        modules: content of its modules.json.
+        modules: content of the model's modules.json.
         server: the server.
     """
     kinds = [module["type"].removeprefix(STOCK) for module in modules]
     if unknown := [kind for kind in kinds if kind not in STOCK_MODULES]:
-        return f"it does not run {unknown[0]}, and then no Dense module either"
+        return f"it does not support the module {unknown[0]}, and then leaves out all Dense modules too"
     if kinds[:2] != ["Transformer", "Pooling"]:
-        return "it reads models that begin with a Transformer and a Pooling only"
+        return "it reads only models that begin with a Transformer and a Pooling"
 
     pooling = json.loads((folder / modules[1]["path"] / "config.json").read_text())
     if not {key for key, used in pooling.items() if key.startswith("pooling_mode") and used} <= POOLINGS:
-        return "it does not pool like this model"
+        return "it does not support the pooling of this model"
     if kinds[-1] != "Normalize":
         return "it normalizes at the end, and this chain does not"
 
@@ -77,11 +77,11 @@ def find_incompatibility(folder: Path, modules: list[dict[str, Any]], server: Mo
     for index in dense:
         config = json.loads((folder / modules[index]["path"] / "config.json").read_text())
         if (activation := config.get("activation_function", ACTIVATIONS[0])) not in ACTIVATIONS:
-            return f"the activation function {activation} is none that all servers know"
+            return f"it may not support the activation function {activation}"
         if config["bias"] and "Normalize" in kinds[:index]:
             return (
-                "it leaves out the normalization before an added vector (of a mean, for example), which then has "
-                "another weight; a chain without one, such as r2 with geopres or pca without centring, has no such step"
+                "it leaves out the normalization before a vector is added (such as a mean), which then has another "
+                "weight; chains that add no vector, such as r2 with geopres or pca without centring, are not affected"
             )
 
     return None

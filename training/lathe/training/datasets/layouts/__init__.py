@@ -12,13 +12,13 @@
 | summarization | `test.jsonl` {text, human_summaries: [text], machine_summaries: [text], relevance: [number]} |
 
 Every JSON-lines file may be compressed as `.jsonl.gz`. Training pairs are made of `train.jsonl` (`qrels/train.tsv`) if
-there is one: positives only, as the REZE paper's Appendix C.1 makes them. STS is not in that appendix; a high score is
-its explicit positive.
+the file exists. Only positives become pairs, as in the REZE paper's Appendix C.1. STS is not in that appendix; here a
+high score makes a positive.
 
 | task | anchor | positive | left out |
 |---|---|---|---|
 | retrieval | query | each relevant document | queries and documents without a relevance judgement |
-| reranking | query | each positive | queries without one |
+| reranking | query | each positive | queries without a positive |
 | classification | text | the label's description, else its name | |
 | clustering | some texts of a cluster, one per line | the cluster's name | |
 | sts | first sentence | second sentence | scores below four fifths of the scale |

@@ -22,7 +22,7 @@ from lathe.training.errors import DataSetError
 
 
 class Classification(Layout):
-    """Texts with labels: the test trains a classifier on rows of the training split."""
+    """Layout of texts with class labels. The test trains a classifier on rows of the training split."""
 
     task = "classification"
     fields = {"text": TEXT, "label": LABEL}
@@ -31,9 +31,9 @@ class Classification(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read train and test texts as columns, with labels as class numbers in alphabetical order.
+        """Read the training and test texts as columns, with labels as class numbers in alphabetical order.
 
-        A label that occurs once in a split, or in the test alone, adds a warning.
+        A label that occurs once in a split, or only in the test, adds a warning.
 
         Raises:
             DataSetError: if a file is invalid, or the training texts have fewer than two classes.
@@ -51,10 +51,10 @@ class Classification(Layout):
                 warnings.add(f"label {str(row['label'])!r} is tested but never trained on", row.place)
 
         if len(trained) < 2:
-            raise DataSetError(f"train.jsonl has one label only, {trained.pop()!r}: there is nothing to tell apart")
+            raise DataSetError(f"train.jsonl has only one label, {trained.pop()!r}; at least two are needed")
 
         names = sorted({str(row["label"]) for rows in splits.values() for row in rows})
-        numbers = {name: number for number, name in enumerate(names)}  # of two, measures want to know which is positive
+        numbers = {name: number for number, name in enumerate(names)}  # binary metrics need to know the positive class
 
         def number(label: Any) -> int:
             return numbers[str(label)]
@@ -62,7 +62,7 @@ class Classification(Layout):
         return Tables({split: convert_to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair for each text, with the text of its label as the positive.
+        """Build a pair for each text, with the text of its label as the positive.
 
         Rows with a blank text are recorded as left out.
 
@@ -75,7 +75,7 @@ class Classification(Layout):
 
 
 class Clustering(Layout):
-    """Texts with the label of their cluster."""
+    """Layout of texts with cluster labels."""
 
     task = "clustering"
     fields = {"text": TEXT, "label": LABEL}
@@ -83,9 +83,7 @@ class Clustering(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClustering", "Clustering", "v_measure"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the test texts with their cluster labels as columns.
-
-        Labels that occur once add a warning.
+        """Read the test texts with their cluster labels as columns. A label that occurs once adds a warning.
 
         Raises:
             DataSetError: if the file is invalid, or has fewer than two labels.
@@ -96,9 +94,9 @@ class Clustering(Layout):
         return Tables({"test": convert_to_columns(rows, self.fields, label=str)})
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task: columns, and how many texts each clustering draws.
+        """Return the class attributes of the mteb task: columns, and how many texts each clustering samples.
 
-        Each of mteb's ten clusterings draws as many texts as there are.
+        Each of mteb's ten clusterings samples as many texts as there are.
         """
         assert isinstance(data, Tables)
         sampled = {
@@ -108,11 +106,10 @@ class Clustering(Layout):
         return {"input_column_name": "text", "label_column_name": "label"} | sampled
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return pairs of several texts of a cluster, as the anchor, and the text of the cluster's label.
+        """Build pairs of several consecutive texts of a cluster, as the anchor, and the text of the cluster's label.
 
-        The texts are consecutive and joined by newlines. An anchor holds `texts_per_cluster` texts, the last one of a
-        cluster perhaps fewer. Rows of lists, as in old mteb sets, are split into rows. Blank texts are recorded as left
-        out.
+        The texts are joined by newlines. An anchor holds `texts_per_cluster` texts; the last anchor of a cluster may
+        hold fewer. Rows of lists, as in old mteb data sets, are split into rows. Blank texts are recorded as left out.
 
         Raises:
             DataSetError: if a row lacks text or label, or a label has no text.
@@ -137,9 +134,9 @@ class Clustering(Layout):
 
 
 def _split_row_of_lists(record: Record) -> list[Record]:
-    """Split a row that holds lists of sentences and labels, as in old mteb sets, into records.
+    """Split a row that holds lists of sentences and labels, as in old mteb data sets, into one record for each.
 
-    Any other row is returned alone, in a list.
+    Any other row is returned as the only record.
 
     Raises:
         DataSetError: if the lists have different lengths.
@@ -148,5 +145,7 @@ def _split_row_of_lists(record: Record) -> list[Record]:
     if not isinstance(sentences, list) or not isinstance(labels, list):
         return [record]
     if len(sentences) != len(labels):
-        raise DataSetError(f"{record.place}: {len(sentences)} sentences and {len(labels)} labels")
+        raise DataSetError(
+            f"{record.place}: {len(sentences)} sentences and {len(labels)} labels; each sentence needs one label"
+        )
     return [Record(record.place, {"text": t, "label": x}) for t, x in zip(sentences, labels, strict=True)]

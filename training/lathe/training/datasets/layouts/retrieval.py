@@ -1,4 +1,4 @@
-"""Layouts of searches: in a corpus, among given candidates, and anchors with positives."""
+"""Layouts of search tasks: retrieval from a corpus, reranking of candidates, and pairs of anchors and positives."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,20 +27,20 @@ from lathe.training.errors import DataSetError, SourceError
 from lathe.training.sources.lines import read_numbered_lines
 
 RANKS = (1, 3, 5, 10, 20, 100)
-"""Cut-offs k of retrieval metrics; mteb's own go to 1,000, more than local corpora need."""
+"""Cut-offs k of retrieval metrics. mteb's default goes to 1,000, more than local corpora need."""
 
 
 class Retrieval(Layout):
-    """Corpus, queries and graded judgements, one file of judgements for each split."""
+    """Layout of a corpus, queries and graded relevance judgements, with one file of judgements for each split."""
 
     task = "retrieval"
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read corpus, queries and relevance judgements of the test, check them, and return them as a search.
+        """Read and check the corpus, queries and relevance judgements of the test, as a search.
 
-        Judgements of missing queries or documents are left out with a warning; so are queries of which no document is
-        judged relevant. Queries that only other splits judge are left out without one.
+        Judgements of missing queries or documents are left out with a warning, as are queries without a relevant
+        document. Queries that only other splits judge are left out without a warning.
 
         Raises:
             DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
@@ -65,23 +65,23 @@ class Retrieval(Layout):
         if not useful_judgements:
             raise DataSetError("qrels/test.tsv judges no document relevant to any query")
 
-        # One file of queries serves all splits, so a query of another split is not a mistake.
+        # All splits share one file of queries, so a query of another split is not a mistake.
         judged_anywhere = _read_judged_queries(folder)
         for query, row in query_rows.items():
             if query not in relevant and query not in judged_anywhere:
-                warnings.add("queries left out because qrels has no judgement of them", f"{query} ({row.place})")
+                warnings.add("queries left out because qrels has no judgement for them", f"{query} ({row.place})")
 
         corpus = {key: (row.get("title") or "", row["text"]) for key, row in documents.items()}
         return Search(corpus, {query: query_rows[query]["text"] for query in useful_judgements}, useful_judgements)
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the class attributes of the mteb task: the cut-offs, and that a query's own text is left out."""
+        """Return the class attributes of the mteb task: the cut-offs, and that results exclude the query's own text."""
         return {"k_values": RANKS, "ignore_identical_ids": True}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of query and document for each judgement of the split with a grade above 0.
+        """Build a pair of query and document for each judgement of the split with a grade above 0.
 
-        Other judgements are recorded as left out.
+        Other judgements, and judgements of missing or blank texts, are recorded as left out.
 
         Raises:
             DataSetError: if a file cannot be read, or a query or document has no id or text.
@@ -104,11 +104,11 @@ class Retrieval(Layout):
         return pairs
 
     def list_splits(self, folder: Path) -> list[str]:
-        """Return the names of the splits that have a file of judgements."""
+        """Return the names of the splits that have a file of relevance judgements."""
         return [split for split in SPLITS if (folder / "qrels" / f"{split}.tsv").is_file()]
 
     def count_rows(self, data: RowReader, split: str) -> int:
-        """Return the number of relevance judgements of a split."""
+        """Count the relevance judgements of a split."""
         return len(data.read_judgements(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str]:
@@ -122,7 +122,8 @@ class Retrieval(Layout):
 def read_judgements(path: Path) -> list[Judgement]:
     """Read the relevance judgements of a qrels file.
 
-    A judgement has a place for messages, a query id, a document id and a grade, rounded up.
+    A judgement consists of a place for messages, a query id, a document id and a grade, rounded up. The header line may
+    be missing.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -147,8 +148,8 @@ def read_judgements(path: Path) -> list[Judgement]:
             query, document, grade = parts
             judgements.append((f"{name} line {number}", query, document, ceil(float(grade))))
         except (ValueError, OverflowError):
-            columns = "query-id, corpus-id, score with tabs between"
-            raise DataSetError(f"{name} line {number}: not {columns}: {line[:60]!r}") from None
+            columns = "query-id, corpus-id and score, separated by tabs"
+            raise DataSetError(f"{name} line {number} must hold {columns}, not {line[:60]!r}") from None
 
     if not judgements:
         raise DataSetError(f"{name} has no rows")
@@ -177,19 +178,19 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
 
 
 def _read_judged_queries(folder: Path) -> set[str]:
-    """Return the ids of the queries that the judgements of any split name.
+    """Collect the ids of the queries in the relevance judgements of all splits.
 
-    Files of judgements that cannot be read are skipped.
+    Files that cannot be read are skipped.
     """
     judged = set()
     for path in folder.glob("qrels/*.tsv"):
-        with suppress(DataSetError):  # nothing is asked of other splits
+        with suppress(DataSetError):  # other splits need not be valid
             judged |= {query for _, query, _, _ in read_judgements(path)}
     return judged
 
 
 def _read_identified_rows(data: RowReader, name: str) -> Iterator[Record]:
-    """Yield the rows of `corpus` or `queries`, each checked to have an id and a text.
+    """Yield the rows of `corpus` or `queries`. A row without an id or a text raises.
 
     Raises:
         DataSetError: at a row without an id or a text.
@@ -214,10 +215,10 @@ class Reranking(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read the test's queries as a search in which each query ranks its own positive and negative documents.
 
-        Queries without a positive or a negative are left out, with a warning.
+        Queries without a positive or without a negative are left out, with a warning.
 
         Raises:
-            DataSetError: if the file is invalid, or no query has both.
+            DataSetError: if the file is invalid, or no query has both a positive and a negative.
         """
         corpus: dict[str, tuple[str, str]] = {}
         queries, relevant, ranked = {}, {}, {}
@@ -251,10 +252,10 @@ class Reranking(Layout):
         return {"k_values": (*RANKS, 1000)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of query and document for each positive document of each row.
+        """Build a pair of query and document for each positive document of each row.
 
-        Rows with a blank query or without a positive are recorded as left out. The row's negatives are used only if the
-        settings say `given`.
+        Rows with a blank query or without a positive are recorded as left out. The row's negatives are used only if
+        `negatives` of the settings is `given`.
 
         Raises:
             DataSetError: if a row lacks a field, or a field is not text.
@@ -271,16 +272,16 @@ class Reranking(Layout):
 
 
 class Pairs(Layout):
-    """Pairs of an anchor and a positive, which are evaluated as translations if they are in two languages."""
+    """Layout of pairs of an anchor and a positive. Pairs in two languages are evaluated as translations."""
 
     task = "pairs"
     fields = {"anchor": TEXT, "positive": TEXT}
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read the test's pairs as a search: each anchor is a query, and its positives are relevant.
+        """Read the test's pairs as a search: anchors are queries, and their positives are the relevant documents.
 
-        All positives are the corpus.
+        The corpus consists of all positives.
 
         Raises:
             DataSetError: if the file is invalid.
@@ -301,9 +302,9 @@ class Pairs(Layout):
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair for each row, from the two fields that the settings name.
+        """Build a pair for each row, from the two fields that the settings name.
 
-        Rows with a blank anchor are recorded as left out.
+        Rows with a blank anchor are recorded as left out. A row without a positive raises.
 
         Raises:
             DataSetError: if a row has no anchor field or no positive.
@@ -311,7 +312,7 @@ class Pairs(Layout):
         return rows.build_field_pairs(rows.settings.anchor, rows.settings.positive)
 
     def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
-        """Return `translations` for a data set in two languages, else `pairs`, or None without a test."""
+        """Return `translations` for a data set in two languages, else `pairs`. The result is None without a test."""
         if find_file(folder, "test") is None:
             return None
         return "translations" if "-" in language else self.task

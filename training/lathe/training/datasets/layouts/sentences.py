@@ -1,4 +1,4 @@
-"""Layouts of sentences side by side: with scores or labels of a pair, with summaries, with translations."""
+"""Layouts of pairs of sentences: with similarity scores, with labels, with summaries, with translations."""
 
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,12 @@ from lathe.training.datasets.records import (
 from lathe.training.errors import DataSetError
 
 POSITIVE_SHARE = 0.8
-"""Default minimum score of a positive, as a share of the range: of 5, 4 is where STS begins to say "mostly
-equivalent"."""
+"""Default minimum score of a positive, as a share of the range of scores. In STS, where scores go to 5, a score of 4
+means "mostly equivalent"."""
 
 
 class Sts(Layout):
-    """Pairs of sentences with similarity scores by people."""
+    """Layout of pairs of sentences with similarity scores by people."""
 
     task = "sts"
     fields = {"sentence1": TEXT, "sentence2": TEXT, "score": NUMBER}
@@ -38,14 +38,14 @@ class Sts(Layout):
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the test's pairs of sentences with similarity scores by people, and return them as columns.
+        """Read the test's pairs of sentences with their similarity scores as columns.
 
         Raises:
             DataSetError: if the file is invalid, or all scores are equal.
         """
         rows = read_records(folder, "test", self.fields, warnings)
         if len({row["score"] for row in rows}) < 2:
-            raise DataSetError("test.jsonl gives every pair the same score: there is nothing to correlate with")
+            raise DataSetError("test.jsonl has the same score for every pair; a correlation needs different scores")
         return Tables({"test": convert_to_columns(rows, self.fields, score=float)})
 
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Sts(Layout):
         return {"min_score": min(scores), "max_score": max(scores)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of the two sentences for each row whose score reaches `min_score`.
+        """Build a pair of the two sentences for each row whose score is at least `min_score`.
 
         Other rows are recorded as left out. Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the
         lowest score to the highest. The rows are read twice.
@@ -75,11 +75,11 @@ class Sts(Layout):
         threshold = rows.settings.min_score
         if threshold is None:
             if not scores or min(scores) == max(scores):
-                raise DataSetError("all scores are alike: none says that a pair means the same; set min_score")
+                raise DataSetError("all scores are equal, so no threshold for positives can be found; set min_score")
             threshold = min(scores) + POSITIVE_SHARE * (max(scores) - min(scores))
 
         def is_positive(row: Record) -> bool:
-            """Record a row whose score is below the threshold as left out, and return whether the score reaches it."""
+            """Return whether the score of a row reaches the threshold, and record any other row as left out."""
             if row["score"] < threshold:
                 rows.dropped.add(f"score below {threshold:g}", row.place)
             return bool(row["score"] >= threshold)
@@ -88,7 +88,7 @@ class Sts(Layout):
 
 
 class PairClassification(Layout):
-    """Pairs of sentences with label 1 if they are equivalent and 0 if not."""
+    """Layout of pairs of sentences with label 1 if they are equivalent and 0 if not."""
 
     task = "pair_classification"
     fields = {"sentence1": TEXT, "sentence2": TEXT, "label": LABEL}
@@ -97,10 +97,10 @@ class PairClassification(Layout):
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the test's pairs of sentences with their labels, 0 or 1, and return them as columns.
+        """Read the test's pairs of sentences with their labels, 0 or 1, as columns.
 
         Raises:
-            DataSetError: if the file is invalid, has a label but 0 and 1, or only one label.
+            DataSetError: if the file is invalid, has a label other than 0 and 1, or only one label.
         """
         rows = read_records(folder, "test", self.fields, warnings)
         for row in rows:
@@ -113,7 +113,7 @@ class PairClassification(Layout):
         return {"label_column_name": "label"}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of the two sentences for each row with label 1.
+        """Build a pair of the two sentences for each row with label 1.
 
         Rows with label 0, and rows with a blank first sentence, are recorded as left out.
 
@@ -122,7 +122,7 @@ class PairClassification(Layout):
         """
 
         def is_positive(row: Record) -> bool:
-            """Record a row that is labelled 0 as left out, and return whether it is labelled 1."""
+            """Return whether a row is labelled 1, and record a row labelled 0 as left out."""
             row.require("label")
             _require_binary(row)
             if str(row["label"]) == "0":
@@ -138,7 +138,7 @@ def _require_binary(row: Record) -> None:
 
 
 class Summarization(Layout):
-    """Texts with human summaries, and machine summaries that people graded."""
+    """Layout of texts with human summaries, and machine summaries that people graded."""
 
     task = "summarization"
     fields = {"text": TEXT, "human_summaries": TEXTS, "machine_summaries": TEXTS, "relevance": NUMBERS}
@@ -146,9 +146,10 @@ class Summarization(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskSummarization", "Summarization", "cosine_spearman"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read texts with machine summaries, their grades, and human summaries as columns.
+        """Read texts with human summaries, machine summaries and their grades as columns.
 
-        Incomplete rows are left out, with a warning.
+        Rows without a human summary or with fewer than two machine summaries are left out with a warning, as are rows
+        with a blank summary.
 
         Raises:
             DataSetError: if the file is invalid, a row has not one grade for each machine summary, or no row is
@@ -158,17 +159,17 @@ class Summarization(Layout):
         for row in read_records(folder, "test", self.fields, warnings):
             if len(row["machine_summaries"]) != len(row["relevance"]):
                 counts = f"{len(row['machine_summaries'])} machine summaries and {len(row['relevance'])} grades"
-                raise DataSetError(f"{row.place}: {counts}; each needs its own")
+                raise DataSetError(f"{row.place}: {counts}; each machine summary needs one grade")
 
             if not row["human_summaries"] or len(row["machine_summaries"]) < 2:
-                warnings.add("rows left out because they have no human summary, or not two of machines", row.place)
+                warnings.add("rows left out because they have no human or fewer than two machine summaries", row.place)
             elif not all(text.strip() for text in row["human_summaries"] + row["machine_summaries"]):
                 warnings.add("rows left out because a summary holds only spaces", row.place)
             else:
                 complete.append(row)
 
         if not complete:
-            raise DataSetError("test.jsonl has no row with a human summary and two of machines")
+            raise DataSetError("test.jsonl has no row with a human summary and two machine summaries")
 
         return Tables({"test": convert_to_columns(complete, self.fields)})
 
@@ -183,7 +184,7 @@ class Summarization(Layout):
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair of text and summary for each human summary of each row.
+        """Build a pair of text and summary for each human summary of each row.
 
         Rows with a blank text, without a summary, or whose `valid` is false are recorded as left out.
 
@@ -204,7 +205,7 @@ class Summarization(Layout):
 
 
 class Translations(Layout):
-    """Pairs of sentences in two languages, as they are evaluated. Jobs call their task `pairs`."""
+    """Layout of pairs of sentences in two languages, for evaluation only. Their task in META.json is `pairs`."""
 
     task = "translations"
     fields = {"anchor": TEXT, "positive": TEXT}
@@ -213,7 +214,7 @@ class Translations(Layout):
     trainable = False
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the test's pairs of sentences that translate each other, and return them as columns.
+        """Read the test's pairs of sentences that translate each other as columns.
 
         Raises:
             DataSetError: if the file is invalid.
@@ -222,7 +223,7 @@ class Translations(Layout):
         return Tables({"test": {"sentence1": [r["anchor"] for r in rows], "sentence2": [r["positive"] for r in rows]}})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Return a pair for each sentence and its translation.
+        """Build a pair for each sentence and its translation.
 
         Rows with a blank first sentence are recorded as left out.
 

@@ -1,6 +1,9 @@
-"""Codes of vectors in a fixed number of bytes, in NumPy.
+"""Encoder and decoder of byte codes, in NumPy, for a chain of transforms that Lathe exported to `codes.npz`.
 
-This file came with `codes.npz`, a chain exported by Lathe.
+A code of a vector has `bytes` bytes. Vectors are transformed to floats x `(n, d)`, and these to coordinates y `(n, m)`,
+one for each number of bits in `bits`. A coordinate is rounded to one of 2^bits levels, whose number is stored in the
+code: in byte `octets`, from bit `shifts` on. With learned centroids, all coordinates of a byte are rounded together, to
+the nearest of 256 centroids.
 """
 
 from pathlib import Path
@@ -12,9 +15,16 @@ from numpy.typing import NDArray
 
 
 class Codec:
-    """Encoder and decoder of a chain's codes, read from `codes.npz`.
+    """Encoder and decoder of a chain's codes, read from `codes.npz`. Floats are float32, and codes uint8.
 
-    Floats are float32, and codes uint8.
+    Attributes:
+        arrays: arrays of the file by name.
+        steps: names and arrays of the operations before the codes, in order.
+        learned: whether bytes are numbers of learned centroids.
+        owners: coordinate of each bit of a code, all bits of the first coordinate first.
+        ranks: rank of each of these bits in the number of the coordinate's level, 0 for the lowest bit.
+        places: position of each of these bits in the code.
+        starts: index of each coordinate's first bit among these bits.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -23,7 +33,7 @@ class Codec:
             self.steps = [(name, file[name]) for name in file if name.startswith("step_")]
 
         self.learned = hasattr(self.arrays, "centroids")
-        # The bits of the coordinates one after the other: whose bit it is, how high it is, and its place in the code.
+        # All bits of the coordinates one after the other: coordinate, rank, and position in the code of each bit.
         a = self.arrays
         self.starts = np.cumsum(a.bits) - a.bits
         self.owners = np.repeat(np.arange(len(a.bits)), a.bits)
@@ -33,7 +43,7 @@ class Codec:
     def floats(self, vectors: Any) -> NDArray[np.float32]:
         """Apply the steps before the codes to the encoder's vectors `(n, k)`, and return float32 `(n, d)`.
 
-        Queries are compared as these floats. Zero vectors stay zero.
+        Queries are compared with codes as these floats. Zero vectors stay zero.
         """
         x = np.asarray(vectors, np.float32)
         zero = ~x.any(axis=1, keepdims=True)
@@ -46,23 +56,20 @@ class Codec:
         return np.where(zero, np.float32(0), x)
 
     def encode(self, vectors: Any) -> NDArray[np.uint8]:
-        """Encode the encoder's vectors `(n, k)` as codes, uint8 `(n, bytes)`.
-
-        Zero vectors get codes of zeros.
-        """
+        """Encode the encoder's vectors `(n, k)` as codes, uint8 `(n, bytes)`. Zero vectors get codes of zeros."""
         a, x = self.arrays, self.floats(vectors)
         y = (x - a.mean) @ a.encoder.T
         codes = self._adjust_levels(y, self._round(y)) if a.rounds else self._round(y)
         return np.where(x.any(axis=1, keepdims=True), codes, np.uint8(0))
 
     def _round(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Return the codes, uint8 `(n, bytes)`, of the levels nearest to coordinates `(n, m)`."""
+        """Round coordinates `(n, m)` to the nearest levels, and return their codes, uint8 `(n, bytes)`."""
         return self._nearest_centroids(y) if self.learned else self._cells(y)
 
     def _adjust_levels(self, y: NDArray[np.float32], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Choose the levels of coordinates `(n, m)` again, so that the cosine of vector and decoded vector grows.
+        """Search other levels for coordinates `(n, m)` with a higher cosine of vector and decoded vector.
 
-        `codes` are the codes of the nearest levels. Returns the better codes of each vector, uint8 `(n, bytes)`.
+        `codes` are the codes of the nearest levels. The best codes of each vector are returned, uint8 `(n, bytes)`.
         """
         a, candidate, best = self.arrays, codes, np.full((len(y), 1), -np.inf, np.float32)
         mean, variances = a.encoder @ a.mean, (a.decoder**2).sum(axis=1)
@@ -83,7 +90,8 @@ class Codec:
     def _nearest_centroids(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Encode coordinates `(n, m)` byte by byte as numbers of the nearest centroids, uint8 `(n, bytes)`.
 
-        The coordinates of one byte are compared with that byte's centroids.
+        The coordinates of a byte are compared with the centroids of this byte. The last byte is never 0, because a code
+        of zeros means the zero vector.
         """
         a, codes = self.arrays, np.zeros((len(y), self.arrays.bytes), np.uint8)
         for octet in np.unique(a.octets):
@@ -99,24 +107,22 @@ class Codec:
     def _cells(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Encode coordinates `(n, m)` as cell numbers, packed into uint8 `(n, bytes)`.
 
-        A cell's number counts the thresholds below the coordinate.
+        The number of a cell is the number of thresholds below the coordinate. A code of zeros is changed in the last
+        coordinate, because it means the zero vector.
         """
         a = self.arrays
-        # The thresholds of b bits begin at entry 2^b; a cell's number is that of the thresholds below the value.
+        # The thresholds of b bits begin at entry 2^b.
         cells = [np.searchsorted(a.thresholds[1 << b : (2 << b) - 1], y[:, i]) for i, b in enumerate(a.bits)]
         stream = np.zeros((len(y), 8 * a.bytes), np.uint8)
         stream[:, self.places] = np.stack(cells, axis=1)[:, self.owners] >> self.ranks & 1
         codes = np.packbits(stream, axis=1, bitorder="little")
-        # Zeros are the code of the zero vector; another row with that code moves by a cell in its last coordinate.
+        # Zeros are the code of the zero vector. Another row with that code moves by a cell in its last coordinate.
         codes[~codes.any(axis=1), a.octets[-1]] = 1 << a.shifts[-1]
 
         return codes
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Decode codes `(n, bytes)` to the floats `(n, d)` that they stand for.
-
-        Codes of zeros give zero vectors.
-        """
+        """Decode codes `(n, bytes)` to floats `(n, d)`. Codes of zeros give zero vectors."""
         a = self.arrays
         residual = self._values(codes) @ a.decoder
         if a.norm:
@@ -125,7 +131,7 @@ class Codec:
         return np.where(codes.any(axis=1, keepdims=True), a.mean + residual, np.float32(0))
 
     def _values(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the level of each coordinate in codes `(n, bytes)`, `(n, m)`."""
+        """Return the level of each coordinate, `(n, m)`, in codes `(n, bytes)`."""
         a = self.arrays
         if self.learned:
             values: NDArray[np.float32] = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
@@ -136,14 +142,14 @@ class Codec:
         return values
 
     def _norm_factors(self, square: NDArray[np.float32], along: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the positive f with ‖mean + f·residual‖ = norm, given ‖residual‖² and ⟨mean, residual⟩."""
+        """Compute the positive f with ‖mean + f·residual‖ = norm, from ‖residual‖² and ⟨mean, residual⟩."""
         squared_rest = np.maximum(self.arrays.norm**2 - (self.arrays.mean**2).sum(), 0)
         square = np.maximum(square, np.finfo(np.float32).tiny)
         factors: NDArray[np.float32] = (np.sqrt(along**2 + square * squared_rest) - along) / square
         return factors
 
     def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the inner products `(a, n)` of queries with decoded codes.
+        """Compute the inner products `(a, n)` of queries with decoded codes.
 
         Queries are the encoder's vectors `(a, k)`, and codes are `(n, bytes)`.
         """

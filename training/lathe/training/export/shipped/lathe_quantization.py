@@ -1,9 +1,8 @@
-"""Codes of a byte or a bit a dimension, for sentence-transformers.
+"""Quantization to a byte or a bit per dimension, for sentence-transformers.
 
-This file came with a model exported by Lathe.
-
-`sentence_embedding` becomes the floats that the codes stand for, so that similarities are right as
-they are; `codes` holds the codes themselves, int8 `(n, k)` or packed uint8 `(n, ⌈k/8⌉)`.
+This file belongs to a model exported by Lathe. `sentence_embedding` becomes the decoded floats, so
+that similarities can be computed as usual; `codes` holds the codes, int8 `(n, k)` or packed uint8
+`(n, ⌈k/8⌉)`.
 """
 
 import json
@@ -16,10 +15,10 @@ from torch import Tensor, nn
 
 
 class Quantization(nn.Module):
-    """The last module of a model whose chain quantises.
+    """Last module of a model whose chain of transforms ends in `int8` or `binary`.
 
-    int8: round(x/scale) + zero_point, within −128…127. binary: a bit a dimension, x > 0, the
-    first in the highest bit; a set bit stands for +size, an unset one for −size.
+    int8: round(x/scale) + zero_point, within −128…127. binary: a bit per dimension, x > 0, the
+    first in the highest bit; a set bit is decoded to +size, an unset bit to −size.
     """
 
     def __init__(self, kind: str, tensors: dict[str, Tensor]) -> None:
@@ -29,7 +28,7 @@ class Quantization(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Quantize `sentence_embedding`: add its `codes`, and replace it by the floats that the codes stand for.
+        """Quantize `sentence_embedding`: add its `codes`, and replace it by the decoded floats.
 
         The features are changed in place and returned.
         """
@@ -46,15 +45,15 @@ class Quantization(nn.Module):
         shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=x.device)
         features["codes"] = torch.sum(octets << shifts, dim=2, dtype=torch.uint8)
         size = self.get_buffer("size")
-        stands_for = torch.where(bits, size, -size)
-        features["sentence_embedding"] = torch.where(bits.any(dim=1, keepdim=True), stands_for, 0)
+        decoded = torch.where(bits, size, -size)
+        features["sentence_embedding"] = torch.where(bits.any(dim=1, keepdim=True), decoded, 0)
 
         return features
 
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:
-        """Write the module's settings and tensors to a folder, and a copy of this file to its parent folder.
+        """Write `config.json` and `model.safetensors` to a folder, and a copy of this file to its parent folder.
 
-        The files are `config.json` and `model.safetensors`. The copy lies next to the model's `modules.json`.
+        The copy lies next to the model's `modules.json`.
         """
         with open(os.path.join(output_path, "config.json"), "w") as file:  # noqa: PTH118, PTH123
             json.dump({"kind": self.kind}, file)
@@ -63,7 +62,7 @@ class Quantization(nn.Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> "Quantization":
-        """Load the module from the folder of a model and the subfolder that `save` wrote, on this machine."""
+        """Load the module from the local folder of a model and the subfolder that `save` wrote."""
         folder = os.path.join(model_name_or_path, subfolder)  # noqa: PTH118
         with open(os.path.join(folder, "config.json")) as file:  # noqa: PTH118, PTH123
             kind = json.load(file)["kind"]
