@@ -1,15 +1,19 @@
-"""The encoders that a server may host: those in the settings, those that an operator added, and trained ones.
+"""Encoders that a server may host: encoders in the settings, added encoders, and trained encoders.
 
-$LATHE_HOME/encoders.json   a JSON list like LATHE_ENCODERS, written by `lathe encoders add` and `remove`
-trained/<name>/
-├── pointer.json   which version is live, see lathe.service.chains.pointer
-└── 1/ 2/ 3/       manifest.json, and model/, a sentence-transformers model
+EncoderSettings   settings of one encoder, as in LATHE_ENCODERS
+AddedEncoders     settings of encoders that an operator added, in a file of the state folder:
+                  $LATHE_HOME/encoders.json   a JSON list like LATHE_ENCODERS, of `lathe encoders add` and `remove`
+TrainedSpecs      specs of the versions of trained encoders, in a folder:
+                  trained/<name>/
+                  ├── pointer.json   which version is live, see lathe.service.chains.pointer
+                  └── 1/ 2/ 3/       manifest.json, and model/, a sentence-transformers model
 
-Settings find encoders by this module. `lathe.service.encoders.trained` publishes and promotes versions.
+The server's settings find encoders with this module. `lathe.service.encoders.trained` publishes and promotes versions.
 """
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -25,14 +29,11 @@ from lathe.training.encoder.spec import (
     Pooling,
     UpstreamSpec,
 )
+from lathe.training.settings import NAME_PATTERN
 from lathe.transforms.files import read_plain_file, replace_synced
 
 if TYPE_CHECKING:
     from filelock import FileLock
-import re
-from typing import Any
-
-from lathe.training.settings import NAME_PATTERN
 
 ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 """Pattern of an encoder's name, which may have a tag, as in `nomic:latest`."""
@@ -49,14 +50,14 @@ LOADED_ONLY = (
     "trust_remote_code",
     "idle_seconds",
 )
-"""Settings of models that are loaded here, which an embeddings API has not."""
+"""Settings of models that are loaded here, which do not apply to an embeddings API."""
 
 
 class EncoderSettings(BaseModel):
-    """One encoder the server may host.
+    """Settings of one encoder that the server may host.
 
     Attributes:
-        name: name by which requests select it.
+        name: name by which requests select the encoder.
         model: a folder or a hub id, unless there is an `upstream`.
         upstream: an embeddings API that encodes the texts in place of a model that is loaded.
         revision: revision of the hub id.
@@ -68,11 +69,13 @@ class EncoderSettings(BaseModel):
         dtype: dtype of the model; None for the dtype of `LATHE_DTYPE`.
         attention: attention implementation; `auto` chooses by the hardware.
         compile: whether torch.compile compiles the model; the first batches then take minutes.
-        long_text: what becomes of texts longer than it reads: truncated, refused, or encoded as the mean of chunks.
+        long_text: what becomes of texts longer than the model reads: truncated, refused, or encoded as the mean of
+            chunks.
         chat_template: whether texts are wrapped in an instruct model's chat template; None wraps them if there is one.
         trust_remote_code: whether code from the model's repository is run.
-        idle_seconds: seconds without a request after which it is unloaded, 0 for never; None for `LATHE_IDLE_SECONDS`.
-        load: whether it is served from the start, or only once an admin asks for it.
+        idle_seconds: seconds without a request after which the model is unloaded, 0 for never; None for
+            `LATHE_IDLE_SECONDS`.
+        load: whether the encoder is served from the start, or only after an admin adds it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -97,27 +100,28 @@ class EncoderSettings(BaseModel):
 
     @model_validator(mode="after")
     def check_combination(self) -> "EncoderSettings":
-        """Return the settings unchanged if they fit together. Raise otherwise.
+        """Raise `ValueError` if the settings contradict each other, else return them unchanged.
 
         Raises:
-            ValueError: unless they name a model, or an upstream with only the settings that go with one.
+            ValueError: if neither a model nor an upstream is named, or with an upstream, if a setting of loaded models
+                is set or `long_text` is "mean".
         """
         if self.upstream is None:
             if self.model is None:
-                raise ValueError("name a model, or an upstream")
+                raise ValueError("set model or upstream")
             return self
         misplaced = [name for name in LOADED_ONLY if getattr(self, name) != type(self).model_fields[name].default]
         if misplaced:
-            raise ValueError(f"{', '.join(misplaced)} and upstream exclude each other: the API's model runs elsewhere")
+            raise ValueError(f"{', '.join(misplaced)} cannot be set with upstream: the API's model runs elsewhere")
         if self.long_text == "mean":
-            raise ValueError("long_text may be truncate or error with upstream: an API does not say how it cuts texts")
+            raise ValueError("long_text must be truncate or error with upstream: an API does not tell its tokens")
         return self
 
     def build_spec(self, dtype: Dtype) -> EncoderSpec:
-        """Return the encoder spec that the training package loads, with these settings.
+        """Build the spec with which the training package loads this encoder.
 
         Args:
-            dtype: dtype to use if these settings name none.
+            dtype: dtype to use if the settings name none.
         """
         fields = self.model_dump(exclude={"idle_seconds", "load", "dtype", "upstream"})
         if self.upstream is None:
@@ -129,13 +133,13 @@ DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model
 
 
 class AddedEncoders:
-    """The encoders that were added to a state folder, stored in its `encoders.json`."""
+    """Settings of the encoders that were added to a state folder, stored in its `encoders.json`."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "encoders.json"
 
     def read(self) -> list[EncoderSettings]:
-        """Return the settings of the encoders that were added to the state folder, or [] if there is no file.
+        """Read the settings of the added encoders. Without a file, the list is empty.
 
         Raises:
             ValueError: if the file is damaged.
@@ -148,7 +152,7 @@ class AddedEncoders:
             raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
-        """Add an encoder to the file in the state folder, under the file's lock.
+        """Add an encoder to the file, under the file's lock.
 
         Args:
             encoder: the encoder.
@@ -164,7 +168,7 @@ class AddedEncoders:
             self._write([*known, encoder])
 
     def remove(self, name: str) -> None:
-        """Remove the encoder of that name from the file in the state folder, under the file's lock.
+        """Remove the encoder of that name from the file, under the file's lock.
 
         Raises:
             UnknownNameError: if no encoder of that name was added.
@@ -187,24 +191,24 @@ class AddedEncoders:
 
 
 def convert_settings_error(error: ValidationError) -> BadValueError:
-    """Return pydantic's first error on an encoder's settings as a `BadValueError` of one line."""
+    """Convert pydantic's first error in an encoder's settings to a `BadValueError` of one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     return BadValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
 
 MODEL, MANIFEST = "model", "manifest.json"
-"""Names of a version's folder with the model and of its file with what is known of it."""
+"""Names of the folder of a trained version's model, and of the file that describes the version."""
 
 KEPT_FIELDS = ("long_text", "chat_template")
-"""Fields of the base encoder's spec that its trained versions keep; all others are in the model's own files."""
+"""Fields of the base encoder's spec that trained versions keep. All other fields are in the model's own files."""
 
 _REFERENCE = re.compile(rf"({NAME_PATTERN.strip('^$')})(?:@(live|[1-9][0-9]{{0,8}}))?")
 
 
 def split_trained_name(name: str) -> tuple[str, int | None] | None:
-    """Return the name and version in `NAME`, `NAME@live` or `NAME@V`, or None if the text has another form.
+    """Split `NAME`, `NAME@live` or `NAME@V` into name and version. The version is None for the live version.
 
-    The version is None for the live version.
+    The result is None if the text has another form.
     """
     match = _REFERENCE.fullmatch(name)
     if match is None:
@@ -214,7 +218,7 @@ def split_trained_name(name: str) -> tuple[str, int | None] | None:
 
 
 class TrainedSpecs:
-    """The specs of the trained encoders in one folder.
+    """Specs of the versions of trained encoders in one folder.
 
     Args:
         root: the folder.
@@ -224,7 +228,7 @@ class TrainedSpecs:
         self.root = root
 
     def read_live(self, name: str) -> int | None:
-        """Return the live version of an encoder, or None if none is live or the file that says it cannot be read."""
+        """Read the number of an encoder's live version. None if none is live or pointer.json cannot be read."""
         try:
             live = orjson.loads((self.root / name / "pointer.json").read_bytes())["live"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -232,7 +236,9 @@ class TrainedSpecs:
         return live if type(live) is int else None
 
     def find(self, name: str, dtype: Dtype) -> EncoderSpec | None:
-        """Return the spec of a version of a trained encoder, `NAME` for the live one or `NAME@V`, or None.
+        """Find the spec of a version of a trained encoder, `NAME` or `NAME@live` for the live version, or `NAME@V`.
+
+        The result is None if there is no such version.
 
         Args:
             name: name of the encoder.
@@ -254,16 +260,16 @@ class TrainedSpecs:
         return [spec for spec in found if spec is not None]
 
     def _read_manifest(self, name: str, version: int) -> dict[str, Any]:
-        """Return the manifest of a version, or an empty dict if it is missing or damaged."""
+        """Read the manifest of a version. A missing or damaged manifest is an empty dict."""
         try:
             manifest: dict[str, Any] = orjson.loads((self.root / name / str(version) / MANIFEST).read_bytes())
-        except (OSError, ValueError):  # the model's own settings are still right
+        except (OSError, ValueError):  # the model can be loaded without it
             return {}
         return manifest if isinstance(manifest, dict) else {}
 
 
 def build_trained_spec(root: Path, name: str, version: int, manifest: dict[str, Any], dtype: Dtype) -> EncoderSpec:
-    """Return the spec by which a version of a trained encoder is loaded. Its name is `NAME@V`."""
+    """Build the spec by which a version of a trained encoder is loaded. The spec's name is `NAME@V`."""
     base = manifest.get("base") or {}
     kept: dict[str, Any] = {field: base[field] for field in KEPT_FIELDS if base.get(field) is not None}
     return EncoderSpec(name=f"{name}@{version}", model=str(root / name / str(version) / MODEL), dtype=dtype, **kept)

@@ -66,7 +66,7 @@ def test_a_static_encoder_whose_tokens_share_weighted_vectors_returns_their_weig
 
 
 def test_a_static_encoder_refuses_max_length(static):
-    with pytest.raises(EncoderError, match="reads texts of any length, so it cannot have max_length"):
+    with pytest.raises(EncoderError, match="reads texts of any length: leave max_length"):
         Encoder(EncoderSpec("static", str(static), max_length=64), "cpu")
 
 

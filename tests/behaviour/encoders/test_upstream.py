@@ -355,8 +355,8 @@ def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(st
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"model": "m"}, "model and upstream exclude each other"),
-        ({"pooling": "cls", "dtype": "float16"}, "pooling, dtype and upstream exclude each other"),
+        ({"model": "m"}, "model cannot be set with upstream"),
+        ({"pooling": "cls", "dtype": "float16"}, "pooling, dtype cannot be set with upstream"),
         ({"upstream": {"url": "ftp://a"}}, "url must be like https://api.openai.com/v1, not 'ftp://a'"),
         ({"upstream": {"url": "https://me:sk-1@a/v1"}}, "url holds a name or password"),
         ({"upstream": {"url": "https://a/v1?key=sk-1"}}, "url must end before any ?"),
@@ -367,7 +367,7 @@ def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(st
         ),
         ({"upstream": {"api_key_env": "sk-1"}}, "takes the name of an environment variable"),
         ({"upstream": {"batch_size": 0}}, "upstream.batch_size"),
-        ({"upstream": None}, "name a model, or an upstream"),
+        ({"upstream": None}, "set model or upstream"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused_without_showing_a_key(wrong, message):

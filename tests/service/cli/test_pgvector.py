@@ -322,7 +322,7 @@ def test_vectors_that_a_chain_refuses_are_named_by_their_keys_and_the_others_are
     command = ("pgvector", "reduce", "--chain", "small", "--table", "mixed")
     status, out, err = run(*command)
     assert status == 1 and "2 rows; 2 rows that are refused left out" in out
-    assert "the row 1: a vector of 3 dimensions, not 32" in err and "the row 3: a vector too large" in err
+    assert "the row 1: a vector of 3 dimensions, not 32" in err and "the row 3: a vector is too large" in err
     database.execute("DELETE FROM mixed WHERE id = 1")
     assert run(*command, "--skip")[0] == 0
     assert np.abs(stack(read(database, table="mixed"), (0, 2)) - chains["small"].transform(vectors[:2])).max() < 1e-6

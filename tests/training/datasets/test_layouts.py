@@ -146,7 +146,7 @@ def test_a_repeated_id_is_dropped_for_equal_rows_and_refused_for_different_ones(
     assert warnings == [
         f"rows left out because they repeat '_id' and content of another row: {stem}.jsonl line {len(rows) + 1}"
     ]
-    reason = f"{stem}.jsonl line {len(rows) + 1}: the _id '2' is also at {stem}.jsonl line 2, with another content"
+    reason = f"{stem}.jsonl line {len(rows) + 1}: the _id '2' is also at {stem}.jsonl line 2 with other content"
     with pytest.raises(DataSetError, match=re.escape(reason)):
         retrieve(**{stem: [*rows, rows[1] | {"text": "else"}]})
 

@@ -161,7 +161,7 @@ def test_a_prompt_that_leaves_no_space_for_chunks_is_refused(tiny):
     prompted = Encoder(replace(tiny, prompts={"query": "find what is about "}, long_text="mean"))
     assert prompted.encode(["word " * 100], "query").cut.tolist() == [0]
     wordy = Encoder(replace(tiny, prompts={"query": "word " * 25}, long_text="mean"))
-    with pytest.raises(EncoderError, match="leaves 3 of the tokens that tiny reads"):
+    with pytest.raises(EncoderError, match="leaves 3 tokens to a chunk of tiny"):
         wordy.encode(["word " * 100], "query")
 
 

@@ -128,7 +128,7 @@ def test_a_data_set_evaluated_during_training_shares_no_text_with_the_training_p
     assert '"pearson of dev"' in lines and outcome.summary["best"] is not None
     (report,) = outcome.mixture.reports
     assert report.dropped == {"shares a text with the evaluation during training": 12}
-    with pytest.raises(JobError, match="mteb does not measure 'bleu' on dev; allowed: .*cosine_spearman"):
+    with pytest.raises(JobError, match="'bleu' is not measured on dev; allowed: .*cosine_spearman"):
         run_job(job_of(evaluate | {"metric": "bleu"}), out="other")
 
 

@@ -211,7 +211,7 @@ def test_too_few_documents_for_the_negatives_are_refused_unless_allow_fewer_is_s
 
 
 def test_mining_without_a_source_or_room_in_the_range_is_refused(job_of, mined):
-    with pytest.raises(JobError, match="no source to mine"):
+    with pytest.raises(JobError, match="no source is to be mined"):
         mined(job_of([row("a", "b", "c")], negatives={}))
     with pytest.raises(ValueError, match="range_max 6 minus range_min 4 must be at least num_negatives, 3"):
         NegativeSettings(range_min=4, range_max=6)

@@ -1,4 +1,12 @@
-"""`lathe pgvector`: smaller vectors in a table of PostgreSQL, its move to another encoder, and samples for a fit."""
+"""`lathe pgvector`: smaller vectors in a table of PostgreSQL, its move to another encoder, and samples for a fit.
+
+sample   writes vectors of random rows to a file, to fit a chain of transforms on them
+reduce   fills a second column with vectors that a chain made of the first
+move     fills a second column with vectors of the texts by another encoder, and builds its index; `move_table_to` does
+         the same for a trained encoder
+
+The work is done by `lathe.service.index.pgvector`; this module opens the database, and prints counts, warnings and SQL.
+"""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +34,7 @@ app = typer.Typer(
 )
 
 MAX_REFUSED = 20
-"""Number of refused rows that are named at the end."""
+"""Maximum number of refused rows that are named at the end."""
 
 PostgresUrl = Annotated[
     str | None,
@@ -49,17 +57,17 @@ SourceColumn = Annotated[str, flag("--column", "Column of the full vectors, of v
 
 
 def require_driver() -> None:
-    """Raise `NotSupportedError`, which says what to install, if psycopg cannot be imported."""
+    """Raise `NotSupportedError` if psycopg cannot be imported. The message says what to install."""
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
-        raise NotSupportedError(f"PostgreSQL takes psycopg ({error}): pip install 'lathe-service[pgvector]'") from None
+        raise NotSupportedError(f"PostgreSQL needs psycopg ({error}): pip install 'lathe-service[pgvector]'") from None
 
 
 def record_column(connection: "Connection", table: object, column: str, chain: str) -> None:
     """Record in the state folder that a chain fills a table's column, so that the chain is not deleted by mistake.
 
-    A failure is printed as a warning.
+    If the state folder cannot be written, a warning is printed and nothing is raised.
     """
     from lathe.service.chains.usage import record_use
 
@@ -70,11 +78,11 @@ def record_column(connection: "Connection", table: object, column: str, chain: s
         record_use(home.uses, chain, use)
     except OSError as error:
         reason = error.strerror or error
-        typer.echo(f"warning: {home.root} cannot be written ({reason}): it does not know {use}", err=True)
+        typer.echo(f"warning: {home.root} cannot be written ({reason}), so {use} is not recorded", err=True)
 
 
 def _announce_triggers(connection: "Connection", table: "PgvectorTable", column: str, disable: bool) -> None:
-    """Print which triggers fire for each row that is written, after disabling them if `disable` is true."""
+    """Print a warning with the triggers that fire for each written row. With `disable`, triggers are disabled first."""
     from lathe.service.index.pgvector.connection import disable_triggers
     from lathe.service.index.pgvector.table import find_fired_triggers
 
@@ -86,16 +94,21 @@ def _announce_triggers(connection: "Connection", table: "PgvectorTable", column:
 
 
 def _describe_left_out(counts: "FillCounts", reasons: dict[str, int]) -> str:
-    """Return clauses on how many rows were left out, by reason."""
+    """Format how many rows were left out, by reason, as the end of a sentence. Reasons without rows are not named.
+
+    Args:
+        counts: counts of the filling, whose refused rows are added to the reasons.
+        reasons: number of rows by reason, changed in place.
+    """
     reasons |= {"that are refused": len(counts.refused)}
     changing = "; some rows may lack a vector, as rows change all the time: run it again" if counts.changing else ""
     return "".join(f"; {count:,} rows {what} left out" for what, count in reasons.items() if count) + changing
 
 
 def _report_refused(counts: "FillCounts", skip: bool) -> None:
-    """Print why rows were refused, by their keys. Exit with 1 if any were refused, unless `skip` is true."""
+    """Print why rows were refused, by their keys, then exit with status 1 unless `skip` is true or none was refused."""
     for key, reason in list(counts.refused.items())[:MAX_REFUSED]:
-        # An encoder's error says which text of a batch it means; the row is its only one here.
+        # An encoder's error names the text of a batch as "input 0"; here the row's text was the only one.
         about_input = reason.startswith("input 0")
         sentence = reason.removeprefix("input 0").strip()
         typer.echo(f"the row {key} {sentence}" if about_input else f"the row {key}: {sentence}", err=True)
@@ -198,7 +211,7 @@ def move(
 
 
 def require_table(table: str, text: str, column: str, postgres_url: str | None) -> None:
-    """Raise unless a table has the column of texts `text` and the column of present vectors `column`."""
+    """Raise an error unless a table has the column of texts `text` and the column of present vectors `column`."""
     require_driver()
     from lathe.service.index.pgvector.connection import open_database
     from lathe.service.index.pgvector.move import find_columns
@@ -218,9 +231,10 @@ def move_table_to(
     skip: bool = False,
     disable_triggers: bool = False,
 ) -> None:
-    """Move a table to vectors by another encoder, and print what was done and the statements that follow.
+    """Move a table to vectors by another encoder, and print the counts and the SQL statements that follow.
 
-    A progress bar is shown. The arguments are the arguments of `move`.
+    A progress bar is shown. The arguments are the arguments of the command `move`. Refused rows end with exit status 1
+    unless `skip` is true.
     """
     from lathe.service.chains.names import RAW
     from lathe.service.chains.resolve import ChainResolver
@@ -246,10 +260,10 @@ def move_table_to(
             if target.chain != RAW:
                 record_column(connection, pg_table.name, new.name, target.chain)
 
-        def encode(batch: Sequence[str]) -> "Vectors":
+        def encode_and_reduce(batch: Sequence[str]) -> "Vectors":
             return target.apply(document_encoder.encode(batch).vectors)
 
-        counts = move.move_table(connection, pg_table, texts, old, new, encode, record_chain, progress)
+        counts = move.move_table(connection, pg_table, texts, old, new, encode_and_reduce, record_chain, progress)
         by = encoder.name if target.chain == RAW else f"{encoder.name} through {target.chain}"
         statements = move.write_statements(connection, pg_table, texts, old, new, by)
     notes = _describe_left_out(counts, {"without a text": counts.empty, "whose vector is zero": counts.zero})

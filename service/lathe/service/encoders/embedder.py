@@ -1,4 +1,13 @@
-"""The embedder computes a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
+"""Computation of a response's vectors from a request's texts or vectors, through cache, encoder and chain.
+
+    EmbedRequest ── Embedder.begin ──► Pending ── wait_for_answer ──► Answer
+                    resolve the chain,            wait for the encoder,
+                    cut long texts,               cache new vectors,
+                    look up the cache,            apply the chain to cached vectors,
+                    queue missing texts           notify the observer of live vectors
+
+`Embedder.reduce` answers a request with vectors instead of texts. `Embedder` also finds the served encoders by name.
+"""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -36,11 +45,12 @@ class EmbedRequest:
     """Texts to embed, with the encoder, chain of transforms, dimensions and dtype to use.
 
     Attributes:
+        texts: the texts.
         engine: engine of the encoder.
-        options: how texts are encoded.
-        chain: name or reference of the chain; None for raw vectors, or the chain that `dimensions` routes to.
+        options: options of the encoding.
+        chain: name or reference of the chain; None for raw vectors, or for the chain that `dimensions` selects.
         dimensions: dimensions of the outputs; None for all.
-        input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
+        input_type: `query` applies the chain's transform for queries, `document` its transform for documents.
         output_dtype: requested encoding of the outputs.
     """
 
@@ -55,14 +65,15 @@ class EmbedRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """Vectors `(n, k)` for a response, with the numbers of tokens and the times that its headers state.
+    """Vectors `(n, k)` for a response, with the numbers of tokens and the times for its headers.
 
     Attributes:
         vectors: output of the chain, or the encoder's vectors without a chain.
-        tokens: number of tokens encoded or cached.
-        cut_tokens: number of tokens of the texts that the encoder does not read, estimated for very long ones; None
-            without texts.
+        target: chain of transforms, dimensions and dtype of the vectors.
+        tokens: number of tokens that were encoded, or were encoded when the vectors were cached.
         timings: milliseconds by stage, `queue` and `inference`; empty if the encoder was not used.
+        cut_tokens: number of tokens of the texts that the encoder does not read, estimated for very long texts; None
+            without texts.
     """
 
     vectors: NDArray[np.float32]
@@ -72,7 +83,9 @@ class Answer:
     cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
-        """Return the HTTP headers that describe the vectors: space id, chain, dimensions, dtype, times (ms) and tokens.
+        """Build the HTTP headers that describe the vectors: space id, chain, dimensions, dtype, times (ms) and tokens.
+
+        The token headers are left out without texts.
 
         Args:
             as_codes: whether documents are codes if no dtype was requested and the chain has a quantizer.
@@ -93,16 +106,20 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A request whose texts were looked up in the cache, and of which the missing ones are queued for the encoder.
+    """Request whose texts were looked up in the cache, and whose missing texts are queued for the encoder.
 
     Attributes:
-        live_vectors: passes the vectors to their observer; None if there is none.
+        encoder: name of the encoder.
+        target: chain of transforms, dimensions and dtype of the answer.
+        live_vectors: passes vectors to their observer; None if there is none.
+        cache: cache of vectors before the chain.
         keys: cache keys of the texts; empty if the cache is not used.
-        entries: cached vector of each text, None where there is none.
-        length_ratios: characters of each text, divided by those of the part that was looked up or encoded.
+        entries: cached vector of each text; None if the text is not cached.
+        length_ratios: for each text, number of characters divided by the characters of the part that was looked up or
+            encoded; 1 if the text was not cut.
         missing: positions of the texts that were not cached.
         work: encoding of the missing texts; None if there are none.
-        chain_waits: whether the vectors come without the chain, from an embeddings API.
+        needs_chain: whether the vectors of `work` still need the chain, as those of an embeddings API do.
     """
 
     encoder: str
@@ -114,16 +131,15 @@ class Pending:
     length_ratios: list[float]
     missing: list[int]
     work: Work | None
-    chain_waits: bool
+    needs_chain: bool
 
     def wait_for_answer(self) -> Answer:
-        """Wait until all texts are encoded, and return the answer with vectors `(n, k)` after the chain of transforms.
+        """Wait until the missing texts are encoded, and return the answer with vectors `(n, k)` after the chain.
 
-        Texts found in the cache are not encoded. The new vectors are cached, the texts counted by chain, and the raw
-        vectors passed to the observer.
+        The new vectors are cached, the texts are counted by chain, and the raw vectors are passed to the observer.
 
         Raises:
-            ArtifactError: if the chain maps a text to NaN or inf.
+            ArtifactError: if the chain transforms a text to NaN or inf.
         """
         encoded_texts = None if self.work is None else self.work.future.result()
         _get_counter(self.encoder, self.target.chain).inc(len(self.entries))
@@ -140,7 +156,7 @@ class Pending:
             self.cache.put([self.keys[index] for index in self.missing], raw, encoded_texts.tokens, encoded_texts.cut)
 
         # Cached vectors are stored before the chain, so that all chains share them; it is applied to them here.
-        vectors = new_vectors = self.target.apply(encoded_texts.vectors) if self.chain_waits else encoded_texts.vectors
+        vectors = new_vectors = self.target.apply(encoded_texts.vectors) if self.needs_chain else encoded_texts.vectors
         if len(self.missing) < len(self.entries):
             # (n, k) in the order of the request: new rows from the encoder, all others from the cache.
             vectors = np.empty((len(self.entries), self.target.dimensions), np.float32)
@@ -153,20 +169,21 @@ class Pending:
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
 
     def _require_finite(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vectors, or raise `ArtifactError` if a chain of transforms made NaN or inf of them.
+        """Raise `ArtifactError` if a chain of transforms turned a vector into NaN or inf, else return the vectors.
 
-        Loading a chain tries two rows. Its weights may be such that only others overflow.
+        A chain is tested on two rows when it is loaded. With some weights only other rows overflow.
         """
         if self.target.loaded is not None and not np.isfinite(vectors).all():
             raise ArtifactError(f"the chain {self.target.chain} maps a text to numbers that float32 cannot hold")
         return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
-        """Return the cached vectors `(n, d)`, before the chain, in text order, or `(0, 0)` if there are none."""
+        """Stack the cached vectors `(n, d)`, before the chain, in the order of the texts. Without any, `(0, 0)`."""
         cached = [entry.vector for entry in self.entries if entry is not None]
         return np.concatenate(cached).reshape(len(cached), -1) if cached else np.empty((0, 0), np.float32)
 
     def _notify_observer(self, *raw: NDArray[np.float32]) -> None:
+        """Pass vectors before the chain to the observer of live vectors, if there are a chain and an observer."""
         loaded = self.target.loaded
         if loaded is None or self.live_vectors is None:
             return
@@ -175,9 +192,10 @@ class Pending:
         self.live_vectors.notify(ObservedVectors(self.encoder, loaded, stacked))
 
     def _count_tokens(self, encoded_texts: EncodedTexts | None) -> tuple[int, int]:
-        """Return how many tokens of the texts the encoder read and how many it cut off, and update the metrics.
+        """Count the tokens of the texts that the encoder read and did not read, and add the latter to the metrics.
 
-        The tokens of a text that was cut before it was tokenized are estimated from the tokens of the part.
+        Tokens of a text that was cut before tokenization are estimated from the tokens of the part and the length
+        ratio.
 
         Args:
             encoded_texts: the texts that were just encoded; None if all were cached.
@@ -197,12 +215,12 @@ class Pending:
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
-    """Return the texts without what the encoder certainly does not read of them, so that less is hashed and sent.
+    """Cut texts to the part that the encoder may read, so that less text is hashed and sent.
 
     With `long_text` "mean", no text is cut.
 
     Raises:
-        TooLongError: if a text would be cut and `long_text` is "error", or is too long even to be encoded as a mean.
+        TooLongError: if a text would be cut and `long_text` is "error", or exceeds the maximum of `long_text` "mean".
     """
     if options.long_text == "mean":
         for position, text in enumerate(texts):
@@ -221,7 +239,7 @@ def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) ->
 
 
 class Embedder:
-    """The served encoders by name, and the chains of transforms that their vectors can go through.
+    """Served encoders by name, and the chains of transforms that their vectors can go through.
 
     Attributes:
         aliases: name of the served version, `NAME@V`, by the name of a trained encoder.
@@ -236,12 +254,12 @@ class Embedder:
         self.cache = cache
 
     def add(self, engine: Engine) -> None:
-        """Start an encoder's engine, and serve the encoder from now on."""
+        """Start an encoder's engine, and add the encoder to the served encoders."""
         engine.start()
         self.engines = self.engines | {engine.spec.name: engine}  # replaced as a whole, because other threads read it
 
     def remove(self, name: str) -> Engine:
-        """Remove an encoder from those served, and return its engine, which the caller must stop.
+        """Remove an encoder from the served encoders, and return its engine, which the caller must stop.
 
         Raises:
             UnknownNameError: if the encoder is not served.
@@ -254,22 +272,24 @@ class Embedder:
         return engine
 
     def find_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of a served encoder, or None if the encoder is not served."""
+        """Return the spec of a served encoder. The result is None if the encoder is not served."""
         engine = self.engines.get(name)
         return engine.spec if engine else None
 
     def fail_unfinished(self) -> None:
-        """Answer all unfinished requests of all encoders with an error, at shutdown."""
+        """Answer all unfinished requests of all encoders with an error, as at shutdown."""
         for engine in self.engines.values():
             engine.fail_unfinished()
 
     @property
     def default(self) -> Engine:
-        """Engine for requests that name no encoder, which is the first one."""
+        """Engine for requests that name no encoder: the first engine."""
         return next(iter(self.engines.values()))
 
     def find_engine(self, name: str | None, param: str = "model") -> Engine:
-        """Return the engine of an encoder by its name or its model's name. None means the default encoder.
+        """Find the engine of an encoder by its name, its alias or its model's name. None means the default encoder.
+
+        `NAME@live` means the alias `NAME`.
 
         Raises:
             UnknownNameError: if there is no such encoder; the message lists the encoders.
@@ -289,9 +309,9 @@ class Embedder:
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
-        """Return what a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`, selects.
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`.
 
-        The grammar is in `lathe.service.encoders.model_names`.
+        Without a model, the default encoder is chosen. The grammar is in `lathe.service.encoders.model_names`.
         """
         if not model:
             return ModelChoice(model, self.default)
@@ -299,19 +319,19 @@ class Embedder:
         return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
 
     def begin(self, request: EmbedRequest, at_once: bool = False) -> "Pending":
-        """Look a request's texts up in the cache, and queue the missing ones for the encoder.
+        """Look up a request's texts in the cache, and queue the missing texts for the encoder.
 
-        This resolves the chain and does not wait for the encoder. Texts are first cut to what the encoder can read.
-        Only a chain that must be read from disk or folded, and a second-level cache, may block.
+        The chain is resolved first, and texts are cut to what the encoder can read. The call does not wait for the
+        encoder. It may block only to read a chain from disk, to fold it, or to use a second-level cache.
 
         Args:
-            request: the texts, and what is wanted of them.
-            at_once: whether to raise an error instead of blocking, for callers on the event loop.
+            request: the texts, and how to embed them.
+            at_once: whether to raise `NotAtOnceError` instead of blocking, for callers on the event loop.
 
         Raises:
             NotAtOnceError: with `at_once`, if this might block.
-            ServiceError: for unknown names, dimensions, spaces or encodings that do not match, overload, or an encoder
-                that is not ready.
+            ServiceError: for unknown names, dimensions, embedding spaces or encodings that do not match, overload, or
+                an encoder that is not ready.
             EncoderError: for a prompt name the encoder does not have.
             TooLongError: for a text that is much too long if `long_text` is "error"; the worker checks shorter ones.
         """
@@ -326,7 +346,7 @@ class Embedder:
         )
         target = target.with_output_dtype(request.output_dtype)
         if target.folded is not None and not options.normalize:
-            # Chains take unit vectors; whether they give them is folded in.
+            # Chains take unit vectors. Whether their outputs are normalized is part of the folded chain.
             options = replace(options, normalize=True)
         if options.long_text is None:
             options = replace(options, long_text=encoder.spec.long_text)
@@ -343,13 +363,13 @@ class Embedder:
         missing = [index for index, entry in enumerate(entries) if entry is None]
 
         live_vectors = None if self.live_vectors.observer is None else self.live_vectors
-        work, chain_waits = None, engine.spec.upstream is not None
+        work, needs_chain = None, engine.spec.upstream is not None
         if missing:
             uncached = texts if len(missing) == len(texts) else [texts[index] for index in missing]
             # Cache and observer take vectors before the chain; otherwise the worker need not send them.
             keep_raw = bool(keys) or live_vectors is not None
             max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
-            applied = None if chain_waits else target.chain_ref
+            applied = None if needs_chain else target.chain_ref
             work = engine.queue.admit(uncached, options, max_length, applied, keep_raw, missing)
         return Pending(
             encoder=engine.spec.name,
@@ -361,7 +381,7 @@ class Embedder:
             length_ratios=length_ratios,
             missing=missing,
             work=work,
-            chain_waits=chain_waits,
+            needs_chain=needs_chain,
         )
 
     def reduce(
@@ -374,7 +394,7 @@ class Embedder:
     ) -> Answer:
         """Transform vectors `(n, d)` that a caller sent by a chain of transforms into outputs `(n, k)`.
 
-        The vectors are passed to the observer of live vectors if there is one.
+        The vectors are also passed to the observer of live vectors, if there is one.
 
         Raises:
             BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded
@@ -387,23 +407,22 @@ class Embedder:
         target = target.with_output_dtype(output_dtype)
         reduced = target.apply(vectors)
         if not np.isfinite(reduced).all():
-            raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
+            raise BadValueError("the vectors hold numbers so large that the chain overflows float32", param="vectors")
         if target.loaded is not None:
             self.live_vectors.notify(ObservedVectors(None, target.loaded, vectors))
         return Answer(reduced, target)
 
     def list_models(self) -> list[str]:
-        """Return all values that a request's `model` can have.
+        """List all values that a request's `model` can have.
 
         They are the names of `list_model_names`, in order, followed by the names of trained encoders.
         """
         return [*list_model_names(self.engines, self.registry, self.resolver), *self.aliases]
 
     def resolve_model(self, model: str) -> ModelChoice:
-        """Return the encoder, chain of transforms and dimensions that a request's `model` selects, if they are served.
+        """Parse a request's `model`, and raise unless its encoder, chain and dimensions are served together.
 
-        The chain must take the encoder's vectors and serve the dimensions. While the encoder was never ready, only its
-        name is checked.
+        While the encoder was never ready, only its name is checked.
 
         Raises:
             BadValueError, ConflictError, UnknownNameError: if encoder or chain are not served.

@@ -1,7 +1,12 @@
 """Import of the rows of an existing vector store into an index: their ids, metadata and vectors.
 
-An import that was stopped is resumed after its last batch. What the chain costs is measured before, see
-`lathe.service.index.import_cost`.
+add_rows            reads a source batch by batch, and writes each batch to the index
+  ├── Ids           ids and metadata of the rows of a batch, from a list of ids or from fields of the rows
+  │     └── format_id   value of an id field as text
+  └── load_vectors  vectors of the rows of a batch; texts are encoded
+
+An import that was stopped is resumed after its last batch. The effect of the chain of transforms on retrieval is
+measured before the import, see `lathe.service.index.import_cost`.
 """
 
 import time
@@ -31,7 +36,7 @@ from lathe.transforms.progress import Progress
 NOTE = "import"
 """Key of the note that stores the progress of an import."""
 ID_FIELDS = ("id", "_id")
-"""Fields that are tried for the id of a row, in this order."""
+"""Fields in which the id of a row is looked for, in this order."""
 
 
 class Ids:
@@ -43,29 +48,33 @@ class Ids:
         total: number of rows of the source.
 
     Raises:
-        BadValueError: if the list has another length, blank lines or an id twice.
+        BadValueError: if the number of listed ids is not `total`, or the list has blank lines or an id twice.
     """
 
     def __init__(self, listed: Path | None, field: str | None, total: int) -> None:
         self.listed = _read_ids(listed) if listed else None
         self.field = field
         if self.listed is not None and len(self.listed) != total:
-            raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
+            raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows: each needs one", param="ids")
         require_ids(self.listed or [])
 
     def build_rows(
         self, batch: RowBatch, first: int, vector_field: str, text_field: str | None
     ) -> tuple[list[str], list[dict[str, Any] | None]]:
-        """Return the ids of a batch's rows, and the metadata of each or None, as they are imported.
+        """Build the ids of a batch's rows, and the metadata of each row. The metadata is None for a row without fields.
 
-        Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`
-        holds an object, or its JSON text, its fields are merged in, because `lathe index export` writes items so.
+        All fields but the id and the vector become metadata; values that JSON lacks become text. If a field `metadata`
+        holds an object, or its JSON text, its fields are merged in, because `lathe index export` writes items in this
+        form.
 
         Args:
             batch: batch of the source.
-            first: row number of its first row.
-            vector_field: field with the vectors or texts, which is not metadata.
-            text_field: metadata field in which a batch's texts are stored; None if they are not.
+            first: row number of the batch's first row, from 0.
+            vector_field: field with the vectors or texts, which is left out of the metadata.
+            text_field: metadata field in which a batch's texts are stored; None if they are not stored.
+
+        Raises:
+            BadValueError: if an id is missing or of another type, or a value cannot be stored as metadata.
         """
         records: Sequence[Record] = batch.records or [{} for _ in range(len(batch))]
         items: list[str] = []
@@ -84,12 +93,16 @@ class Ids:
         return items, metadata
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
+        """Return the field of a row that holds the id, or None if the ids are listed or the row has no such field."""
         if self.listed is not None:
             return None
         return self.field or next((field for field in ID_FIELDS if field in record), None)
 
     def _get_id(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
-        """Return the id of row `number`: from the list, or else from the field. Without either, it is the number."""
+        """Return the id of row `number`: from the list, or else from the field.
+
+        Without either, the number is the id.
+        """
         if self.listed is not None:
             return self.listed[number]
         if field is None:
@@ -103,16 +116,16 @@ class Ids:
 
 
 MAX_EXACT = 2**53
-"""Largest whole number up to which floats hold every whole number."""
+"""Number up to which a float holds every whole number exactly."""
 
 
 def format_id(value: Any) -> str:
-    """Return an id from a table as text: a text as it is, a whole number in digits, a UUID, bytes as UTF-8.
+    """Convert an id from a table to text: a text unchanged, a whole number in digits, a UUID, bytes as UTF-8.
 
-    A float is taken if it is a whole number that floats hold exactly, as tables with missing values write ids.
+    A float is accepted if it is a whole number below 2^53, because tables with missing values store ids as floats.
 
     Raises:
-        ValueError: for anything else; the message says what it is.
+        ValueError: for any other value; the message describes the value.
     """
     match value:
         case str():
@@ -143,10 +156,10 @@ def _decode_bytes(value: bytes) -> str:
 
 
 def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's fields as a dict of JSON values. Bytes are decoded, dates and other values become text.
+    """Convert a row's fields to a dict of JSON values. Bytes are decoded as UTF-8; dates and other values become text.
 
     Raises:
-        BadValueError: for bytes that are not UTF-8; it names the row.
+        BadValueError: for values that cannot be converted, such as bytes that are not UTF-8; the message names the row.
     """
 
     def convert(value: Any) -> str:
@@ -162,7 +175,11 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_ids(path: Path) -> list[str]:
-    """Return the ids in a file as texts: one from each line, or the integers of a .npy array."""
+    """Read the ids in a file as texts: one from each line, or the integers of a .npy array.
+
+    Raises:
+        BadValueError: for a blank line, a line that is not UTF-8, or an array that does not hold integers `(n,)`.
+    """
     if path.suffix == ".npy":
         numbers = np.load(path, allow_pickle=False)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
@@ -180,7 +197,7 @@ def _read_ids(path: Path) -> list[str]:
 
 
 def _parse_object(value: Any) -> dict[str, Any] | None:
-    """Return `value` if it is a dict, or the dict that it encodes if it is JSON text, or else None."""
+    """Return `value` if it is a dict, or the dict that it encodes if it is JSON text, else None."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -198,8 +215,8 @@ def add_rows(
 ) -> dict[str, int]:
     """Add all rows of a source of texts or vectors to an index in batches, resuming an earlier run.
 
-    Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the progress in
-    the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last batch.
+    If rows have the same id, the last is kept, and the others count as replaced. Each batch stores the progress in the
+    index as a note, so that a run that was stopped resumes after its last batch. The note is deleted at the end.
 
     Args:
         index: index to fill.
@@ -211,8 +228,8 @@ def add_rows(
         skip_zeros: whether to skip zero vectors instead of raising.
 
     Returns:
-        `{imported, left_out, replaced}`: the numbers of rows added in this run, of zero rows skipped, and of items that
-        rows with the same id replaced.
+        `{imported, left_out, replaced}`: the numbers of rows added in this run, of zero vectors skipped, and of items
+        that were replaced by rows with the same id.
 
     Raises:
         BadValueError: if a row cannot be stored.
@@ -220,12 +237,12 @@ def add_rows(
     """
     spec = index.spec
     note = index.read_note(NOTE) or {}
-    done = int(note.get("rows", 0)) if note.get("key") == key else 0
+    skipped = int(note.get("rows", 0)) if note.get("key") == key else 0
     total, seen, added, left_out, replaced, begun = source.count(), 0, 0, 0, 0, time.monotonic()
 
     for batch in source.batches():
         first, seen = seen, seen + len(batch)
-        if seen <= done:
+        if seen <= skipped:  # the batches are the same in every run
             continue
         items, metadata = ids.build_rows(batch, first, source.field, spec.text_field)
         try:
@@ -235,22 +252,25 @@ def add_rows(
 
         kept = _select_rows(vectors, items, spec, skip_zeros)
         if kept:
-            # Of rows with the same id, the last one counts, as if they were written one after another.
-            last = {items[position]: position for position in kept}
-            require_ids(list(last))
-            kept_metadata = [metadata[position] for position in last.values()]
-            # Stored by the write of the batch itself, so that a resumed run continues behind it.
+            # Of rows with the same id, the last is kept, as if they were written one after another.
+            row_of_id = {items[position]: position for position in kept}
+            rows = list(row_of_id.values())
+            require_ids(list(row_of_id))
+            kept_metadata = [metadata[position] for position in rows]
+            # The note is stored by the same write as the batch, so that a resumed run continues after this batch.
             progress = {NOTE: {"key": key, "rows": seen}}
-            written = index.upsert(list(last), vectors[[*last.values()]], kept_metadata, None, note=progress).result()
-            replaced += (written.removed or 0) + len(kept) - len(last)
+            written = index.upsert(list(row_of_id), vectors[rows], kept_metadata, None, note=progress).result()
+            replaced += (written.removed or 0) + len(kept) - len(rows)
         added, left_out = added + len(kept), left_out + len(batch) - len(kept)
-        on_progress(seen / max(total, 1), format_progress(seen, total, seen - done, time.monotonic() - begun))
+        on_progress(seen / max(total, 1), format_progress(seen, total, seen - skipped, time.monotonic() - begun))
     index.delete_note(NOTE)
     return {"imported": added, "left_out": left_out, "replaced": replaced}
 
 
 def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros: bool) -> list[int]:
-    """Return the positions of the rows to import. For cosine these are the rows whose vector is not zero, else all.
+    """Return the positions of the rows to import.
+
+    For cosine, zero vectors are left out or raise; else all rows are taken.
 
     Raises:
         BadValueError: for cosine, if a vector is zero and `skip_zeros` is false.
@@ -260,20 +280,21 @@ def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros
     nonzero = vectors.any(axis=1)
     if not nonzero.all() and not skip_zeros:
         item = items[int((~nonzero).argmax())]
-        raise BadValueError(f"the vector of {item!r} is zero and has no direction; --skip-zeros skips such rows")
+        raise BadValueError(f"the vector of {item!r} is zero, so it has no cosine; skip such rows with --skip-zeros")
     return [int(position) for position in np.flatnonzero(nonzero)]
 
 
 def load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
-    """Return the vectors `(n, d)` of rows of a source: vectors as they are, or texts encoded, before any chain.
+    """Return the vectors `(n, d)` of rows of a source, before any chain. Texts are encoded.
 
     Raises:
-        BadValueError: if there are texts and no encoder, or the vectors have other dimensions than the index takes.
+        BadValueError: if there are texts and no encoder, or the vectors have other dimensions than the index's or norms
+            that are not finite.
         NotFiniteError: if the encoder gives NaN or inf for a text.
     """
     if len(values) and isinstance(values[0], str):
         if encoder is None:
-            raise BadValueError("texts need an encoder to become vectors", param="encoder")
+            raise BadValueError("the source holds texts, which need an encoder: name one", param="encoder")
         return encoder.encode(list(values)).vectors
     vectors: Vectors = np.asarray(values, np.float32).reshape(len(values), -1)
     if len(values) and vectors.shape[1] != spec.width:

@@ -1,4 +1,9 @@
-"""Resolution of requests to the settings of an index and the files of its chain."""
+"""Resolution of requests to create or reindex an index to its complete settings and the files of its chain.
+
+An index has two embedding spaces. Original vectors, of `width` dimensions, come from an encoder or from callers. A
+chain of transforms maps them to the vectors that are searched, of `dimensions` dimensions. With the chain `none`
+(`RAW`), the original vectors are searched.
+"""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -15,12 +20,12 @@ from lathe.training.encoder.text_encoder import PromptedEncoder, compute_space_i
 
 
 @dataclass(frozen=True)
-class _Spaces:
-    """Embedding spaces of an index: of its original vectors, and of those that are searched.
+class _IndexSpaces:
+    """Embedding spaces of an index: of its original vectors, and of the vectors that are searched.
 
     Attributes:
         encoder: encoder of the original vectors; None if callers send vectors.
-        fingerprint: fingerprint of that encoder, or of the one that the chain was fitted for; None if it is not known.
+        fingerprint: fingerprint of the encoder, or of the encoder that the chain was fitted for; None if unknown.
         width: dimensions of the original vectors.
         target: chain of transforms, cut to the dimensions of the vectors that are searched; no chain for raw vectors.
     """
@@ -31,7 +36,7 @@ class _Spaces:
     target: Target
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields of `IndexSpec` that say in which spaces the index's vectors are."""
+        """Return the fields of `IndexSpec` that describe the embedding spaces."""
         return {
             "encoder": self.encoder.name if self.encoder else None,
             "encoder_fingerprint": self.fingerprint,
@@ -45,10 +50,12 @@ class _Spaces:
 
 @dataclass(frozen=True)
 class SpecResolver:
-    """Translation of requests to create or reindex an index into complete settings and a chain of transforms.
+    """Resolver of requests to create or reindex an index, to complete settings and the files of a chain of transforms.
 
     Attributes:
-        find_encoder: returns the encoder of a name, or the default one for None.
+        registry: registry of chains.
+        resolver: finds the chain and dimensions of a request.
+        find_encoder: returns the encoder of a name, or the default encoder for None.
         list_encoders: returns all encoders.
     """
 
@@ -58,7 +65,7 @@ class SpecResolver:
     list_encoders: Callable[[], Iterable[PromptedEncoder]]
 
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
-        """Return the settings of the index that a request describes, and the files of its chain of transforms.
+        """Resolve a request for a new index to the settings of the index and the files of its chain of transforms.
 
         The files are the manifest and tensors, or None for raw vectors.
 
@@ -70,8 +77,8 @@ class SpecResolver:
         spaces = self._resolve_spaces(encoder, request.chain, request.dimensions, request.width)
         if request.originals == "none" and spaces.target.quantizer is None:
             raise BadValueError(
-                f"originals: none stores codes alone: {spaces.target.chain} is not a chain that ends in codes; a fit "
-                "with `bytes` makes one",
+                f"originals: none stores only byte codes, and {spaces.target.chain} is not a chain that ends in codes: "
+                "fit a chain with `bytes`, or store the originals",
                 param="originals",
             )
         spec = IndexSpec(
@@ -87,17 +94,17 @@ class SpecResolver:
     def resolve_reindexed(
         self, request: ReindexRequest, index: SearchIndex
     ) -> tuple[IndexSpec, Artifact, PromptedEncoder | None]:
-        """Return an index's settings after a reindexing, the files of the chain, and the new encoder, None if it stays.
+        """Resolve a reindexing to the index's new settings, the files of the chain, and the new encoder.
 
-        The files are the manifest and tensors, or None for raw vectors. The settings name the index's next generation
-        (its rows and graph, built again) by a new, random name. Settings that the request leaves None are kept. An
-        encoder with the same fingerprint is not a change, unless `encode` is set. If no other encoder, chain or
-        dimensions are requested, the index's own chain files are returned.
+        The encoder is None if it stays. Settings that the request leaves None are kept, and so is an encoder with the
+        same fingerprint, unless `encode` is set. If the request changes neither encoder nor chain nor dimensions, the
+        index's own chain files are returned. The settings give the next generation of the index (rows and graph, built
+        again) a new, random name. The files are the manifest and tensors, or None for raw vectors.
 
         Raises:
             ConflictError: if encoder, chain or dimensions would change, and the index stores no originals, or if
-                `encode` is set and there is no encoder.
-            ServiceError: if encoder or chain is unknown, or they and the dimensions do not fit the index.
+                `encode` is set and the index has no encoder.
+            ServiceError: if the encoder or chain is unknown, or encoder, chain and dimensions do not fit the index.
         """
         spec = index.spec
         name = request.encoder or (spec.encoder if request.encode else None)
@@ -111,24 +118,26 @@ class SpecResolver:
             for key in ("metric", "m", "ef_construction", "text_field")
             if (value := getattr(request, key)) is not None
         }
-        # A random name, so that the folder of an abandoned reindexing is never taken for this one's.
+        # A random name, so that the folder of an abandoned reindexing is never used by another.
         spec = replace(spec, generation=secrets.token_hex(6), **changed)
         if encoder is None and request.chain is None and request.dimensions is None:
             return spec, index.read_artifact(), None
         chain = request.chain or spec.chain
-        owner = encoder or self._find_encoder(spec.encoder, chain, spec.width)
-        known = None if encoder is not None else spec.width
-        spaces = self._resolve_spaces(owner, chain, request.dimensions, known)
-        # Compact vectors of another space can only be made from the originals.
+        # A new encoder decides the dimensions of the original vectors; otherwise the index's stay.
+        used_encoder = encoder or self._find_encoder(spec.encoder, chain, spec.width)
+        width = None if encoder is not None else spec.width
+        spaces = self._resolve_spaces(used_encoder, chain, request.dimensions, width)
+        # Searched vectors of another embedding space can only be computed from the originals.
         if spaces.target.space_id != spec.space_id:
             require_originals(spec, "another chain or encoder", "chain" if encoder is None else "encoder")
         spec = replace(spec, **spaces.describe(), vectors=spec.vectors + (encoder is not None))
         return spec, self._read_artifact(spaces.target), encoder
 
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> PromptedEncoder | None:
-        """Return the encoder of that name, or else the encoder that the chain was fitted for, or None if there is none.
+        """Find the encoder of that name, or without a name the encoder that the chain was fitted for.
 
-        With neither name nor chain, return None if `width` is given, else the default encoder.
+        None if there is none. With neither name nor chain, the result is the default encoder, or None if `width` is
+        given.
         """
         if name is not None:
             return self.find_encoder(name)
@@ -141,17 +150,17 @@ class SpecResolver:
 
     def _resolve_spaces(
         self, encoder: PromptedEncoder | None, chain: str, dimensions: int | None, width: int | None
-    ) -> _Spaces:
-        """Return the spaces of an index of an encoder's vectors through a chain, or of vectors without an encoder.
+    ) -> _IndexSpaces:
+        """Resolve the embedding spaces of an index of an encoder's vectors through a chain, or of other vectors.
 
         Args:
-            encoder: the encoder; None if there is none, or none is known.
+            encoder: the encoder; None if there is none or it is unknown.
             chain: name or reference of the chain, or `none`.
-            dimensions: dimensions of the vectors that are searched; None for all that the chain gives.
+            dimensions: dimensions of the vectors that are searched; None for all dimensions of the chain's output.
             width: dimensions of the original vectors; None if they follow from encoder or chain.
 
         Raises:
-            ServiceError: if these do not fit together, or `width` is needed and None.
+            ServiceError: if these do not match, or `width` is needed and None.
         """
         if encoder is not None:
             if width not in (None, encoder.dimensions):
@@ -159,26 +168,27 @@ class SpecResolver:
                     f"vectors of {encoder.name} have {encoder.dimensions} dimensions, not {width}", param="width"
                 )
             target = self.resolver.resolve_for_encoder(encoder, chain, dimensions)
-            return _Spaces(encoder, encoder.fingerprint, encoder.dimensions, target)
+            return _IndexSpaces(encoder, encoder.fingerprint, encoder.dimensions, target)
         if chain == RAW:
             if width is None or dimensions not in (None, width):
                 raise BadValueError(
                     "raw vectors without an encoder need `width`, and cannot have other `dimensions`", param="width"
                 )
             target = Target(None, None, None, width, compute_space_id(None, None, None, width))
-            return _Spaces(None, None, width, target)
+            return _IndexSpaces(None, None, width, target)
 
         loaded = self.registry.load(chain)
         input_dimensions = loaded.chain.input_dimensions or width
         if input_dimensions is None:
             raise BadValueError(
-                f"the chain {loaded.ref} takes vectors of any dimensions: set `width` to the dimensions of yours",
+                f"the chain {loaded.ref} takes vectors of any dimensions: set `width` to your vectors' dimensions",
                 param="width",
             )
         target = self.resolver.resolve_for_vectors(input_dimensions, chain, dimensions)
-        return _Spaces(None, loaded.encoder_fingerprint, input_dimensions, target)
+        return _IndexSpaces(None, loaded.encoder_fingerprint, input_dimensions, target)
 
     def _read_artifact(self, target: Target) -> Artifact:
+        """Read the manifest and tensors of a target's chain. The result is None for raw vectors."""
         if target.loaded is None:
             return None
         return self.registry.read_files(target.loaded.name, target.loaded.version)

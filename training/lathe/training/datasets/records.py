@@ -265,10 +265,7 @@ def index_by_id(records: Iterable[Record], name: str, warnings: Warnings) -> dic
         elif by_id[key].fields == record.fields:
             warnings.add(f"rows left out because they repeat {name!r} and content of another row", record.place)
         else:
-            raise DataSetError(
-                f"{record.place}: the {name} {key!r} is also at {by_id[key].place}, with another content; ids must be "
-                "unique"
-            )
+            raise DataSetError(f"{record.place}: the {name} {key!r} is also at {by_id[key].place} with other content")
 
     return by_id
 

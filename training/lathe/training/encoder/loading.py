@@ -211,9 +211,7 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
     )
     highest = min((limit for limit in limits if limit is not None and limit > 0), default=0)
     if not highest:
-        raise EncoderError(
-            f"{spec.name} reads texts of any length, so it cannot have max_length {spec.max_length}: leave it out"
-        )
+        raise EncoderError(f"{spec.name} reads texts of any length: leave max_length {spec.max_length} out")
     if not 2 < spec.max_length <= highest:
         raise EncoderError(f"{spec.name} reads 3 to {highest} tokens, not max_length {spec.max_length}")
 

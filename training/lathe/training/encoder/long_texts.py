@@ -131,10 +131,7 @@ def split_texts(
         EncoderError: if the prompt leaves too few tokens, or the tokenizer reports no offsets.
     """
     if max_tokens < MIN_CHUNK_TOKENS:
-        raise EncoderError(
-            f"the prompt leaves {max(max_tokens, 0)} of the tokens that {encoder} reads to a chunk, which needs "
-            f"{MIN_CHUNK_TOKENS}: shorten the prompt"
-        )
+        raise EncoderError(f"the prompt leaves {max(max_tokens, 0)} tokens to a chunk of {encoder}: shorten the prompt")
 
     chunks: list[str] = []
     owners: list[int] = []
@@ -209,8 +206,5 @@ def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, 
     """
     encoded = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
     if not encoded.encodings:  # a tokenizer written in Python
-        raise EncoderError(
-            f"long_text mean needs a tokenizer that reports offsets, and the tokenizer of {encoder} does not: set "
-            "long_text to truncate or error"
-        )
+        raise EncoderError(f"the tokenizer of {encoder} does not report offsets, which long_text mean needs")
     return encoded.encodings[0].offsets, encoded.encodings[0].word_ids

@@ -221,9 +221,7 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
 
     modalities = getattr(first, "modality_config", {"text": None})
     if not {"text", "message"} & set(modalities):
-        raise EncoderError(
-            f"{spec.name} reads {', '.join(map(str, modalities))} and no texts: name a model that reads texts"
-        )
+        raise EncoderError(f"{spec.name} reads {', '.join(map(str, modalities))} and no texts: name a model of texts")
 
 
 def _is_static_embedding(module: Any) -> bool:

@@ -50,12 +50,12 @@ USAGE_OF_FLOATS = """
 Or put the transforms before an index of your own:
 
 ```python
-hnsw = faiss.IndexHNSWFlat(DIMENSIONS, 32, faiss.METRIC_INNER_PRODUCT)
+hnsw = faiss.IndexHNSWFlat(SIZE, 32, faiss.METRIC_INNER_PRODUCT)
 index = faiss.IndexPreTransform(hnsw)
 for name in NAMES:
     index.prepend_transform(faiss.read_VectorTransform(name))
 ```"""
-"""Code example for a chain without a quantizer; DIMENSIONS and NAMES are replaced."""
+"""Code example for a chain without a quantizer; SIZE and NAMES are replaced."""
 
 USAGE_OF_CODES = """
 
@@ -143,9 +143,7 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
     difference = measure_difference(
         read.index.reconstruct_n(0, len(probes)), chain.transform(probes), "the FAISS index"
     )
-    usage = USAGE_OF_FLOATS.replace("DIMENSIONS", str(chain.output_dimensions)).replace(
-        "NAMES", json.dumps(names[::-1])
-    )
+    usage = USAGE_OF_FLOATS.replace("SIZE", str(chain.output_dimensions)).replace("NAMES", json.dumps(names[::-1]))
 
     return difference, USAGE + usage
 

@@ -129,10 +129,7 @@ def check_exportable(chain: Chain) -> int:
     if not chain.fitted:
         raise ExportError("this chain is not fitted: fit it before it is exported")
     if chain.input_dimensions is None:
-        raise ExportError(
-            "this chain has no fitted step and takes vectors of any dimensions, so it cannot be exported: export the "
-            "encoder without it"
-        )
+        raise ExportError("this chain has no fitted step and takes any dimensions: there is nothing to export")
 
     for step in chain.float_steps:
         if step.two_sided:
@@ -196,9 +193,7 @@ def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str,
     differences = np.sort(np.abs(outputs.astype(np.float64) - expected).ravel()) / scale
     difference = float(differences[-1 - (len(differences) // 100 if codes else 0)])
     if not difference <= TOLERANCE:
-        raise ExportError(
-            f"{what} differs from the chain by {difference:.1e}, more than {TOLERANCE:g}: it was not written"
-        )
+        raise ExportError(f"{what} differs by {difference:.1e}, more than {TOLERANCE:g}: it was not written")
 
     return difference
 

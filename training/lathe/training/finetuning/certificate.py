@@ -315,10 +315,7 @@ def _list_warnings(certificate: Mapping[str, Any]) -> list[str]:
         if abs(gain) <= half:
             warnings.append(f"nDCG@10 on {name} changes by {gain:+.4f} ± {half:.4f}: the gain is not significant")
         if measures["queries"] < MIN_TEST_QUERIES:
-            warnings.append(
-                f"{name} has {measures['queries']} queries to measure with; {MIN_TEST_QUERIES} are needed for a "
-                "reliable mean"
-            )
+            warnings.append(f"{name} has {measures['queries']} queries, too few for a reliable mean")
 
     if not certificate["relevance"]:
         warnings.append("no queries with known relevant documents were left to measure with")

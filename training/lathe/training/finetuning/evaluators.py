@@ -192,9 +192,7 @@ class TaskEvaluator:
 
         if settings.metric is not None and settings.metric not in metrics:
             known = ", ".join(sorted(metrics))
-            raise JobError(
-                f"evaluate.metric: mteb does not measure {settings.metric!r} on {data.name}; allowed: {known}"
-            )
+            raise JobError(f"evaluate.metric: {settings.metric!r} is not measured on {data.name}; allowed: {known}")
 
         asked = [(text, prompt) for _, text in collector.asked for prompt in dict.fromkeys(self.prompts.values())]
         self.texts, self.keys = [prompt + text for text, prompt in asked], [text_key(*pair) for pair in asked]

@@ -170,10 +170,7 @@ def mine_sources(
     """
     names = [name for name in builder.pairs if _is_mined(builder.sources[name], builder.pairs[name])]
     if not names:
-        raise JobError(
-            "there is no source to mine negatives for: each has its own negatives or says negatives: none; set "
-            "negatives: mined for a source, or leave the section negatives out"
-        )
+        raise JobError("no source is to be mined: set negatives: mined for one, or leave out the section negatives")
 
     auxiliary = AuxiliaryEncoder(ReferenceVectors(encoder, cache), settings.prompts)
     for number, name in enumerate(names):

@@ -106,9 +106,7 @@ class MixtureBuilder:
         self.forbidden |= {normalize_text(text) for text in settings.leave_out}
         self.evaluated = set(eval_texts)
         self.notes = (
-            [f"{target.name} has no test split, so no source was checked for its texts"]
-            if target and not test_texts
-            else []
+            [f"{target.name} has no test split: no source was checked for it"] if target and not test_texts else []
         )
         self.data: dict[str, DataSet] = {}
         self.pairs: dict[str, list[Pair]] = {}

@@ -74,8 +74,7 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
 
     if settings.name is not None and len(names) > 1:
         raise JobError(
-            f"the folder {root.name} holds {len(names)} data sets, which cannot all have the name {settings.name}: "
-            "leave name out, or name the folder of one data set"
+            f"the folder {root.name} holds {len(names)} data sets, which cannot all have the name {settings.name}"
         )
     if not names:
         raise JobError(f"the folder {root} holds no data sets, which are folders with a {META} and data files")

@@ -77,7 +77,4 @@ def list_prompt_warnings(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterat
     """Yield a warning if the encoder has a default prompt, but a source of the job sets no prompt for its anchors."""
     default = encoder.prompt(None)
     if default and any(not source_prompts.anchor for source_prompts in prompts):
-        yield (
-            f"{encoder.name} has the default prompt {default!r}, which training does not use: a source without prompts "
-            "is trained without a prompt"
-        )
+        yield f"{encoder.name} has the default prompt {default!r}, which is not used: only the job's prompts are"

@@ -215,9 +215,7 @@ class _TrainingRun:
             JobError: if the folder holds a trained model or another job.
         """
         if (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file():
-            raise JobError(
-                f"{self.out} already holds a trained model; name another folder with --out, or remove the folder"
-            )
+            raise JobError(f"{self.out} already holds a trained model; remove it, or name another folder with --out")
 
         for warning in self.regularizer.list_source_warnings(len(self.job.sources)):
             log.warning("%s: %s", self.method, warning)

@@ -348,10 +348,7 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
     options: dict[str, Any] = {"regularizer": regularizer, "text_ids": text_ids, "negative_ids": negative_ids}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
         if not _is_transformer(model):
-            raise JobError(
-                f"a static encoder has no activations, so mini_batch_size {settings.mini_batch_size} would save no "
-                "memory: leave it out"
-            )
+            raise JobError("mini_batch_size saves no memory with a static encoder, which has no activations")
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
 
     position, _ = try_unpadding(model, PROBES) or (None, "")

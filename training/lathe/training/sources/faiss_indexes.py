@@ -241,9 +241,7 @@ def _find_vectors(
     if not isinstance(index, faiss.IndexFlat):
         raise SourceError(f"{name} is a {type(index).__name__}; {KEPT}")
     if mapped is not None and len(mapped) != index.ntotal:
-        raise SourceError(
-            f"{name} is not a FAISS index that can be read: it has {len(mapped):,} ids for {index.ntotal:,} vectors"
-        )
+        raise SourceError(f"{name} cannot be read: it has {len(mapped):,} ids for {index.ntotal:,} vectors")
 
     return _FlatVectors(index), mapped
 

@@ -237,7 +237,7 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
 
     if constants.HF_HUB_OFFLINE:
         raise AccessError(
-            f"hf:{written} cannot be read while HF_HUB_OFFLINE is set: unset it, or name a local folder as hf:./FOLDER"
+            f"hf:{written} needs the network: unset HF_HUB_OFFLINE, or name a local folder as hf:./FOLDER"
         )
 
     # `A/B` is ambiguous: the hub is asked for a data set of that name first.

@@ -150,10 +150,7 @@ def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[
             pending.append(taken)
             count, size = count + len(taken), size + taken.nbytes
             if size > MAX_BATCH_BYTES:
-                raise SourceError(
-                    f"{file.name}: {count:,} rows take {size:,} bytes decompressed; at most "
-                    f"{MAX_BATCH_BYTES:,} are read"
-                )
+                raise SourceError(f"{file.name}: {count:,} rows take {size:,} bytes, more than {MAX_BATCH_BYTES:,}")
             if count == rows:
                 yield Table.from_batches(pending)
                 pending, count, size = [], 0, 0

@@ -1,9 +1,12 @@
-"""Decoding of the codes of `TransformCoding`, and scoring of queries against them.
+"""Decoding of the byte codes of `TransformCoding`, and scoring of queries against these codes.
 
-Coordinate i takes `bits[i]` bits of a code, from bit `shifts[i]` of byte `octets[i]`, the lowest bit first. The bits
-are the number of its level in the quantizer of that many bits. In most codes a byte holds whole coordinates, perhaps
-with gaps; in others (`whole_bytes` is false) coordinates follow one another without gaps, and may cross into the next
-byte:
+A vector x `(d,)` is encoded as m coordinates y = encoder · (x − μ), and each coordinate is rounded to one of 2^bits
+levels. The code stores the numbers of the levels. Decoding looks up the levels ŷ `(m,)`, and returns
+μ + f · Σᵢ ŷᵢ · decoderᵢ, where f restores the norm of the fitted vectors (see `CodeDecoder`).
+
+Layout of a code: coordinate i takes `bits[i]` bits, from bit `shifts[i]` of byte `octets[i]`, the lowest bit first. In
+most codes a byte holds whole coordinates, perhaps with gaps. In others (`whole_bytes` is false) coordinates follow one
+another without gaps, and may continue in the next byte:
 
     byte   1                0
     bit    7 6 5 4 3 2 1 0  7 6 5 4 3 2 1 0
@@ -30,10 +33,14 @@ class CodeDecoder(Map):
 
     Args:
         mean: μ, the mean of the fitted vectors, `(d,)`.
-        decoder: what one standard deviation of each coordinate adds to the decoded vector, `(m, d)`.
+        decoder: the vector that one standard deviation of each coordinate adds to the decoded vector, `(m, d)`.
         layout: bits, octets and shifts of the coordinates, `(3, m)`, as above.
         norm: the norm that all fitted vectors had, `(1,)`; 0 if their norms varied, and f is then 1.
         octets: number of bytes of a code.
+
+    Attributes:
+        levels: levels of all quantizers in one table; the levels of b bits begin at entry 2^b.
+        whole_bytes: whether no coordinate continues in the next byte.
     """
 
     kind = "code_decoder"
@@ -46,7 +53,7 @@ class CodeDecoder(Map):
     def __init__(self, mean: Tensor, decoder: Tensor, layout: Tensor, norm: Tensor, octets: int) -> None:
         super().__init__(mean=mean, decoder=decoder, layout=layout, norm=norm)
         self.octets = octets
-        # The levels of b bits start at entry 2^b, so that one look-up serves coordinates of different bits.
+        # The levels of b bits begin at entry 2^b, so that one look-up serves coordinates with different bits.
         levels = np.concatenate([np.zeros(1), *(build_normal_quantizer(b).levels for b in range(MAX_BITS + 1))])
         self.register_buffer("levels", torch.from_numpy(levels).to(mean))
         self.whole_bytes = not bool((layout[0] + layout[2] > BYTE).any())
@@ -57,9 +64,9 @@ class CodeDecoder(Map):
         return self.octets
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:
-        """Look up the quantized value of every coordinate in codes `(n, bytes)`.
+        """Look up the quantized value of every coordinate in codes `(n, bytes)`, in standard deviations, `(m, n)`.
 
-        The values are in standard deviations, `(m, n)`: one row for each coordinate.
+        The result has one row for each coordinate.
         """
         bits, octets, shifts = self.layout.int()
         # (m, n): the byte in which each coordinate begins, with the next byte above it if some coordinates need it.
@@ -80,8 +87,8 @@ class CodeDecoder(Map):
     def compute_norm_factors(self, values: Tensor) -> Tensor:
         """Compute the factor f `(n,)` that gives each decoded vector the norm that all fitted vectors had.
 
-        f scales the decoded offset from the mean: ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm. It is 1 for each vector if
-        the fitted norms varied.
+        f scales the decoded offset from the mean: ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm. If the fitted norms
+        varied, all factors are 1.
 
         Args:
             values: quantized coordinates ŷ `(m, n)`, as `decode_coordinates` returns them.
@@ -93,22 +100,19 @@ class CodeDecoder(Map):
         return self.solve_norm_factors(squares, (self.decoder @ self.mean) @ values)
 
     def solve_norm_factors(self, squares: Tensor, along: Tensor) -> Tensor:
-        """Return the positive factor f `(n,)` with ‖μ + f·r‖ = norm for each residual r, which is 1 where r is zero.
+        """Solve ‖μ + f·r‖ = norm for the positive factor f `(n,)` of each residual r. It is 1 where r is zero.
 
         Args:
             squares: ‖r‖², `(n,)`.
             along: ⟨μ, r⟩, `(n,)`.
         """
-        # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. A mean of vectors of one norm is shorter than they are.
-        squared_rest = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
-        root = (along.square() + squares * squared_rest).sqrt()
+        # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. The mean of vectors with the same norm has a smaller norm.
+        missing_square = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
+        root = (along.square() + squares * missing_square).sqrt()
         return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode codes `(n, bytes)` to floats `(n, d)`.
-
-        A code of zeros becomes a row of zeros.
-        """
+        """Decode codes `(n, bytes)` to floats `(n, d)`. A code of zeros becomes a row of zeros."""
         codes = x.reshape(-1, x.shape[-1]).to(torch.uint8)
         residuals = self.decode_coordinates(codes).T @ self.decoder
         if self.norm.any():
@@ -118,16 +122,17 @@ class CodeDecoder(Map):
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
     def score(self, encoded: Tensor, codes: Tensor, norm_factors: Tensor | None, tables: Tensor | None) -> Tensor:
-        """Return the inner products `(a, n)` of encoded queries with the vectors that codes `(n, bytes)` stand for.
+        """Compute the inner products `(a, n)` of encoded queries with decoded codes `(n, bytes)`.
 
         A code of zeros scores 0. `norm_factors` and `tables` are intermediate results that save time if they are known.
 
         Args:
-            encoded: queries as `TransformCoding.encode_queries` returns them.
+            encoded: queries as `TransformCoding.encode_queries` returns them: products with the decoder's rows, and in
+                the last column with μ, `(a, m + 1)`.
             codes: codes.
-            norm_factors: what `compute_norm_factors` returned for the codes `(n,)`; None computes them, except with
-                `tables`, where it stands for factors of 1.
-            tables: what `build_score_tables` returned for the queries; None decodes the codes instead.
+            norm_factors: result of `compute_norm_factors` for the codes `(n,)`. None computes it, except with `tables`,
+                where None means factors of 1.
+            tables: result of `build_score_tables` for the queries; None decodes the codes instead.
         """
         if tables is not None:
             columns = codes.T.contiguous().int()
@@ -144,16 +149,19 @@ class CodeDecoder(Map):
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 
     def build_score_tables(self, encoded: Tensor) -> Tensor:
-        """Return what each value of each byte adds to the score of each encoded query, `(a, bytes, 256)`.
+        """Compute the part of each encoded query's score that each value of each byte adds, `(a, bytes, 256)`.
 
-        The term ⟨q, μ⟩ is left out.
+        The term ⟨q, μ⟩ is not included.
         """
-        # (a, m, 256): what each value of a byte adds through each of its coordinates.
+        # (a, m, 256): product of each query with the level that each value of the byte gives to each coordinate.
         contributions = encoded[:, :-1].unsqueeze(2) * self.build_level_table()
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 
     def build_level_table(self) -> Tensor:
-        """Return the value of every coordinate for each of the 256 values of the byte that holds it, `(m, 256)`."""
+        """Look up the value of every coordinate for each of the 256 values of the byte that holds it, `(m, 256)`.
+
+        The table is valid only if `whole_bytes` is true.
+        """
         bits, _, shifts = self.layout.unsqueeze(2)
         values = torch.arange(256, device=self.levels.device)
         entries = ((values >> shifts) & ((1 << bits) - 1)) + (1 << bits)

@@ -1,10 +1,17 @@
-"""The process that owns a model, started by `dispatcher`: `python -m lathe.service.encoders.engine.worker FD`.
+"""Worker process that owns a model, started by `dispatcher`: `python -m lathe.service.encoders.engine.worker FD`.
 
         receiving thread                      main thread
   FD ──► read ──► tokenize ──► queue of two ──► model ──► chain ──► FD
 
-Tokenization thus overlaps with the model's computation, and on a GPU so does the sending of vectors. Parts with equal
-options share batches.
+Tokenization thus overlaps with the model's computation. On a GPU, the reply to a message is also built and sent while
+the GPU computes the next message.
+
+message   what the server sends at once: a list of parts; the reply has a header entry and arrays for each part
+part      texts of one request, with the options of the encoding and the chain of transforms to apply
+group     all parts of a message with equal options, which share batches: `Tokenized`, then `_ComputedGroup`
+piece     text, or a chunk of a long text, that the model reads at once
+
+If a group fails, its parts are encoded alone, so that only the part with the bad text is answered with an error.
 """
 
 import logging
@@ -41,24 +48,24 @@ from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
 
 EXPECTED_ERRORS = (TooLongError, NotFiniteError, EncoderError, ArtifactError)
-"""Exceptions whose messages are sent to the caller; of others, only the type is."""
+"""Exceptions whose messages are sent to the caller. For other exceptions, only the class is sent."""
 MAX_CHAINS = 64
-"""Maximum number of folded chains kept on the device."""
+"""Maximum number of folded chains of transforms cached on the device."""
 
 PartReply = tuple[dict[str, Any], list[framing.Array]]
-"""A part's header entry and arrays, or the header of a reply and the arrays of all parts."""
+"""Header entry and arrays of a part, or the header of a reply and the arrays of all parts."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Tokenized:
-    """Parts of requests with equal options as tokenized batches, or the error that prevented this.
+    """Group of parts with equal options as tokenized batches, or the error that prevented this.
 
     Attributes:
         parts: the parts as JSON.
-        positions: their positions in the message.
-        pieces: texts of all parts, in the pieces that the model reads.
+        positions: positions of the parts in the message.
+        pieces: texts of all parts, divided into the pieces that the model reads.
         batches: tokenized pieces; empty if there is an error.
         error: why the texts cannot be tokenized; None if they were.
     """
@@ -82,8 +89,8 @@ class _ComputedGroup:
     Attributes:
         raw: vectors `(n, d)` before the chains of transforms.
         transformed: for each part the vectors `(n, k)` after its chain, the chain's error, or None without a chain.
-        tokens: number of tokens read of each text, `(n,)`.
-        cut: number of tokens of each text that were not read, `(n,)`.
+        tokens: number of tokens of each text that the model reads, `(n,)`.
+        cut: number of tokens of each text that the model does not read, `(n,)`.
     """
 
     raw: HostCopy
@@ -94,11 +101,11 @@ class _ComputedGroup:
 
 @dataclass(frozen=True)
 class _BegunMessage:
-    """A message whose vectors are being computed.
+    """Message whose vectors are being computed.
 
     Attributes:
         groups: tokenized groups of the message.
-        computed: vectors of each group, or the error for which there are none.
+        computed: vectors of each group, or the error that prevented them.
         begun: time at which the computation began, in seconds of `perf_counter`.
     """
 
@@ -108,21 +115,21 @@ class _BegunMessage:
 
 
 class Worker:
-    """An encoder in a worker process, with a cache of the chains of transforms that requests apply.
+    """Encoder in a worker process, with a cache of the chains of transforms that requests apply.
 
-    A message is encoded in two steps, between which a GPU works: `begin_message`, then `finish_message`.
+    A message is encoded in two steps, `begin_message` and `finish_message`. A GPU may compute between them.
     """
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.tokenizing = threading.Lock()
-        self.finished = 0.0  # when the last message was
+        self.finished = 0.0  # time at which the last message was finished
         self.chains: LRUCache[tuple[str, str], FoldedForms] = LRUCache(MAX_CHAINS)
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
-        """Tokenize the parts of a message, and return a group of batches for each set of options.
+        """Tokenize the parts of a message, and return a group of batches for each set of equal options.
 
-        Errors are stored in the returned groups. Parts of a group that fails are tokenized alone when it is encoded.
+        Errors are not raised but stored in the groups.
         """
         # Only parts with equal options can share batches, because options change what the model reads.
         groups: dict[tuple[Any, ...], list[int]] = {}
@@ -134,7 +141,7 @@ class Worker:
         ]
 
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
-        """Tokenize parts with equal options, and return them as a group of batches for the model, or with the error.
+        """Tokenize parts with equal options into a group of batches for the model. An error is stored in the group.
 
         With `long_text` "error", a text that is too long is an error. `positions` are the parts' positions in the
         message.
@@ -144,7 +151,7 @@ class Worker:
             prompt = self.encoder.prompt(options["prompt_name"])
             encoder = self.encoder.route(options["prompt_name"])
             texts = [text for part in parts for text in part["texts"]]
-            with self.tokenizing:  # a tokenizer has one user at a time
+            with self.tokenizing:  # a tokenizer is not thread-safe
                 text_positions = [position for part in parts for position in part["positions"]]
                 pieces = encoder.divide(texts, prompt, options["long_text"], text_positions, MAX_LONG_TOKENS)
                 batches = encoder.tokenize(pieces.texts, prompt, options["truncation_side"])
@@ -153,17 +160,20 @@ class Worker:
             return Tokenized(parts, positions, Pieces.whole([]), [], error)
 
     def encode_message(self, groups: list[Tokenized]) -> PartReply:
-        """Encode the tokenized groups of a message. The reply's header and arrays are in the order of the parts."""
+        """Encode the tokenized groups of a message, and return header and arrays of the reply in part order."""
         return self.finish_message(self.begin_message(groups))
 
     @torch.inference_mode()
     def begin_message(self, groups: list[Tokenized]) -> _BegunMessage:
-        """Begin to encode a message. A GPU computes and copies after this returns. A CPU is done before."""
+        """Begin to encode a message. A GPU computes and copies after this returns, a CPU before."""
         begun = time.perf_counter()
         return _BegunMessage(groups, [self._begin_group(group) for group in groups], begun)
 
     def finish_message(self, message: _BegunMessage) -> PartReply:
-        """Wait for the vectors of a message, and return the header and arrays of the reply."""
+        """Wait for the vectors of a message, and return the header and arrays of the reply, in the order of the parts.
+
+        The header also has the sizes of the batches and the seconds of computation.
+        """
         replies: dict[int, PartReply] = {}
         for group, computed in zip(message.groups, message.computed, strict=True):
             replies |= self._finish_group(group, computed)
@@ -175,9 +185,9 @@ class Worker:
         return head, [array for _, arrays in in_order for array in arrays]
 
     def _begin_group(self, group: Tokenized) -> _ComputedGroup | Exception:
-        """Begin to encode a group of parts in one go and to apply the chains of transforms.
+        """Begin to encode a group of parts and to apply their chains of transforms.
 
-        An error is returned: no text and no chain may end the process, which answers other requests too.
+        An error is returned and not raised: no text and no chain may end the process, which answers other requests too.
         """
         if group.error is not None:
             return group.error
@@ -191,9 +201,9 @@ class Worker:
         return _ComputedGroup(raw, transformed, tokens, cut)
 
     def _finish_group(self, group: Tokenized, computed: _ComputedGroup | Exception) -> dict[int, PartReply]:
-        """Wait for a group's vectors, and return the reply of each part, by position in the message.
+        """Wait for a group's vectors, and return the reply to each part, by position in the message.
 
-        Parts are encoded one by one if the group failed. A part that fails alone is answered with its error.
+        If the group failed, its parts are encoded one by one. A part that fails alone is answered with its error.
         """
         try:
             if isinstance(computed, Exception):
@@ -205,31 +215,34 @@ class Worker:
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
 
     def _build_replies(self, group: Tokenized, computed: _ComputedGroup) -> dict[int, PartReply]:
-        """Wait for a group's vectors, and return the reply of each part, by position in the message.
+        """Wait for a group's vectors, and build the reply to each part, by position in the message.
 
-        A part of several for which the model gave NaN or inf is encoded again on its own.
+        If a part of several has NaN or inf, it is encoded again alone.
 
         Raises:
             NotFiniteError: if the only part has vectors that are not finite.
-            Exception: as a GPU raises when its vectors are waited for.
+            Exception: that a GPU raises when its vectors are waited for.
         """
         raws = computed.raw.wait()
-        finite = bool(np.isfinite(raws).all())  # once: for single texts, a call for each would add up
+        finite = bool(np.isfinite(raws).all())  # once for all, because a call for each part takes longer
         if not finite and len(group.parts) == 1:
             check_finite(raws, self.encoder.spec, group.parts[0]["positions"])
 
         replies: dict[int, PartReply] = {}
-        failed: list[tuple[dict[str, Any], int]] = []  # their NaN may come from another's text
+        failed: list[tuple[dict[str, Any], int]] = []  # NaN may come from another part's text in the same batch
         ends = accumulate(group.lengths)
-        rows = [slice(end - length, end) for length, end in zip(group.lengths, ends, strict=True)]
-        for part, position, own, result in zip(group.parts, group.positions, rows, computed.transformed, strict=True):
-            if finite or np.isfinite(raws[own]).all():
-                replies[position] = _build_reply(part, result, raws[own], [computed.tokens[own], computed.cut[own]])
+        slices = [slice(end - length, end) for length, end in zip(group.lengths, ends, strict=True)]
+        for part, position, rows, result in zip(
+            group.parts, group.positions, slices, computed.transformed, strict=True
+        ):
+            if finite or np.isfinite(raws[rows]).all():
+                replies[position] = _build_reply(part, result, raws[rows], [computed.tokens[rows], computed.cut[rows]])
             else:
                 failed.append((part, position))
         return replies | self._encode_each_alone(failed)
 
     def _encode_each_alone(self, parts: Iterable[tuple[dict[str, Any], int]]) -> dict[int, PartReply]:
+        """Encode parts one by one, each in a group of its own, and return the replies by position in the message."""
         replies: dict[int, PartReply] = {}
         with torch.inference_mode():
             for part, position in parts:
@@ -240,7 +253,9 @@ class Worker:
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
         """Run the model on a group's texts.
 
-        Returns the vectors `(n, d)` on the device, and the numbers of tokens read and cut of each text, both `(n,)`.
+        Returns:
+            The vectors `(n, d)` on the device, and the numbers of tokens of each text that were read and cut off, both
+            `(n,)`.
         """
         batches, options = group.batches, group.parts[0]["options"]
         encoder, normalize = self.encoder.route(options["prompt_name"]), options["normalize"]
@@ -257,10 +272,15 @@ class Worker:
     def _apply_chains(
         self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
     ) -> list[HostCopy | Exception | None]:
-        """Map the vectors `(n, d)` of each part by the chain of transforms of the part.
+        """Transform the vectors `(n, d)` of each part by the chain of the part.
 
         The result for each part is a copy of the vectors `(n, k)`, the chain's error, or None without a chain. Vectors
-        for the same chain are mapped together: one row takes as long as twenty.
+        for the same chain are transformed together, because one row takes as long as twenty. If that fails, each part's
+        vectors are transformed alone.
+
+        Args:
+            refs: `ChainRef` of each part as JSON; None without a chain.
+            raws: vectors of each part.
         """
         results: list[HostCopy | Exception | None] = [None] * len(raws)
         distinct_refs = {tuple(ref.values()): ref for ref in refs if ref is not None}
@@ -272,16 +292,16 @@ class Worker:
                 outputs = HostCopy.begin(stacked).split([len(raws[index]) for index in indices])
             except Exception as error:
                 outputs = [error]
-                if len(indices) > 1:  # perhaps one part's fault
+                if len(indices) > 1:  # perhaps the vectors of one part caused the error
                     outputs = [self._apply_chains([ref], [raws[index]])[0] for index in indices]
             for index, result in zip(indices, outputs, strict=True):
                 results[index] = result
         return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return a chain of transforms, folded into fewer steps, on the device, from the cache or the disk.
+        """Load a chain of transforms, folded into fewer steps, on the device, from the cache or the disk.
 
-        Over `MAX_CHAINS`, the least recently used chain is dropped.
+        If the cache exceeds `MAX_CHAINS`, the least recently used chain is removed.
 
         Args:
             ref: fields of a `ChainRef`.
@@ -305,9 +325,15 @@ def _build_reply(
     raw: framing.Array,
     counts: list[framing.Array],
 ) -> PartReply:
-    """Return a part's header entry and arrays for the reply: vectors and token counts, or its error and no arrays.
+    """Build a part's header entry and arrays for the reply: vectors and token counts, or the chain's error.
 
-    The vectors before the chain are added if the part asks for them.
+    The vectors before the chain are added if the part asks for them. With an error there are no arrays.
+
+    Args:
+        part: the part as JSON.
+        result: vectors after the chain, the chain's error, or None without a chain.
+        raw: vectors before the chain.
+        counts: numbers of tokens read and cut off of each text.
     """
     if isinstance(result, Exception):
         return _describe_error(result), []
@@ -317,9 +343,9 @@ def _build_reply(
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:
-    """Return an error as a header entry for the reply, `{error: type, message}`. Only expected errors have a message.
+    """Convert an error to a header entry for the reply, `{error: class, message}`. Only expected errors have a message.
 
-    An unexpected error is logged, and its message left out, as it may quote texts.
+    The class of an unexpected error is logged. Its message is left out, as it may quote texts.
     """
     if isinstance(error, EXPECTED_ERRORS):
         return {"error": type(error).__name__, "message": str(error)}
@@ -328,9 +354,9 @@ def _describe_error(error: Exception) -> dict[str, Any]:
 
 
 def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
-    """Load the encoder that the server requested, try it on a few texts, and return it with its description as JSON.
+    """Load the encoder that the server requested, run it on a few texts, and return it with its description as JSON.
 
-    Sets PyTorch's number of threads.
+    PyTorch's number of threads is set as requested.
 
     Raises:
         EncoderError: if the encoder cannot be loaded.
@@ -357,9 +383,10 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
 
 
 def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queue[list[Tokenized]]") -> None:
-    """Read messages from the server, tokenize them, and put the groups in `ready`. Exit the process once that fails.
+    """Read messages from the server, tokenize them, and put the groups in `ready`. Exit the process at the end.
 
-    A worker without this thread would accept work and answer none until the server's timeout.
+    The end is a closed connection or any error. A worker without this thread would accept messages and answer none
+    until the server's timeout.
     """
     try:
         while True:
@@ -374,7 +401,7 @@ def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queu
 
 
 def main(arguments: list[str]) -> None:
-    """Load an encoder, and encode the messages of the server at the other end of a socket.
+    """Load an encoder, and encode the messages of the server at the other end of a socket, until the server is gone.
 
     Args:
         arguments: the number of the socket's file descriptor.
@@ -386,7 +413,7 @@ def main(arguments: list[str]) -> None:
 def serve(connection: Connection) -> None:
     """Load the encoder in the first message, then answer each message with vectors until the server is gone.
 
-    The outcome of loading is reported first. If it failed, no further message is read.
+    The outcome of loading is sent to the server first. If loading failed, no further message is read.
     """
     request, _ = framing.receive(connection)
     try:
@@ -405,7 +432,7 @@ def serve(connection: Connection) -> None:
         threading.Thread(target=_receive_messages, args=(connection, worker, ready), daemon=True).start()
         message: _BegunMessage | None = None
         while True:
-            # While a GPU computes, the reply to the message before is built and sent.
+            # While a GPU computes a message, the reply to the previous message is built and sent.
             begins = message is None or (encoder.device.startswith("cuda") and not ready.empty())
             following = worker.begin_message(ready.get()) if begins else None
             if message is not None:

@@ -145,7 +145,5 @@ def _split_row_of_lists(record: Record) -> list[Record]:
     if not isinstance(sentences, list) or not isinstance(labels, list):
         return [record]
     if len(sentences) != len(labels):
-        raise DataSetError(
-            f"{record.place}: {len(sentences)} sentences and {len(labels)} labels; each sentence needs one label"
-        )
+        raise DataSetError(f"{record.place}: {len(sentences)} sentences and {len(labels)} labels, not equally many")
     return [Record(record.place, {"text": t, "label": x}) for t, x in zip(sentences, labels, strict=True)]

@@ -115,9 +115,7 @@ def _check_manifest(folder: Path, depends: dict[str, object]) -> None:
     }
     for key, reason in reasons.items():
         if stored.get(key) != depends[key]:
-            raise JobError(
-                f"{reason}: {folder} belongs to another run. Name another folder with --out, or remove the folder"
-            )
+            raise JobError(f"{reason}: {folder} is of another run. Name another folder with --out, or remove this one")
 
 
 def _write_rows(

@@ -1,8 +1,17 @@
-"""Losses that average, over anchors, a function of an anchor's cosines to all other rows.
+"""Losses that compare the cosines between rows of a batch before and after a reduction of dimensions.
 
-An anchor is a row of the batch whose cosines are compared. Every row is an anchor once. The soft Spearman loss is that
-of the paper's Appendix A.1.2, with the differentiable soft ranks that it is made of. The default loss of GeoPres is a
-weighted sum of an angular, a correlation and a neighbour loss.
+x `(m, d)` are the rows before, and an output z `(m, p)` the same rows after; all rows have unit length. A batch may
+have several outputs, as with nested dimensions. A loss returns a pair (loss, gradient with respect to z) for each.
+
+angular_loss     mean squared difference of all cosines; a closed form without an m × m matrix
+spearman_loss    1 − correlation of the soft ranks of an anchor's cosines (GeoPres, Appendix A.1.2)
+blended_loss     weighted sum of the angular loss, 1 − Pearson correlation, and a neighbour divergence: the default
+
+The last two average a loss over anchors: every row is an anchor once, and its cosines to the m−1 other rows are
+compared with the cosines in x. `_average_over_anchors` does this for blocks of b anchors, with two functions:
+
+    prepare(cosines in x (b, m−1))                → AnchorLoss, for this block of anchors
+    AnchorLoss(output's index, its cosines)       → losses (b,), gradient with respect to the cosines (b, m−1)
 """
 
 import math
@@ -17,13 +26,14 @@ AnchorLossAndGradient = tuple[Tensor, Tensor]
 """Losses of b anchors `(b,)`, and the gradient of their sum with respect to the anchors' cosines `(b, n)`."""
 
 AnchorLoss = Callable[[int, Tensor], AnchorLossAndGradient]
-"""Function of the index of an output and the cosines `(b, n)` in that output from b anchors to all other rows."""
+"""Function of the index of an output, and the cosines `(b, n)` in that output from b anchors to all other rows."""
 
 MAX_BLOCK_ENTRIES = 2**19
-"""Default maximum number of cosines between a block of anchors and the whole batch in memory at a time."""
+"""Default maximum number of cosines between a block of anchors and the whole batch that are in memory at a time."""
 
 MIN_SPREAD = 8
-"""Factor on eps·√n: n centred cosines whose L2 norm is smaller are rounding error, and their correlation is about 0."""
+"""Factor of eps·√n. If the L2 norm of n centred cosines is smaller, they are rounding error, and their correlation is
+about 0."""
 
 
 def _average_over_anchors(
@@ -39,8 +49,8 @@ def _average_over_anchors(
     Args:
         x: batch of rows, `(m, d)`.
         outputs: outputs of the batch, `(m, p)` each.
-        prepare: takes the cosines in `x` from a block of anchors to the other rows, `(b, m−1)`, and returns the
-            loss of the same cosines in an output.
+        prepare: takes the cosines in `x` from a block of anchors to the other rows, `(b, m−1)`, and returns the loss of
+            the same cosines in an output.
         block_entries: maximum number of cosines in memory at a time.
 
     Returns:
@@ -49,18 +59,18 @@ def _average_over_anchors(
     m = x.shape[0]
     totals = [0.0] * len(outputs)
     gradients = [torch.zeros_like(z) for z in outputs]
-    step = max(1, block_entries // m)
+    block_rows = max(1, block_entries // m)
 
-    for start in range(0, m, step):
-        rows = slice(start, min(start + step, m))
-        anchor_loss = prepare(_cosines_to_others(x, rows))
+    for start in range(0, m, block_rows):
+        anchors = slice(start, min(start + block_rows, m))
+        anchor_loss = prepare(_cosines_to_others(x, anchors))
         for index, z in enumerate(outputs):
-            losses, gradient = anchor_loss(index, _cosines_to_others(z, rows))
-            full_gradient = _expand_to_all_columns(gradient, rows)
+            losses, gradient = anchor_loss(index, _cosines_to_others(z, anchors))
+            full_gradient = _expand_to_all_columns(gradient, anchors)
             totals[index] += float(losses.sum(dtype=torch.float64))
-            # A cosine z_i·z_j has a gradient for both of its rows: G Z for the anchors, Gᵀ Z[rows] for the others.
-            gradients[index][rows].addmm_(full_gradient, z)
-            gradients[index].addmm_(full_gradient.T, z[rows])
+            # A cosine z_i·z_j has a gradient for both rows: G Z for the anchors, Gᵀ Z[anchors] for the other rows.
+            gradients[index][anchors].addmm_(full_gradient, z)
+            gradients[index].addmm_(full_gradient.T, z[anchors])
 
     return [(total / m, gradient.div_(m)) for total, gradient in zip(totals, gradients, strict=True)]
 
@@ -68,7 +78,7 @@ def _average_over_anchors(
 def _standardize_rows(values: Tensor) -> Tensor:
     """Subtract the mean from each row of `values` `(b, n)`, then divide the row by its L2 norm.
 
-    A norm smaller than `_min_length` is replaced by it.
+    A norm smaller than `_min_length` is replaced by `_min_length`.
     """
     return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=_min_length(values))
 
@@ -90,28 +100,28 @@ def _one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLo
     return 1 - correlation.squeeze(1), gradient
 
 
-def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
-    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`.
+def _cosines_to_others(z: Tensor, anchors: slice) -> Tensor:
+    """Compute the cosines of the unit rows `z[anchors]` to the m−1 other rows, `(b, m−1)`.
 
     The columns are not in the order of the rows: the last column of the `(b, m)` cosines moves to the place of each
-    row's cosine with itself.
+    anchor's cosine with itself.
     """
-    cosines = z[rows] @ z.T
-    itself = torch.arange(rows.start, rows.stop, device=z.device).unsqueeze(1)
-    # No loss depends on the order of columns, which is the same in both spaces. The copy is needed because the
-    # source and the target of `scatter_` may not share memory.
-    return cosines.scatter_(1, itself, cosines[:, -1:].clone())[:, :-1]
+    cosines = z[anchors] @ z.T
+    own_columns = torch.arange(anchors.start, anchors.stop, device=z.device).unsqueeze(1)
+    # The losses do not depend on the order of the columns, which is the same in x and in the outputs. The copy is
+    # needed because the source and the target of `scatter_` may not share memory.
+    return cosines.scatter_(1, own_columns, cosines[:, -1:].clone())[:, :-1]
 
 
-def _expand_to_all_columns(gradient: Tensor, rows: slice) -> Tensor:
+def _expand_to_all_columns(gradient: Tensor, anchors: slice) -> Tensor:
     """Expand a gradient for the cosines of `_cosines_to_others` `(b, m−1)` to the cosines with all m rows, `(b, m)`.
 
-    The columns are in the order of the rows. The gradient of a row with itself is 0.
+    The columns are in the order of the rows. The gradient of an anchor's cosine with itself is 0.
     """
-    itself = torch.arange(rows.start, rows.stop, device=gradient.device).unsqueeze(1)
+    own_columns = torch.arange(anchors.start, anchors.stop, device=gradient.device).unsqueeze(1)
     expanded = torch.nn.functional.pad(gradient, (0, 1))
-    expanded[:, -1:] = expanded.gather(1, itself)
-    return expanded.scatter_(1, itself, 0.0)
+    expanded[:, -1:] = expanded.gather(1, own_columns)
+    return expanded.scatter_(1, own_columns, 0.0)
 
 
 def _min_length(values: Tensor) -> float:
@@ -123,7 +133,7 @@ def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
     """Compute, for each output, the mean squared difference between cosines of two rows in the output and in `x`.
 
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`, L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² +
-    ‖XᵀX‖²)/(m(m−1)) and ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ): no m × m matrix is needed, only a few products of size d ×
+    ‖XᵀX‖²)/(m(m−1)) and ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ). No m × m matrix is needed, only a few products of size d ×
     p. Rows must have unit length.
 
     Returns:
@@ -143,7 +153,7 @@ def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
 
     for z in outputs:
         among_z, across = z.T @ z, x.T @ z
-        # The three terms nearly cancel where cosines are kept, so they are summed in float64 and clamped at 0.
+        # The three terms nearly cancel if cosines are retained, so they are summed in float64 and clamped at 0.
         loss = among_x - 2 * across.double().square().sum() + among_z.double().square().sum()
         results.append((max(0.0, float(loss)) / pairs, (4 / pairs) * (z @ among_z - x @ across)))
 
@@ -155,9 +165,9 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
     The ranks are the projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
     Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows at once. Where sorted
-    neighbours differ by more than `strength`, soft ranks equal centred ascending ranks, ties averaged. Where neighbours
-    differ by less, their ranks are partly averaged. If all differ by less, soft ranks are an affine function of the
-    values. Ranks are centred, because a float32 cosine added to ranks of thousands would lose digits.
+    neighbours differ by more than `strength`, soft ranks equal centred ascending ranks, with ties averaged. Where
+    neighbours differ by less, their ranks are partly averaged. If all differ by less, soft ranks are an affine function
+    of the values. Ranks are centred, because a float32 cosine added to ranks of thousands would lose digits.
 
     Args:
         values: `(b, n)`.
@@ -176,7 +186,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
     def backward(gradient: Tensor) -> Tensor:
         sorted_gradient = gradient.gather(1, order)
-        # The Jacobian is the identity minus averaging within groups: symmetric, so it is its own transpose.
+        # The Jacobian is the identity minus averaging within groups, which is symmetric and so its own transpose.
         means = _average_groups(sorted_gradient, groups)
         return torch.empty_like(values).scatter_(1, order, (sorted_gradient - means) / strength)
 
@@ -186,9 +196,9 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
     """Fit a non-increasing sequence to each row by least squares (isotonic regression).
 
-    Adjacent violators are pooled, for all rows at once. Neighbouring groups whose means increase
-    end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if every
-    entry increases; slightly smoothed ranks of cosines take about a hundred rounds, n/2 at worst.
+    Adjacent violators are pooled, for all rows at once. Neighbouring groups whose means increase end in one group
+    whatever the order of pooling, so every round pools all such runs. One round is enough if every entry increases;
+    slightly smoothed ranks of cosines take about a hundred rounds, and n/2 is the worst case.
 
     Args:
         values: `(b, n)`.
@@ -209,24 +219,24 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _average_groups(values: Tensor, groups: Tensor) -> Tensor:
-    """Return, for each entry of `values` `(b, n)`, the mean of the entries of its row in the same group.
+    """Compute, for each entry of `values` `(b, n)`, the mean of the entries of its row in the same group.
 
-    `groups` `(b, n)` numbers the groups. Sums are taken in float64.
+    `groups` `(b, n)` numbers the groups. Sums are computed in float64.
     """
     sums = torch.zeros_like(values, dtype=torch.float64).scatter_add_(1, groups, values.double())
     counts = torch.zeros_like(sums).scatter_add_(1, groups, torch.ones_like(sums))
-    # A row with few groups has labels without entries, for which this would be 0/0.
+    # A row with few groups has group numbers without entries, for which the mean would be 0/0.
     return (sums / counts.clamp_(min=1)).gather(1, groups).to(values.dtype)
 
 
 def spearman_loss(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, 1 − the soft Spearman correlation of a row's cosines to the others with those in `x`.
+    """Compute, for each output, 1 − the soft Spearman correlation of the rows' cosines with the cosines in `x`.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
-    and in the output, averaged over the rows. At the published strength of 1 soft ranks are an affine function of the
-    cosines, and the loss is 1 − the mean Pearson correlation of the cosines. Rows must have unit length.
+    and in the output, averaged over the anchors. At the published strength of 1 soft ranks are an affine function of
+    the cosines, and the loss is 1 − the mean Pearson correlation of the cosines. Rows must have unit length.
 
     Args:
         x: batch of rows, `(m, d)`.
@@ -252,16 +262,17 @@ def spearman_loss(
 
 
 TEMPERATURE = 0.05
-"""Softmax temperature of `_neighbour_divergence`: a cosine smaller by this much has 1/e of the probability."""
+"""Softmax temperature of `_neighbour_divergence`: a cosine that is smaller by this has 1/e of the probability."""
 
 SHARES = (0.1, 0.7, 0.2)
-"""Weights of the angular, correlation and neighbour losses in `blended_loss`. `GeoPres` lists results of others."""
+"""Weights of the angular, correlation and neighbour losses in `blended_loss`. The docstring of `GeoPres` has results of
+other weights."""
 
 
 def blended_loss(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses that compare its rows' cosines with the cosines in `x`.
+    """Compute, for each output, a weighted sum of three losses that compare the rows' cosines with the cosines in `x`.
 
     The losses are `angular_loss`, `_one_minus_pearson` and `_neighbour_divergence`, each divided by its value in
     `starts` and weighted by `SHARES`. They measure the size of every cosine, the order of an anchor's cosines, and
@@ -290,12 +301,12 @@ def blended_loss(
 
         return anchor_loss
 
-    # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
-    of_pairs, of_anchors = angular_loss(x, outputs), _average_over_anchors(x, outputs, prepare, block_entries)
+    # The angular loss has a closed form over all pairs of rows. The other two losses need each anchor's cosines.
+    angular, averaged = angular_loss(x, outputs), _average_over_anchors(x, outputs, prepare, block_entries)
     return [
-        (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)
-        for weight, (pair_loss, pair_gradient), (anchor_loss, anchor_gradient) in zip(
-            weights, of_pairs, of_anchors, strict=True
+        (angular_weight * pair_loss + anchor_loss, angular_weight * pair_gradient + anchor_gradient)
+        for (angular_weight, _, _), (pair_loss, pair_gradient), (anchor_loss, anchor_gradient) in zip(
+            weights, angular, averaged, strict=True
         )
     ]
 
@@ -311,28 +322,29 @@ def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[f
         Three floats for each output, in this order, which `blended_loss` takes as `starts`.
     """
 
-    def correlation(original_cosines: Tensor) -> AnchorLoss:
+    def prepare_correlation(original_cosines: Tensor) -> AnchorLoss:
         targets = _standardize_rows(original_cosines)
         return lambda _index, cosines: _one_minus_pearson(targets, cosines)
 
-    def neighbours(original_cosines: Tensor) -> AnchorLoss:
+    def prepare_divergence(original_cosines: Tensor) -> AnchorLoss:
         probabilities = (original_cosines / TEMPERATURE).softmax(1)
         return lambda _index, cosines: _neighbour_divergence(probabilities, cosines)
 
-    results = [
+    results_by_loss = [
         angular_loss(x, outputs),
-        _average_over_anchors(x, outputs, correlation),
-        _average_over_anchors(x, outputs, neighbours),
+        _average_over_anchors(x, outputs, prepare_correlation),
+        _average_over_anchors(x, outputs, prepare_divergence),
     ]
-    return [[result[index][0] for result in results] for index in range(len(outputs))]
+    # Each result is a list of (loss, gradient), one for each output.
+    return [[results[index][0] for results in results_by_loss] for index in range(len(outputs))]
 
 
 def _neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> AnchorLossAndGradient:
     """Compute, for each row, the divergence KL(p‖q) from target probabilities p to the softmax q of the cosines.
 
     q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and
-    Roweis, 2002), p is the softmax of the original cosines: which rows are near matters, how far the far rows are
-    matters little.
+    Roweis, 2002), p is the softmax of the original cosines: it matters which rows are near, and little how far the far
+    rows are.
 
     Returns:
         The divergences `(b,)`, and their gradient with respect to the cosines `(b, n)`.
