@@ -64,7 +64,7 @@ def test_pairs_may_have_documents_that_the_source_lacks_and_other_fields(tmp_pat
     relevance = fit(documents, pairs=written).certificate["relevance"]
     assert relevance["documents"] == 900
     named = write(tmp_path / "named.jsonl", [{"q": "a b", "d": "c"}])
-    assert read_pairs(f"{named}#q,d").documents == {"a b": ["c"]}
+    assert read_pairs(f"{named}#q,d").documents_by_query == {"a b": ["c"]}
 
 
 def test_test_pairs_certify_a_chain_of_any_steps(tmp_path, documents, fit):
@@ -79,8 +79,8 @@ def test_test_pairs_certify_a_chain_of_any_steps(tmp_path, documents, fit):
 def test_pairs_of_one_query_count_as_one_query_and_repeated_pairs_once(tmp_path, documents, fit):
     rows = pairs_of(range(400)) + pairs_of(range(3)) + [{"query": "QUERY  7", "document": "document 8"}]
     found = read_pairs(write(tmp_path / "pairs.jsonl", rows))
-    assert len(found.documents) == 400
-    assert found.documents["query 7"] == ["document 7", "document 8"]
+    assert len(found.documents_by_query) == 400
+    assert found.documents_by_query["query 7"] == ["document 7", "document 8"]
     assert found.repeated == 3
     certificate = fit(documents, pairs=str(tmp_path / "pairs.jsonl")).certificate
     assert "3 pairs repeat others and count once" in certificate["warnings"]
@@ -89,8 +89,8 @@ def test_pairs_of_one_query_count_as_one_query_and_repeated_pairs_once(tmp_path,
 def test_splits_have_no_query_in_common_and_depend_on_the_seed(tmp_path):
     found = read_pairs(write(tmp_path / "pairs.jsonl", pairs_of(range(400))))
     fit_side, test_side = split_pairs(found, 0)
-    assert not set(fit_side.documents) & set(test_side.documents)
-    assert len(fit_side.documents) == 320
+    assert not set(fit_side.documents_by_query) & set(test_side.documents_by_query)
+    assert len(fit_side.documents_by_query) == 320
     assert split_pairs(found, 0) == (fit_side, test_side)
     assert split_pairs(found, 1) != (fit_side, test_side)
 
@@ -100,7 +100,7 @@ def test_splits_have_no_query_in_common_and_depend_on_the_seed(tmp_path):
     [
         ("pairs", 30, "the pairs have 30 different queries: a fifth of them"),
         ("pairs", 240, "at least 200 different queries .* these are 192"),
-        ("test_pairs", 29, "the test pairs have 29 queries, at least 30 are needed"),
+        ("test_pairs", 29, "the test pairs have 29 different queries; give at least 30"),
     ],
 )
 def test_too_few_pairs_are_refused(option, count, reason, tmp_path, documents, fit):
@@ -118,7 +118,7 @@ def test_a_step_without_pairs_is_refused_before_anything_is_encoded(documents, f
 
 
 def test_files_that_hold_no_pairs_are_refused(tmp_path):
-    with pytest.raises(FitError, match="holds none"):
+    with pytest.raises(FitError, match="holds no pair"):
         read_pairs(write(tmp_path / "blank.jsonl", [{"query": " ", "document": "x"}]))
     with pytest.raises(SourceError, match="positive|anchor"):
         read_pairs(write(tmp_path / "other.jsonl", [{"text": "x"}]))
@@ -130,7 +130,7 @@ def test_pairs_need_an_encoder(tmp_path, pairs):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32))
     asked = NewFit(name="adapted", steps=ADAPTER, source=str(tmp_path / "rows.npy"), pairs=pairs)
     with (
-        pytest.raises(FitError, match="texts: name the encoder"),
+        pytest.raises(FitError, match="the source has no encoder: name one"),
         fit_new_chain(asked, None, tmp_path / "work", no_progress),
     ):
         pass

@@ -150,7 +150,7 @@ class EncoderTrainings:
     device: str | None
 
     def __post_init__(self) -> None:
-        self.queries = len(self.searches.learn.documents)
+        self.queries = len(self.searches.learn.documents_by_query)
         self.obstacle = self._find_obstacle()
         self.seconds_per_document = 0.0
         self.settings: TrainingSettings = {}
@@ -273,7 +273,7 @@ def find_training_obstacle(encoder: TextEncoder) -> str | None:
 
 def _limit_queries(part: PairTexts, max_queries: int) -> PairTexts:
     """Return the pairs of at most `max_queries` queries, evenly spaced."""
-    queries = list(part.documents)
+    queries = list(part.documents_by_query)
     if max_queries >= len(queries):
         return part
     return part.select([queries[i] for i in np.linspace(0, len(queries) - 1, max_queries).astype(int)])

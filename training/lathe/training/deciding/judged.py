@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.text_encoder import Encoding, TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
-from lathe.training.fitting.pairs import MAX_DOCUMENTS, PairTexts, find_own_texts, list_own_text_notes
+from lathe.training.fitting.pairs import MAX_SEARCHED_DOCUMENTS, PairTexts, find_self_matches, list_self_match_notes
 from lathe.training.fitting.requests import RowSource
 from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.row_sample import sample_rows
@@ -67,15 +67,15 @@ class JudgedSearches:
     @property
     def reported(self) -> dict[str, list[str]]:
         """Queries that report the gain, each with its relevant documents."""
-        queries = list(self.measured.documents)
-        return {queries[row]: self.measured.documents[queries[row]] for row in self.report}
+        queries = list(self.measured.documents_by_query)
+        return {queries[row]: self.measured.documents_by_query[queries[row]] for row in self.report}
 
     def count_queries(self) -> dict[str, int]:
         """Return the numbers of queries to learn from, to choose by and to report on.
 
         The keys are `learn`, `choose` and `report`. Queries that do the last two, in different folds, count in both.
         """
-        return {"learn": len(self.learn.documents), "choose": len(self.choose), "report": len(self.report)}
+        return {"learn": len(self.learn.documents_by_query), "choose": len(self.choose), "report": len(self.report)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def gather_searches(
         texts = [text for text in dict.fromkeys(source.texts) if text.strip()]
         rows = len(source.texts)
     else:
-        sampled = sample_rows(open_source(source.location), min(max_documents, MAX_DOCUMENTS), seed)
+        sampled = sample_rows(open_source(source.location), min(max_documents, MAX_SEARCHED_DOCUMENTS), seed)
         if sampled.vectors is not None:
             raise FitError("the source holds vectors, and queries are texts: name a source of texts")
         texts, rows = sampled.texts, sampled.rows - sampled.blank
@@ -134,8 +134,10 @@ def gather_searches(
     documents = [*relevant, *others[: max(0, max_documents - len(relevant))]]
 
     # A query that is a document itself would find its own text first, with any encoder.
-    own_learn, own_measured = (find_own_texts(list(part.documents), documents) for part in (learn, measured))
-    notes = list_own_text_notes((own_learn, own_measured))
+    own_learn, own_measured = (
+        find_self_matches(list(part.documents_by_query), documents) for part in (learn, measured)
+    )
+    notes = list_self_match_notes((own_learn, own_measured))
     if rows > len(documents):
         notes.append(
             f"Measured among {len(documents):,} of {rows:,} documents. Among all, scores are lower, and differences "
@@ -160,12 +162,12 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
     positions = {text: position for position, text in enumerate(searches.documents)}
     learn, measured = (
         QueryPairs(
-            encode_unit_queries(encoder, list(part.documents)),
+            encode_unit_queries(encoder, list(part.documents_by_query)),
             encoding.vectors,
-            part.list_relevant(positions.__getitem__),
+            part.list_relevant_rows(positions.__getitem__),
             excluded,
         )
-        if part.documents
+        if part.documents_by_query
         else None
         for part, excluded in zip((searches.learn, searches.measured), searches.excluded, strict=True)
     )

@@ -33,7 +33,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import MIN_TEST_QUERIES, PairTexts, find_own_texts, read_pairs
+from lathe.training.fitting.pairs import MIN_TEST_QUERIES, PairTexts, find_self_matches, read_pairs
 from lathe.training.fitting.requests import CODES
 from lathe.training.measures import find_nearest
 from lathe.training.reporting.text import MISSING, align_columns, format_duration, format_half_width
@@ -317,11 +317,11 @@ def decide_migration(
     judged = PairTexts({}, 0) if request.pairs is None else _sample_queries(read_pairs(request.pairs), request.seed)
     on_progress(0.0, "sampling rows")
     relevant = len({text for _, text in judged.pairs})
-    every = np.arange(len(judged.documents))
+    every = np.arange(len(judged.documents_by_query))
     searches = gather_searches(
         request.source, PairTexts({}, 0), judged, [(every, every)], request.sample_rows + relevant, request.seed
     )
-    if not judged.documents and len(searches.documents) < MIN_SAMPLE:
+    if not judged.documents_by_query and len(searches.documents) < MIN_SAMPLE:
         raise FitError(
             f"the source has {len(searches.documents)} different rows; without judged queries, {MIN_SAMPLE} are needed"
         )
@@ -331,7 +331,7 @@ def decide_migration(
     searches = replace(searches, fit_rows=others if len(others) >= MIN_SAMPLE else searches.fit_rows)
 
     first, second = part_of(on_progress, 0.0, 0.45), part_of(on_progress, 0.45, 0.9)
-    if judged.documents:
+    if judged.documents_by_query:
         moved = encode_searches(searches, new, first)
         pairs = encode_searches(searches, present, second).measured
     else:  # agreement with the new encoder is measured
@@ -454,7 +454,7 @@ def _encode_unjudged(
         if sampled.vectors is not None:
             raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
         queries = encode_unit_queries(encoder, sampled.texts)
-        own = find_own_texts(sampled.texts, searches.documents)
+        own = find_self_matches(sampled.texts, searches.documents)
     else:
         held_out = searches.heldout_rows
         queries = encoding.vectors[held_out]
@@ -466,13 +466,15 @@ def _encode_unjudged(
 
 def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
     """Return the pairs of at most `MAX_QUERIES` random queries. Raise `FitError` for fewer than `MIN_TEST_QUERIES`."""
-    queries = list(judged.documents)
+    queries = list(judged.documents_by_query)
     if len(queries) < MIN_TEST_QUERIES:
         raise FitError(f"the pairs have {len(queries)} different queries; at least {MIN_TEST_QUERIES} are needed")
     if len(queries) <= MAX_QUERIES:
         return judged
     chosen = np.random.default_rng(seed).permutation(len(queries))[:MAX_QUERIES]
-    return replace(judged, documents={queries[i]: judged.documents[queries[i]] for i in np.sort(chosen)})
+    return replace(
+        judged, documents_by_query={queries[i]: judged.documents_by_query[queries[i]] for i in np.sort(chosen)}
+    )
 
 
 def _list_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:

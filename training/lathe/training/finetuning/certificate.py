@@ -23,7 +23,7 @@ from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import JobSources, is_searchable
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import MIN_TEST_QUERIES, encode_halves, find_own_texts, gather_pairs
+from lathe.training.fitting.pairs import MIN_TEST_QUERIES, encode_halves, find_self_matches, group_pairs
 from lathe.training.settings import Prompts
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.progress import Progress
@@ -67,7 +67,9 @@ class JudgedTexts:
         are left out. More than `MAX_QUERIES` queries are sampled evenly. Distractors are sampled evenly so that there
         are at most `MAX_DOCUMENTS` documents, but relevant documents all stay.
         """
-        relevant_of = gather_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).documents
+        relevant_of = group_pairs(
+            (query, text, 1.0) for query, texts in answers.items() for text in texts
+        ).documents_by_query
         queries = _sample_evenly(list(relevant_of), MAX_QUERIES)
         relevant_texts = dict.fromkeys(text for query in queries for text in relevant_of[query])
         further = [text for text in dict.fromkeys(distractors) if text not in relevant_texts]
@@ -76,7 +78,7 @@ class JudgedTexts:
         row_of = {text: row for row, text in enumerate(documents)}
         pairs = sorted({(row, row_of[text]) for row, query in enumerate(queries) for text in relevant_of[query]})
         relevant = np.array(pairs, np.int64).reshape(-1, 2)
-        return cls(queries, documents, relevant, find_own_texts(queries, documents), prompts)
+        return cls(queries, documents, relevant, find_self_matches(queries, documents), prompts)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lathe.training.fitting.code_search import CodeSearch, encode_heldout_halves
 from lathe.training.fitting.encoding import LOCAL, FitEngine, encode_source
 from lathe.training.fitting.fit_state import FitState, FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import encode_pairs
+from lathe.training.fitting.pairs import read_and_encode_pairs
 from lathe.training.fitting.requests import NewFit, list_failed_gates
 from lathe.training.fitting.split import sort_distinct, split_heldout
 from lathe.training.fitting.stacked import SelectedRows
@@ -272,7 +272,7 @@ def _encode_target_rows(state: FitState, on_progress: Progress) -> None:
 
 def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
     request = state.request
-    state.pairs = encode_pairs(
+    state.pairs = read_and_encode_pairs(
         request.pairs,
         request.test_pairs,
         state.encoder,

@@ -1,4 +1,14 @@
-"""Pairs of a query and a relevant document, from a file to vectors: some to fit on, others to certify with."""
+"""Pairs of a query and a relevant document: read as texts, split into fit pairs and test pairs, encoded as vectors.
+
+read           read_pairs, group_pairs         file or request → `PairTexts`: the relevant documents of each query
+split          ensure_test_pairs, split_pairs  pairs to fit on, and test pairs with other queries to certify with
+self-matches   find_self_matches               documents that are the query's own text; left out of search results
+encode         read_and_encode_pairs           all of this for a fit → `EncodedPairs`: vectors of queries and documents
+halves         encode_halves                   out-of-domain pairs: the halves of a text as query and relevant document
+
+The queries of fit pairs and test pairs search the same pool of documents: the relevant documents, and rows of the
+source as distractors.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,55 +29,61 @@ from lathe.transforms.base import QueryPairs
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
-FIELD_NAMES = (("query", "document"), ("anchor", "positive"))
-"""Fields of a file of pairs that names none; the second are those of `lathe synthesize`."""
+DEFAULT_FIELD_NAMES = (("query", "document"), ("anchor", "positive"))
+"""Names of the query field and the document field that are tried, in order, if a file of pairs is given without names.
+`lathe synthesize` writes the second."""
 
 TEST_SHARE = 0.2
-"""Share of the queries that is held out to certify with, unless other pairs are given for that."""
+"""Share of the queries that is held out to certify with, unless test pairs are given."""
 
 MIN_TEST_QUERIES = 30
-"""Minimum number of queries to certify with: the interval of a mean needs some."""
+"""Minimum number of queries to certify with. With fewer, the 95 % interval of a mean is too wide."""
 
-MAX_HALVES = 100
-"""Maximum number of out-of-domain texts of each corpus that are cut in two."""
+MAX_HALVED_TEXTS = 100
+"""Maximum number of texts of an out-of-domain corpus that are cut in two."""
 
-MAX_DOCUMENTS = 20_000
-"""Maximum number of documents that queries search: relevant ones, and rows of the source evenly spaced."""
+MAX_SEARCHED_DOCUMENTS = 20_000
+"""Number of documents that queries search: distractors are added to the relevant documents up to this number."""
 
 
 @dataclass(frozen=True)
 class PairTexts:
-    """Texts of queries with the documents that are relevant to them.
+    """Texts of queries and of the documents that are relevant to the queries.
 
     Attributes:
-        documents: texts of the relevant documents by query; queries are distinct in lower case and single spaces.
-        repeated: number of pairs that repeat others.
+        documents_by_query: texts of the relevant documents by query. Queries are distinct in lower case with single
+            spaces.
+        repeated: number of pairs that were left out because they repeat other pairs.
         irrelevant: number of pairs that were left out because their document was judged not relevant.
-        identical: number of pairs that were left out because query and document are one text.
+        identical: number of pairs that were left out because query and document are the same text.
     """
 
-    documents: dict[str, list[str]]
+    documents_by_query: dict[str, list[str]]
     repeated: int
     irrelevant: int = 0
     identical: int = 0
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """All pairs of a query and a relevant document, as tuples."""
-        return [(query, text) for query, texts in self.documents.items() for text in texts]
+        """All pairs `(query, relevant document)` of texts."""
+        return [(query, text) for query, texts in self.documents_by_query.items() for text in texts]
 
-    def list_relevant(self, find_row: Callable[[str], int]) -> NDArray[np.int64]:
-        """Return the row of the query and the row of the document for each pair, `(p, 2)`.
+    def list_relevant_rows(self, find_row: Callable[[str], int]) -> NDArray[np.int64]:
+        """List the pairs as row numbers `(row of the query, row of the document)`, an ascending array `(p, 2)`.
+
+        Pairs of a query with documents in the same row are listed once.
 
         Args:
-            find_row: returns the row of a document. Documents with the same row count once.
+            find_row: returns the row of a document's text.
         """
-        rows = ((query, find_row(text)) for query, texts in enumerate(self.documents.values()) for text in texts)
+        rows = (
+            (query, find_row(text)) for query, texts in enumerate(self.documents_by_query.values()) for text in texts
+        )
         return np.array(sorted(set(rows)), np.int64).reshape(-1, 2)
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on the pairs that were left out."""
+        """Sentences that say how many pairs were left out, and why. Empty if no pair was."""
         notes = []
         if self.repeated:
             notes.append(f"{self.repeated:,} pairs repeat others and count once.")
@@ -78,32 +94,29 @@ class PairTexts:
         return notes
 
     def select(self, queries: Sequence[str]) -> "PairTexts":
-        """Return the pairs of the given queries, without counts of pairs that were left out."""
-        return PairTexts({query: self.documents[query] for query in queries}, 0)
+        """Return the pairs of the given queries. All counts of left-out pairs are 0 in the result."""
+        return PairTexts({query: self.documents_by_query[query] for query in queries}, 0)
 
     def check_disjoint(self, test: "PairTexts") -> None:
-        """Check that none of the test queries is among these queries.
-
-        Raises:
-            FitError: if some are.
-        """
-        queries = {_normalize_query(query) for query in self.documents}
-        if shared := [query for query in test.documents if _normalize_query(query) in queries]:
+        """Raise `FitError` if a query of the test pairs is also a query of these pairs, apart from case and spaces."""
+        queries = {_normalize_text(query) for query in self.documents_by_query}
+        if shared := [query for query in test.documents_by_query if _normalize_text(query) in queries]:
             raise FitError(
                 f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: "
-                "their scores would measure memorization (data leakage); leave them out of one of the two"
+                "their scores would measure memorization (data leakage); remove them from either file"
             )
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Vectors of pairs of a query and a relevant document.
+    """Vectors of the fit pairs, of the test pairs and of out-of-domain pairs.
 
     Attributes:
-        fit: pairs that steps learn from; None if there are none.
-        test: pairs to certify with, of other queries, over the same documents.
-        out_of_domain: halves of out-of-domain texts by corpus: the first half as query, the second as document.
-        warnings: what was left out, for the certificate.
+        fit: pairs that steps are fitted on; None if only test pairs were given.
+        test: pairs to certify with. They have other queries than `fit`, and the same documents.
+        out_of_domain: pairs of the halves of out-of-domain texts, by corpus: the first half is the query, and the
+            second half is the relevant document.
+        warnings: sentences for the certificate on what was left out.
     """
 
     fit: QueryPairs | None
@@ -113,38 +126,42 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs of a query and a document from a file or a request, and return the relevant documents of each query.
+    """Read pairs of a query and a document from a request or a file, and group the relevant documents by query.
 
-    Pairs with a blank text are left out, and those whose document is the query's own text or is judged not relevant,
-    see `parse_relevance`.
+    Pairs with a blank text, with a document that is the query's own text, or with a document that was judged not
+    relevant are left out. Logs of clicks, and files without a usable pair, are refused.
 
     Args:
-        pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those
-            of `FIELD_NAMES`. A further field, one of `RELEVANCE_FIELDS`, says how relevant the document is.
+        pairs: the pairs of a request, or the source `FILE#query,document` with the names of two fields. Without names,
+            the fields of `DEFAULT_FIELD_NAMES` are tried. A further field, one of `RELEVANCE_FIELDS`, says how relevant
+            the document is, see `parse_relevance`.
 
     Raises:
-        FitError: if not two fields are named, a judgement cannot be read, the rows are a log of clicks, or no row holds
-            a relevant pair.
-        SourceError: if the file cannot be read, or has other fields.
+        FitError: if the number of named fields is not two, a relevance judgement cannot be parsed, the rows are a log
+            of clicks, or no row of the file holds a relevant pair.
+        SourceError: if the file cannot be read, or lacks one of the fields.
     """
     if not isinstance(pairs, str):
-        return gather_pairs((pair.query, pair.document, pair.relevance) for pair in pairs)
+        return group_pairs((pair.query, pair.document, pair.relevance) for pair in pairs)
     path, fields = split_field(pairs)
     names = tuple(name.strip() for name in fields.split(",")) if fields else None
     if names is not None and len(names) != 2:
-        raise FitError(f"pairs have two fields, as in {path}#query,document, not {fields!r}")
+        raise FitError(f"{fields!r} does not name the two fields of pairs: write them as in {path}#query,document")
 
-    texts = gather_pairs(_read_rows(path, *_find_fields(path, FIELD_NAMES if names is None else (names,))))
-    if not texts.documents:
-        raise FitError(" ".join([f"the file of pairs {path} holds none that can be used.", *texts.notes]).rstrip("."))
+    texts = group_pairs(
+        _read_judged_rows(path, *_find_field_names(path, DEFAULT_FIELD_NAMES if names is None else (names,)))
+    )
+    if not texts.documents_by_query:
+        raise FitError(" ".join([f"the file of pairs {path} holds no pair to use.", *texts.notes]).rstrip("."))
     return texts
 
 
-def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
-    """Group triples of a query, a document and its grade by query, and return the relevant documents of each query.
+def group_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
+    """Group triples `(query, document, relevance)` by query.
 
-    Pairs that repeat others, of grade 0, or whose document is the query's own text are left out and counted. Pairs with
-    a blank text are left out. Queries that are equal in lower case with single spaces are one, in the first spelling.
+    Left out and counted are pairs that repeat other pairs, pairs with a relevance of 0 or less, and pairs whose
+    document is the query's own text. Pairs with a blank text are left out and not counted. Queries that are equal in
+    lower case with single spaces count as the same query, in the spelling of the first.
     """
     by_query: dict[str, tuple[str, dict[str, None]]] = {}
     count, irrelevant, identical = 0, 0, 0
@@ -154,8 +171,8 @@ def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
         if relevance <= 0:
             irrelevant += 1
             continue
-        normalized = _normalize_query(query)
-        if normalized == _normalize_query(document):
+        normalized = _normalize_text(query)
+        if normalized == _normalize_text(document):
             identical += 1
             continue
         count += 1
@@ -164,14 +181,14 @@ def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
     return PairTexts(texts, count - sum(map(len, texts.values())), irrelevant, identical)
 
 
-def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str, str]:
-    """Return the names of the query field and the document field: the first candidates that the file's first row has.
+def _find_field_names(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str, str]:
+    """Find the names of the query field and the document field: the first candidate whose fields the first row has.
 
     Raises:
-        FitError: if the rows are a log of clicks. A document is clicked because it was shown near the top, by the
-            ranking that is to be improved (Joachims et al., arXiv 1608.04468). Measured by such clicks, that ranking
-            wins, and learning from them repeats it.
-        SourceError: if it has the fields of no candidate.
+        FitError: if the rows are a log of clicks. A document is clicked because the ranking that is to be improved
+            showed the document near the top (Joachims et al., arXiv 1608.04468). Measured by such clicks, that ranking
+            wins, and learning from the clicks repeats it.
+        SourceError: if the file cannot be read, or the first row lacks a field of every candidate.
     """
     for number, (query, document) in enumerate(candidates, 1):
         try:
@@ -188,14 +205,17 @@ def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str,
     raise SourceError(f"{batch.describe_row(0)}: no field {document!r}; it has {', '.join(row) or query}")
 
 
-def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str, float]]:
-    """Yield query, document and grade of each row of a file.
+def _read_judged_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str, float]]:
+    """Yield `(query, document, relevance)` for every row of a file. The relevance is 1 if rows have no such field.
 
-    The grade is 1 if rows have no field of relevance.
+    Args:
+        path: the file.
+        query: name of the query field.
+        document: name of the document field.
 
     Raises:
-        FitError: if a judgement cannot be read, or some rows have one and others none.
-        SourceError: if the file cannot be read, or a row has no text in one of the two fields.
+        FitError: if a relevance judgement cannot be parsed, or rows differ in the field that holds the judgement.
+        SourceError: if the file cannot be read, or the query or the document of a row is not a string.
     """
     judged_by: str | None = None
     first = True
@@ -204,7 +224,7 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
             place = batch.describe_row(index)
             for name in (query, document):
                 if not isinstance(row.get(name), str):
-                    raise SourceError(f"{place}: {name!r} is {row.get(name)!r:.60}, and no text")
+                    raise SourceError(f"{place}: {name!r} is {row.get(name)!r:.60}; it must be a string")
             try:
                 field = find_relevance_field(row.keys() - {query, document})
                 grade = 1.0 if field is None else parse_relevance(row[field], field)
@@ -214,54 +234,31 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
                 judged_by, first = field, False
             # Where some rows are judged, one without a judgement could mean relevant or not.
             if field != judged_by:
-                raise FitError(f"{place}: it is judged by {field}, and rows before it by {judged_by}: judge all alike")
+                raise FitError(
+                    f"{place}: the field that judges the document is {field}, and {judged_by} in the rows before: use "
+                    "the same field in all rows"
+                )
             yield row[query], row[document], grade
 
 
-def _normalize_query(text: str) -> str:
+def _normalize_text(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.int64]:
-    """Find documents that are the same text as a query, apart from case and spaces.
-
-    Duplicates, questions among questions and threads of posts have such documents. They are left out of results,
-    because every encoder finds them first.
-
-    Returns:
-        The row of the query and the row of the document for each match, `(e, 2)`.
-    """
-    rows: dict[str, list[int]] = {}
-    for row, document in enumerate(documents):
-        rows.setdefault(_normalize_query(document), []).append(row)
-    matches = [(query, row) for query, text in enumerate(queries) for row in rows.get(_normalize_query(text), ())]
-    return np.array(matches, np.int64).reshape(-1, 2)
-
-
-def list_own_text_notes(excluded: Iterable[NDArray[np.int64]]) -> list[str]:
-    """Return a list with one sentence on how many queries are documents themselves, empty if none is.
-
-    Args:
-        excluded: the result of `find_own_texts` for each part of the queries.
-    """
-    count = sum(len(np.unique(matches[:, 0])) for matches in excluded)
-    return [f"{count:,} queries are documents too; their own text is left out of their results."] if count else []
-
-
 def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
-    """Split pairs at random by query into the pairs to fit on and the pairs to certify with.
+    """Split pairs at random into fit pairs and test pairs, which share no query.
 
-    The pairs to certify with have a share of `TEST_SHARE` of the queries.
+    The test pairs have a share of `TEST_SHARE` of the queries.
 
     Raises:
-        FitError: if fewer than `MIN_TEST_QUERIES` queries would be left to certify with.
+        FitError: if the test pairs would have fewer than `MIN_TEST_QUERIES` queries.
     """
-    queries = list(pairs.documents)
+    queries = list(pairs.documents_by_query)
     held_out = int(len(queries) * TEST_SHARE)
     if held_out < MIN_TEST_QUERIES:
         raise FitError(
-            f"the pairs have {len(queries)} different queries: a fifth of them certifies the chain, and that must be "
-            f"at least {MIN_TEST_QUERIES}; give more, or test pairs of their own"
+            f"the pairs have {len(queries)} different queries: a fifth of them certifies the chain, which takes at "
+            f"least {MIN_TEST_QUERIES} queries; give more pairs, or give test pairs"
         )
     # By query: pairs of one query in both parts would be data leakage.
     order = np.random.default_rng(seed).permutation(len(queries))
@@ -269,31 +266,55 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
     return pairs.select(fit), pairs.select(test)
 
 
-def divide_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tuple[PairTexts | None, PairTexts]:
-    """Return the pairs to fit on, and the pairs to certify with.
+def ensure_test_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tuple[PairTexts | None, PairTexts]:
+    """Return `(fit, test)`. If `test` is None, split the test pairs off the fit pairs first, at random by query.
 
-    If only pairs to fit on are given, the pairs to certify with are split off. If only test pairs are given, the first
-    part is None.
+    Raise `FitError` for test pairs with fewer than `MIN_TEST_QUERIES` queries or with a query of the fit pairs.
 
     Args:
-        fit: pairs to fit on, or None.
-        test: pairs to certify with, or None; at least one of the two is given.
+        fit: pairs to fit on; None if there are only test pairs.
+        test: pairs to certify with, or None. `fit` and `test` are not both None.
         seed: seed of the split.
-
-    Raises:
-        FitError: for fewer than `MIN_TEST_QUERIES` queries to certify with, or if one of them is among those to fit on.
     """
     if test is None:
         assert fit is not None
         return split_pairs(fit, seed)
-    if len(test.documents) < MIN_TEST_QUERIES:
-        raise FitError(f"the test pairs have {len(test.documents)} queries, at least {MIN_TEST_QUERIES} are needed")
+    if len(test.documents_by_query) < MIN_TEST_QUERIES:
+        raise FitError(
+            f"the test pairs have {len(test.documents_by_query)} different queries; give at least {MIN_TEST_QUERIES}"
+        )
     if fit is not None:
         fit.check_disjoint(test)
     return fit, test
 
 
-def encode_pairs(
+def find_self_matches(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.int64]:
+    """Find self-matches, which are documents with the same text as a query apart from case and spaces.
+
+    Data sets of duplicate questions have such documents, because the queries are documents too. Self-matches are left
+    out of search results, because every encoder finds them first.
+
+    Returns:
+        Row of the query and row of the document of every self-match, `(e, 2)`.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, document in enumerate(documents):
+        rows.setdefault(_normalize_text(document), []).append(row)
+    matches = [(query, row) for query, text in enumerate(queries) for row in rows.get(_normalize_text(text), ())]
+    return np.array(matches, np.int64).reshape(-1, 2)
+
+
+def list_self_match_notes(excluded: Iterable[NDArray[np.int64]]) -> list[str]:
+    """Return a list with one sentence that says how many queries have self-matches, or an empty list if none has.
+
+    Args:
+        excluded: results of `find_self_matches` for disjoint sets of queries.
+    """
+    count = sum(len(np.unique(matches[:, 0])) for matches in excluded)
+    return [f"{count:,} queries are documents too; a query's own text is left out of its results."] if count else []
+
+
+def read_and_encode_pairs(
     pairs: Pairs | None,
     test_pairs: Pairs | None,
     encoder: TextEncoder | None,
@@ -302,80 +323,87 @@ def encode_pairs(
     seed: int,
     on_progress: Progress,
 ) -> EncodedPairs | None:
-    """Read pairs of a query and a document, and return the vectors of the pairs to fit on and of those to certify with.
+    """Read the pairs of a fit, and encode the fit pairs, the test pairs and the halves of out-of-domain texts.
 
-    Returns None if the request names no pairs. Queries get the encoder's prompt `query` if it has one. A document that
-    is a row of the source is not encoded again, and other rows of the source are searched too, so that relevant
-    documents have rivals.
+    Without test pairs, a part of the pairs becomes the test pairs. The result is None if both `pairs` and `test_pairs`
+    are None. Documents that are rows of the source are not encoded again, and other rows of the source are searched
+    as distractors.
 
     Args:
-        pairs: pairs to fit on; without test pairs a part of them certifies the chain.
+        pairs: pairs to fit on.
         test_pairs: pairs to certify with.
-        encoder: encoder of the source.
+        encoder: encoder of the source. Its prompt for queries, if there is one, is put before the queries.
         encoded: the source as vectors.
-        out_of_domain: corpora, the halves of whose texts search each other.
+        out_of_domain: out-of-domain corpora, whose texts are cut in two.
         seed: seed of the split.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        FitError: without an encoder, for too few pairs, or for test queries among those to fit on.
+        FitError: without an encoder, for too few queries, or if a test query is also a query of the fit pairs.
         SourceError: if a file cannot be read.
     """
     if pairs is None and test_pairs is None:
         return None
     if encoder is None:
-        raise FitError("pairs of query and document are texts: name the encoder of the vectors")
+        raise FitError("pairs of query and document are texts, and the source has no encoder: name one")
     on_progress(0.0, "encoding queries and documents of pairs")
     given = [None if source is None else read_pairs(source) for source in (pairs, test_pairs)]
-    fit, test = divide_pairs(given[0], given[1], seed)
+    fit, test = ensure_test_pairs(given[0], given[1], seed)
 
     # Both parts search the same documents, so that their scores compare.
     parts = [part for part in (fit, test) if part is not None]
-    relevant = [text for part in parts for texts in part.documents.values() for text in texts]
-    document_rows, documents = _gather_documents(relevant, encoder, encoded)
+    relevant = [text for part in parts for texts in part.documents_by_query.values() for text in texts]
+    document_rows, documents = _build_document_pool(relevant, encoder, encoded)
     encoded_parts = [
         QueryPairs(
-            encode_queries(encoder, list(part.documents)),
+            encode_queries(encoder, list(part.documents_by_query)),
             documents,
-            part.list_relevant(lambda text: document_rows[hash_row(text.encode())]),
-            _find_own_rows(part.documents, document_rows),
+            part.list_relevant_rows(lambda text: document_rows[hash_row(text.encode())]),
+            _find_exact_self_matches(part.documents_by_query, document_rows),
         )
         for part in parts
     ]
 
     notes = [note for part in given if part is not None for note in part.notes]
-    notes += list_own_text_notes(part.excluded for part in encoded_parts)
+    notes += list_self_match_notes(part.excluded for part in encoded_parts)
     return EncodedPairs(
         encoded_parts[0] if fit is not None else None,
         encoded_parts[-1],
-        encode_all_halves(out_of_domain, encoder),
+        encode_halves_by_corpus(out_of_domain, encoder),
         [note.rstrip(".") for note in notes],
     )
 
 
-def _find_own_rows(queries: Iterable[str], document_rows: Mapping[int, int]) -> NDArray[np.int64]:
-    """Return the row of the query and the row of the document, `(e, 2)`, where both are exactly the same text.
+def _find_exact_self_matches(queries: Iterable[str], document_rows: Mapping[int, int]) -> NDArray[np.int64]:
+    """Find documents with exactly the same text as a query, by the hash of the text.
+
+    Returns the row of the query and the row of the document of every such pair, `(e, 2)`. Unlike `find_self_matches`,
+    this tells apart texts that differ in case or spaces, because only the hashes of the source's rows are known.
 
     Args:
         queries: texts of the queries in order.
-        document_rows: row of each document by the hash of its text. Rows of the source are known by their hashes alone,
-            so case and spaces count.
+        document_rows: row of every document by the hash of its text.
     """
     hashes = enumerate(hash_row(query.encode()) for query in queries)
     matches = [(row, document_rows[text_hash]) for row, text_hash in hashes if text_hash in document_rows]
     return np.array(matches, np.int64).reshape(-1, 2)
 
 
-def _gather_documents(
+def _build_document_pool(
     texts: list[str], encoder: TextEncoder, encoded: EncodedSource
 ) -> tuple[dict[int, int], FloatArray]:
-    """Gather the vectors of the documents that queries search.
+    """Build the pool of documents that queries search: all relevant texts, and rows of the source as distractors.
 
-    These are the relevant texts, and other rows of the source, evenly spaced, up to `MAX_DOCUMENTS`. Vectors of
-    relevant texts are taken from the source's rows where it has them, and encoded otherwise.
+    The distractors are evenly spaced distinct rows, up to `MAX_SEARCHED_DOCUMENTS` documents in all. Relevant texts
+    that are rows of the source have vectors already; the other relevant texts are encoded.
+
+    Args:
+        texts: relevant documents of all queries.
+        encoder: encoder of the source.
+        encoded: the source as vectors.
 
     Returns:
-        The row of each document by the hash of its text, and the vectors `(m, d)`.
+        The row of every document by the hash of its text, and the vectors `(m, d)`.
     """
     texts_by_hash = {hash_row(text.encode()): text for text in texts}
     hashes = np.array(list(texts_by_hash), np.uint64)
@@ -389,7 +417,7 @@ def _gather_documents(
     # Equal rows count once: two copies of a document would share its rank.
     _, first = np.unique(encoded.hashes, return_index=True)
     others = np.setdiff1d(first, rows[in_source])
-    count = min(len(others), max(0, MAX_DOCUMENTS - len(texts_by_hash)))
+    count = min(len(others), max(0, MAX_SEARCHED_DOCUMENTS - len(texts_by_hash)))
     distractors = np.sort(others)[np.linspace(0, len(others) - 1, count).astype(int)]
 
     parts = [
@@ -401,26 +429,25 @@ def _gather_documents(
     return {row_hash: row for row, row_hash in enumerate(ordered)}, np.concatenate(parts)
 
 
-def encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
-    """Cut texts of each out-of-domain corpus in two, and return the vectors of the halves by corpus.
+def encode_halves_by_corpus(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
+    """Cut texts of every out-of-domain corpus in two, and encode the halves as queries and relevant documents.
 
-    First halves are queries, and second halves their relevant documents. Corpora with too few texts that are long
-    enough are left out, see `encode_halves`.
+    The result has the vectors by name of the corpus. Corpora for which `encode_halves` returns None are left out.
     """
     halves = {name: encode_halves(corpora.read(name), encoder) for name in corpora.sources}
     return {name: pairs for name, pairs in halves.items() if pairs is not None}
 
 
 def encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Cut at most `MAX_HALVES` texts in two, and return the vectors of the halves.
+    """Cut at most `MAX_HALVED_TEXTS` texts in two, and encode first halves as queries, second halves as documents.
 
-    First halves are queries, and second halves their relevant documents. Returns None if fewer than `MIN_TEST_QUERIES`
-    texts are long enough.
+    The second half of a text is the only relevant document of the first half. Returns None if fewer than
+    `MIN_TEST_QUERIES` texts are long enough to be cut in two.
     """
     long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
     if len(long_enough) < MIN_TEST_QUERIES:
         return None
-    chosen = np.linspace(0, len(long_enough) - 1, min(MAX_HALVES, len(long_enough))).astype(int)
+    chosen = np.linspace(0, len(long_enough) - 1, min(MAX_HALVED_TEXTS, len(long_enough))).astype(int)
     chosen_cuts = [long_enough[i] for i in chosen]
     queries = encode_queries(encoder, [first for first, _ in chosen_cuts])
     documents = encoder.encode([second for _, second in chosen_cuts]).vectors

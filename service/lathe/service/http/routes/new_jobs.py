@@ -30,7 +30,7 @@ from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.deciding.requests import AdaptRequest, AdviceRequest, MigrateRequest, find_missing_module
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.pairs import divide_pairs, read_pairs
+from lathe.training.fitting.pairs import ensure_test_pairs, read_pairs
 from lathe.training.fitting.requests import NewFit, RowSource
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
@@ -107,7 +107,7 @@ def _require_usable_pairs(request: NewFit) -> None:
         return  # files are read by the job
     fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (request.pairs, request.test_pairs))
     if fit is not None or test is not None:
-        divide_pairs(fit, test, request.seed)
+        ensure_test_pairs(fit, test, request.seed)
 
 
 def _store_targets(targets: RowSource | None, files: dict[str, bytes], data_root: Path | None) -> dict[str, str]:
