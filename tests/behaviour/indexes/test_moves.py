@@ -565,7 +565,7 @@ def test_decisions_over_http_are_jobs_that_change_nothing(server, texts, judged)
     assert "name another encoder" in decide(to="tiny")["error"]
     for fields, status, message in [
         ({"to": "nobody"}, 404, "there is no encoder"),
-        ({"queries": {"texts": ["a"]}}, 400, "give pairs, which are judged, or queries, which are not"),
+        ({"queries": {"texts": ["a"]}}, 400, "give either pairs (judged) or queries (not judged)"),
         ({"source": {"texts": []}}, 400, "text"),
     ]:
         answer = server.client.post("/migrate", json=body | fields, headers=server.admin)

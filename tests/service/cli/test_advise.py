@@ -76,12 +76,12 @@ def test_advise_with_fit_fits_the_decisions_chain_and_prints_its_advice_all_the_
 
 
 def test_advise_with_fit_fits_nothing_if_the_decision_takes_no_chain(advise, run, rows, texts):
-    assert "nothing was fitted: the decision takes no chain" in advise(texts[:20], "--fit", "none-of-it")
+    assert "was fitted: the advice recommends none" in advise(texts[:20], "--fit", "none-of-it")
     found = json.loads(advise(texts[:20], "--fit", "none-of-it", "--json"))
     assert found["fit"] is None and "nothing was fitted" in found["fit_error"] and found["distinct"] == 20
     status, out, _ = run("advise", "--source", rows, "--for", "memory", "--fit", "nothing")
     assert status == 0 and "store float16" in out and "below 1 GB, that is not worth a chain" in out
-    assert "nothing was fitted: the decision takes no chain" in out
+    assert "was fitted: the advice recommends none" in out
 
 
 def test_advise_prints_one_line_for_an_invalid_source_report_name_or_encoder(run, rows):

@@ -57,14 +57,14 @@ def test_summary_quotes_a_number_of_first_coordinates_that_supports_its_verdict(
     assert "do not reliably hold more" in said and "the first 96 find 80.0 %" in said and "81.0 % at best." in said
     near = Matryoshka([HOLDS, behind | {"best": 79.5}], False)
     (said,) = find_sentences("first coordinates", matryoshka=near)
-    assert said.endswith("79.5 % at best; 2 points above the average are the least.") and "encoder" not in said
+    assert said.endswith("79.5 % at best; at least 2 points above the average are required.") and "encoder" not in said
 
 
 def test_summary_says_how_many_more_rows_would_suffice():
     for capped, shortage, said in (
-        (False, Shortage("too few", 40), "Too few; about 40 more distinct rows would do."),
-        (True, Shortage("too few", 40), "Too few; looking at 2,040 rows might tell (--sample-rows)."),
-        (False, Shortage("too few", None), "Too few; not even the most rows that are held out would tell."),
+        (False, Shortage("too few", 40), "Too few; about 40 more distinct rows would be enough."),
+        (True, Shortage("too few", 40), "Too few; measuring 2,040 rows might tell (--sample-rows)."),
+        (False, Shortage("too few", None), "Too few; not even the maximum number of held-out rows would be enough."),
         (False, Shortage("too few", None, "longer texts would"), "Too few; longer texts would."),
     ):
         assert find_sentences("^Too few", capped, shortages=[shortage]) == [said]

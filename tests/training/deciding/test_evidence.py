@@ -58,7 +58,7 @@ def test_list_shortages_names_texts_too_short_to_cut_but_not_for_vectors(make_sa
 
 
 def test_list_shortages_asks_for_no_more_rows_if_hardly_a_text_can_be_cut(make_sample):
-    for cut, instead in ((0, "longer texts would tell"), (1, "not even the most rows")):
+    for cut, instead in ((0, "longer texts would help"), (1, "not even the maximum number")):
         (short,) = list_shortages(make_sample(rows=1200, cut=cut), debiasing())
         assert short.more is None and short.instead.startswith(instead)
 

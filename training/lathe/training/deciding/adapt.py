@@ -1,8 +1,8 @@
-"""What judged searches can improve: each candidate is measured on held-out queries, the cheapest unbeaten one is taken.
+"""Adaptation to judged searches: candidates are measured on held-out queries, and the cheapest unbeaten one is taken.
 
-judged queries ─┬─ three fifths: adapters and encoders learn from them
-                ├─ a fifth: by these the change is chosen
-                └─ a fifth: on these the gain of the choice is reported, which chance in choosing cannot raise
+judged queries ─┬─ three fifths: adapters and encoders learn from these queries
+                ├─ a fifth: chooses the candidate
+                └─ a fifth: reports the gain of the choice, so that chance in choosing cannot raise the gain
 """
 
 from collections.abc import Callable, Iterator
@@ -47,24 +47,25 @@ CANDIDATES = (
     Candidate("fine_tuning", "fine-tune the encoder", encodes_again=True, training="pairs"),
     Candidate("pre_finetuning", "pre-finetune, then fine-tune", encodes_again=True, training="folders and pairs"),
 )
-"""All candidates, cheapest first. Debiasing changes stored vectors without encoding, and an adapter changes queries
-alone; each is a fit of seconds. Training takes minutes to hours, and then all documents are encoded again."""
+"""All candidates, cheapest first. Debiasing changes stored vectors without encoding. A query adapter changes only
+queries; both are fitted in seconds. Training takes minutes to hours, and then all documents are encoded again."""
 
 ENCODED, FITTED = 0.7, 0.3
-"""Progress of the candidates without training once all texts are encoded, and of the whole once they are measured."""
+"""Progress of the candidates without training once all texts are encoded, and progress of the adaptation once these
+candidates are measured."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """All trials of an adaptation, and the one that is recommended.
+    """All trials of an adaptation, and the recommended trial.
 
     Attributes:
-        request: what was asked.
+        request: the request.
         encoder: the base encoder.
-        searches: judged searches, divided.
-        trials: all trials, the cheapest candidate first: those with floats, then those with byte codes.
-        recommended: the trial that is recommended: the vectors as they are if too few queries are judged.
-        out_of_domain: texts of other domains, which a chain is certified with.
+        searches: judged searches, split into queries to learn from, to choose by and to report on.
+        trials: all trials, first with floats, then with byte codes; in both parts the cheapest candidate comes first.
+        recommended: the recommended trial. With too few judged queries, it leaves the vectors as they are.
+        out_of_domain: out-of-domain texts to certify a chain with.
         shortage: sentence on how many judged queries are missing; None if there are enough.
     """
 
@@ -78,12 +79,12 @@ class Adaptation:
 
     @property
     def floats(self) -> list[Trial]:
-        """Trials with float vectors, the cheapest first."""
+        """Trials with float vectors, cheapest first."""
         return [trial for trial in self.trials if trial.bytes is None]
 
     @property
     def rivals(self) -> list[Trial]:
-        """Trials among which is chosen: those with byte codes if codes were asked for, else those with floats."""
+        """Trials to choose from: the trials with byte codes if there are any, else all trials."""
         return _list_rivals(self.trials)
 
     @property
@@ -95,10 +96,9 @@ class Adaptation:
     def is_certain(self) -> bool:
         """Whether the recommendation is certain to help.
 
-        That is so if the vectors are to stay as they are, apart from byte codes, or if both of these are positive over
-        their whole 95 % intervals: what the recommended trial gains on the queries to report on, and what
-        `cross_validate` says that choosing gains. Both are differences to unchanged vectors of the same bytes. It is
-        also true if nothing was measured.
+        True if the recommended candidate is `AS_IS`, also if nothing was measured. Otherwise True if the 95 % intervals
+        of two gains over unchanged vectors of the same bytes lie above 0: the gain of the recommended trial on the
+        queries to report on, and the gain of choosing by `cross_validate`.
         """
         chosen, unchanged, report = self.recommended, self.rivals[0], self.searches.report
         if chosen.candidate is AS_IS:
@@ -107,10 +107,12 @@ class Adaptation:
         return own.sign > 0 and cross_validate(self.rivals, self.searches).sign > 0
 
     def certify(self, encoder: TextEncoder, command: str | None, on_progress: Progress) -> FittedChain | None:
-        """Certify the chain of transforms that was measured in the recommended trial, see `certify_trial`.
+        """Certify the chain of transforms of the recommended trial, and return the chain with its certificate.
+
+        Returns None if the recommended trial has no chain, or a chain without steps. See `certify_trial`.
 
         Args:
-            encoder: encoder of the vectors: the base encoder, or the published one of the recommended candidate.
+            encoder: encoder of the vectors: the base encoder, or the trained encoder of the recommended trial.
             command: the user's command, for the provenance.
             on_progress: called with progress in [0, 1] and a message.
         """
@@ -129,14 +131,15 @@ class Adaptation:
 
 
 def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read the documents and judged queries of a request, and divide the queries at random.
+    """Read the documents and judged queries of a request, and split the queries at random into three parts.
 
-    Three fifths of them are to learn from, a fifth is to choose by, and a fifth to report on. The last two also change
-    their roles, in a second fold. Test pairs of the request are to report on instead, and there is one fold.
+    Three fifths are to learn from, a fifth is to choose by, and a fifth is to report on. In a second fold, the last two
+    fifths swap roles. With test pairs in the request, the test queries report, four fifths of the other queries are to
+    learn from, a fifth is to choose by, and there is one fold.
 
     Raises:
-        FitError: if the source holds vectors, pairs are malformed or none, test queries are among the others, or there
-            are too few documents.
+        FitError: if the source holds vectors, pairs are malformed or missing, a test query is also a query of the other
+            pairs, or there are too few documents.
         SourceError: if a file cannot be read.
     """
     judged = read_pairs(request.pairs)
@@ -163,7 +166,7 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
 
 
 def find_shortage(searches: JudgedSearches) -> str | None:
-    """Return a sentence on how many queries are missing to choose by or to report on, or None if there are enough."""
+    """Return a sentence if fewer than `MIN_TEST_QUERIES` queries are to choose by or to report on, else None."""
     choose, report = searches.folds[0]
     counts = {"choose by": len(choose), "report on": len(report)}
     short = [f"{count} to {what}" for what, count in counts.items() if count < MIN_TEST_QUERIES]
@@ -187,15 +190,14 @@ def try_candidates(
     stores: VectorStores | None = None,
     on_work_folder: Callable[[Path], None] | None = None,
 ) -> Iterator[Adaptation]:
-    """Try all candidates on judged searches, cheapest first, and yield the trials with the recommended one.
+    """Fit or train every candidate, measure it on judged searches, and yield all trials with a recommendation.
 
-    The folders of trained encoders exist only within the block, see `claim_workspace_folder`. A run that was stopped
-    goes on where it was, and nothing that is done is repeated. With too few judged queries, nothing is tried and the
-    vectors stay as they are.
+    With too few judged queries, no candidate is tried and the vectors stay as they are. A stopped run is resumed from
+    its workspace folder. The folders of trained encoders exist only within the block, see `claim_workspace_folder`.
 
     Args:
-        request: what to adapt, to which searches. Files in it are read here.
-        encoder: the encoder.
+        request: documents, judged searches and settings. The files that it names are read here.
+        encoder: the base encoder.
         workspace: folder for the workspace folders.
         on_progress: called with progress in [0, 1] and a message.
         device: torch device of training; None for the best there is.
@@ -203,7 +205,7 @@ def try_candidates(
         on_work_folder: called with the workspace folder, below which trainings write.
 
     Raises:
-        FitError: as `AdaptRequest.check`, or if the texts are not what is needed.
+        FitError: as `AdaptRequest.check` and `read_searches`.
         SourceError: if a file cannot be read.
         EncoderError: if the encoder fails on a text.
     """
@@ -219,7 +221,7 @@ def try_candidates(
         corpora = OutOfDomainTexts(list_built_in_corpora(request.source.path), workspace / "out_of_domain")
         shortage = find_shortage(searches)
         if shortage is not None:
-            trials = [_skip(candidate, encoder, None, shortage) for candidate in CANDIDATES]
+            trials = [_build_skipped_trial(candidate, encoder, None, shortage) for candidate in CANDIDATES]
         else:
             budget = Budget(request.budget, folder)
             trials = _try_steps_alone(request, encoder, searches, corpora, part_of(on_progress, 0.0, FITTED))
@@ -243,7 +245,7 @@ def _try_steps_alone(
     corpora: OutOfDomainTexts,
     on_progress: Progress,
 ) -> list[Trial]:
-    """Return the trials of the candidates that train no encoder."""
+    """Fit and measure the candidates that train no encoder, and return a list of trials."""
     measures = _Measures.encode(searches, encoder, corpora, part_of(on_progress, 0.0, ENCODED))
     candidates = [candidate for candidate in CANDIDATES if candidate.training is None]
     trials: list[Trial] = []
@@ -256,9 +258,9 @@ def _try_steps_alone(
 def _try_trainings(
     trainings: EncoderTrainings, corpora: OutOfDomainTexts, stores: VectorStores | None, on_progress: Progress
 ) -> list[Trial]:
-    """Train an encoder for each candidate that asks for it, and return the trials of the trained encoders' vectors.
+    """Train an encoder for every candidate with a training, measure the trained encoder's vectors, and return trials.
 
-    Candidates that cannot be trained are not tried, and their trials say why.
+    A candidate that cannot be trained, or not within the budget, gets trials with the reason as `problem`.
     """
     request, searches = trainings.request, trainings.searches
     candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
@@ -267,7 +269,7 @@ def _try_trainings(
         step = part_of(on_progress, done / len(candidates), (done + 1) / len(candidates))
         if (problem := trainings.explain_omission(candidate)) is not None:
             sizes = dict.fromkeys((None, request.bytes))
-            trials += [_skip(candidate, trainings.encoder, size, problem) for size in sizes]
+            trials += [_build_skipped_trial(candidate, trainings.encoder, size, problem) for size in sizes]
             continue
         trained, seconds = trainings.train(candidate, part_of(step, 0.0, 0.8))
         encoder = open_encoder(trained, trainings.device, stores)
@@ -281,17 +283,17 @@ def _try_trainings(
     return trials
 
 
-def _skip(candidate: Candidate, encoder: TextEncoder, size: int | None, problem: str) -> Trial:
-    """Return the trial of a candidate that is not tried, with the reason.
+def _build_skipped_trial(candidate: Candidate, encoder: TextEncoder, size: int | None, problem: str) -> Trial:
+    """Build the trial of a candidate that is not tried: without scores, and with the reason as `problem`.
 
-    `size` is the number of bytes of its codes, or None for floats.
+    `size` is the number of bytes of a vector's code, or None for floats.
     """
     return Trial(candidate, size or FLOAT_BYTES * encoder.dimensions, size, problem=problem)
 
 
 @dataclass(frozen=True)
 class _Measures:
-    """What candidates are measured with: judged searches and halves of out-of-domain texts, by one encoder."""
+    """Vectors of judged searches and of out-of-domain texts by one encoder, on which candidates are measured."""
 
     encoder: TextEncoder
     texts: JudgedSearches
@@ -306,10 +308,10 @@ class _Measures:
         return cls(encoder, texts, searches, encode_halves_by_corpus(corpora, with_document_prompt(encoder)))
 
     def try_steps(self, candidate: Candidate, size: int | None) -> list[Trial]:
-        """Fit a candidate's transforms, and return its trials with float vectors and, with a `size`, with byte codes.
+        """Fit a candidate's transforms on document vectors, and measure float vectors and, with a `size`, byte codes.
 
-        Held-out documents, on which the published chain is certified, are searched but not fitted on. If the transforms
-        cannot be fitted, the trials say why.
+        If the transforms cannot be fitted, the trials have the reason as `problem`. Held-out documents, on which the
+        published chain is certified, are searched but not fitted on. `size` is the number of bytes of a vector's code.
         """
         begun = perf_counter()
         sizes = dict.fromkeys((None, size))
@@ -320,7 +322,7 @@ class _Measures:
             fitted = self.searches.documents[self.texts.fit_rows]
             chain.fit(fitted, pairs=pairs)
         except InputError as error:
-            return [_skip(candidate, self.encoder, one, str(error)) for one in sizes]
+            return [_build_skipped_trial(candidate, self.encoder, one, str(error)) for one in sizes]
         notes = tuple(note for step in steps for note in step.fit_warnings())
         trials = [self._measure(candidate, chain, None, begun, notes)]
         if size is not None:
@@ -332,7 +334,7 @@ class _Measures:
     def _measure(
         self, candidate: Candidate, chain: Chain, size: int | None, begun: float, notes: tuple[str, ...]
     ) -> Trial:
-        """Return the trial of a fitted chain: nDCG@10 of the measured queries and of out-of-domain texts."""
+        """Measure nDCG@10 of a fitted chain on the measured queries and on out-of-domain texts, as a trial."""
         seconds = perf_counter() - begun
 
         def measure(pairs: QueryPairs) -> NDArray[np.float64]:

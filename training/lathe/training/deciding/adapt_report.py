@@ -15,8 +15,8 @@ def to_json(result: Adaptation) -> dict[str, Any]:
 
     Returns:
         `{sentence, notes, recommended, bytes, source, encoder, queries, documents, rows, trials}`. `recommended` is the
-        name of a candidate change, `queries` has the numbers of queries to learn from, to choose by and to report on.
-        `trials` has the figures of each trial, with differences to the encoder's unchanged float vectors.
+        name of a candidate. `queries` has the numbers of queries to learn from, to choose by and to report on. `trials`
+        has a dict for every trial, see `describe_trial`.
     """
     searches = result.searches
     return {
@@ -34,9 +34,10 @@ def to_json(result: Adaptation) -> dict[str, Any]:
 
 
 def describe_trial(trial: Trial, result: Adaptation) -> dict[str, Any]:
-    """Return a trial as a JSON-serializable dict: nDCG@10 with differences to the baseline, and costs.
+    """Convert a trial to a JSON-serializable dict: nDCG@10 with the gain over the baseline, notes, and costs.
 
-    The dict of a candidate that was not tried has only names, bytes and the problem.
+    A candidate that was not tried has only name, bytes and problem, and only name and problem if too few queries are
+    judged.
     """
     if result.shortage:
         return {"change": trial.candidate.name, "problem": trial.problem}
@@ -63,18 +64,20 @@ def describe_trial(trial: Trial, result: Adaptation) -> dict[str, Any]:
 
 
 def _describe_part(after: Array, before: Array) -> dict[str, Any]:
-    """Return the mean nDCG@10, and its mean difference to `before` with half the length of the 95 % interval.
+    """Build the dict `{ndcg_at_10, gain, ci95}` from the scores of queries after and before a change.
 
-    The keys are `ndcg_at_10`, `gain` and `ci95`.
+    `ndcg_at_10` is the mean of `after`. `gain` is the mean difference, and `ci95` is half the length of its 95 %
+    interval, or None without an interval.
     """
     difference = compare(after, before)
     return {"ndcg_at_10": float(after.mean()), "gain": difference.value, "ci95": difference.reach}
 
 
 def write_sentence(result: Adaptation) -> str:
-    """Return the recommendation as sentences.
+    """Write the recommendation: what to do, the change of nDCG@10 on the queries to report on, and the encoding cost.
 
-    They say what to do, what nDCG@10 it gains on the queries to report on, and what it costs to encode again.
+    A recommendation that is not certain to help says so. If too few queries are judged, or no candidate beats the
+    unchanged vectors, the advice is to leave the vectors as they are.
     """
     chosen = result.recommended
     if result.shortage:
@@ -114,10 +117,10 @@ def write_sentence(result: Adaptation) -> str:
 
 
 def list_notes(result: Adaptation) -> list[str]:
-    """Return sentences on what the recommendation leaves open.
+    """List sentences about data that were left out and what the recommended fit remarked.
 
-    They name data that were left out, losses on out-of-domain texts, how certain the choice is, and a candidate with a
-    higher mean.
+    If candidates were tried, further sentences name significant losses on out-of-domain texts, the cross-validated gain
+    of the choice, and a candidate with a higher mean than the recommended one.
     """
     chosen, searches = result.recommended, result.searches
     notes = [*searches.notes, *chosen.notes]
@@ -153,15 +156,15 @@ def list_notes(result: Adaptation) -> list[str]:
 
 
 def format_adaptation(result: Adaptation) -> str:
-    """Return the recommendation as text: sentences, a table of all trials if anything was measured, and notes."""
+    """Format an adaptation as text: the recommendation, a table of all trials if any was measured, and notes."""
     table = [] if result.shortage else [format_table(result)]
     return "\n\n".join([write_sentence(result), *table, *list_notes(result)])
 
 
 def format_table(result: Adaptation) -> str:
-    """Return a table of all trials as text, with differences of nDCG@10 to the unchanged float vectors in points.
+    """Format all trials as a text table, with differences of nDCG@10 to the unchanged float vectors in points.
 
-    Below the table stand the reasons why some candidates were not tried.
+    Lines below the table say what was measured, and why some candidates were not tried.
     """
     searches = result.searches
     learn, choose, report = searches.count_queries().values()

@@ -20,14 +20,14 @@ from lathe.transforms.progress import Progress, part_of
 ENCODED = 0.6
 """Progress fraction once all texts are encoded."""
 DECIDED = 0.2
-"""Progress fraction of the rest once it is decided what to store, if evidence is measured too."""
+"""Progress of the work after encoding once it is decided what to store, if evidence is measured too."""
 MIN_SCRIPT_SHARE = 0.1
 """Minimum share of a script among the texts; if two scripts reach it, a note says that the source mixes scripts."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to store of the vectors of a source, with the measurements that were asked for.
+    """In what form to store the vectors of a source, with the measurements that were requested.
 
     Attributes:
         source: name of the source.
@@ -37,8 +37,8 @@ class Advice:
         capped: whether the sample reached its maximum, so that the source may have more distinct rows.
         heldout: number of held-out rows.
         decision: what to store in the place of the request.
-        evidence: further measurements; None if none were asked for.
-        notes: further remarks, as sentences.
+        evidence: further measurements; None if they were not requested.
+        notes: remarks on the sampled rows, as sentences.
     """
 
     source: str
@@ -60,22 +60,20 @@ def advise(
 ) -> Advice:
     """Decide in what form a database should store the vectors of a source.
 
-    A sample of the rows is encoded and split: every form is fitted on one part and searched by the other.
+    A sample of the rows is encoded and split. Every form that the database can hold is fitted on one part and searched
+    by the held-out part. If the request asks for evidence, debiasing and fewer dimensions are measured too.
 
     Args:
-        request: the source, the place, and whether evidence is measured besides.
-        encoder: encoder of the texts; None for a source of vectors.
+        request: the source, the place, and settings.
+        encoder: encoder of the texts; not used for a source of vectors.
         on_progress: called with progress in [0, 1] and a message.
         on_decision: called with the decision, before evidence is measured.
-
-    Returns:
-        The decision with its measurements.
 
     Raises:
         SourceError: if the source cannot be read.
         AdviceError: if the source has fewer than `MIN_DISTINCT_ROWS` distinct rows, holds texts but no encoder is
             given, the encoder fails on so many texts that too few are left, or the request wants the decision verified
-            and no engine of the place is installed.
+            and the engine of the place is not installed.
         EncoderError: if the encoder fails on every text.
     """
     if request.verify:
@@ -86,7 +84,7 @@ def advise(
     row_sample = sample_rows(source, request.sample_rows, request.seed)
     if len(row_sample) < MIN_DISTINCT_ROWS:
         raise AdviceError(
-            f"{source.name} has {len(row_sample)} distinct rows; advice needs {MIN_DISTINCT_ROWS} at the least"
+            f"{source.name} has {len(row_sample)} distinct rows; advice needs at least {MIN_DISTINCT_ROWS}"
         )
 
     if row_sample.vectors is not None:
@@ -117,33 +115,31 @@ def advise(
 
 
 def check_encoded_rows(name: str, sample: Sample, sampled_rows: int) -> None:
-    """Check that enough rows are left to fit on and held out after those that the encoder failed on.
+    """Raise `AdviceError` if the encoder failed on so many texts that too few rows are left to fit on or to hold out.
 
-    The minimum of each part is a quarter of the sampled rows, and at most a quarter of `MIN_ROWS`.
+    Both parts need a quarter of the sampled rows, but not more than a quarter of `MIN_ROWS`, and not fewer than half of
+    `MIN_DISTINCT_ROWS`.
 
     Args:
         name: name of the source, for the message.
         sample: the encoded sample.
-        sampled_rows: number of sampled rows before failures.
-
-    Raises:
-        AdviceError: if too few rows are left to fit on or are held out.
+        sampled_rows: number of sampled rows, including failed ones.
     """
     minimum = max(MIN_DISTINCT_ROWS // 2, min(sampled_rows, MIN_ROWS) // 4)
     fit, heldout = len(sample.fit), len(sample.heldout)
     if min(fit, heldout) < minimum:
         raise AdviceError(
             f"the encoder fails on {sampled_rows - fit - heldout:,} of {sampled_rows:,} texts of {name} "
-            f"({next(iter(sample.failed.values()))}): {fit:,} are left to fit on and {heldout:,} to measure on, "
-            f"{minimum} of each are the least"
+            f"({next(iter(sample.failed.values()))}): {fit:,} are left to fit on and {heldout:,} to measure on; at "
+            f"least {minimum} are needed for both"
         )
 
 
 def list_remarks(sample: Sample) -> Iterator[str]:
-    """Yield a sentence for each peculiarity of the sampled rows.
+    """Yield a sentence for every property of the sampled rows that a reader should know.
 
-    These are blank texts, zero vectors, repeated rows, texts too short to be cut in two, several scripts, and texts on
-    which the encoder fails.
+    Reported are blank texts, zero vectors, repeated rows, texts too short to be cut in two, several scripts, and texts
+    that the encoder failed on.
     """
     row_sample = sample.row_sample
     if row_sample.blank:
@@ -156,8 +152,8 @@ def list_remarks(sample: Sample) -> Iterator[str]:
         # Texts are compared without spaces and case, vectors bit by bit.
         aside = ", spaces and case aside" if row_sample.vectors is None else ""
         yield (
-            f"{100 * row_sample.repeated:.1f} % of the rows repeat others{aside}. Each was looked at once; a fit on "
-            "the source counts it as often as it stands there."
+            f"{100 * row_sample.repeated:.1f} % of the rows repeat others{aside}. Only distinct rows were measured; a "
+            "fit on the source counts repeated rows as often as they occur."
         )
 
     if 0 < sample.cut < len(sample.heldout) / 2:
@@ -177,19 +173,18 @@ def list_remarks(sample: Sample) -> Iterator[str]:
 
 
 def build_recommended_fit(advice: Advice, name: str, request: AdviceRequest) -> NewFit:
-    """Return the request that fits the chain of transforms in the decision on the whole source, under this name.
+    """Build the request that fits the recommended chain of transforms on the whole source of the advice.
+
+    Raise `AdviceError` if the decision takes no chain: a setting of the place, or the vectors as they are.
 
     Args:
         advice: the advice.
         name: name of the chain.
-        request: what the advice was asked for.
-
-    Raises:
-        AdviceError: if the decision is a setting of the place alone, or to leave the vectors as they are.
+        request: the request of the advice.
     """
     chosen = advice.decision.chosen
     if chosen is None or not chosen.takes_chain:
-        raise AdviceError("nothing was fitted: the decision takes no chain")
+        raise AdviceError(f"no chain {name!r} was fitted: the advice recommends none")
     return NewFit(
         name=name,
         steps=[step.spec() for step in parse_steps(chosen.candidate.form.chain_steps)],

@@ -33,9 +33,10 @@ MEASURES = {
 
 
 def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
-    """Return the evidence as sentences.
+    """Write the evidence as sentences.
 
-    They cover mean direction, debiasing, first coordinates, too small a sample, and failed fits.
+    They are about the mean direction, debiasing, the first coordinates, questions that the sample is too small for, and
+    methods that could not be fitted.
     """
     failing = find_failing_cuts(evidence.matryoshka.cuts) if evidence.matryoshka else []
     data = vars(advice) | vars(evidence)
@@ -61,19 +62,19 @@ def _build_sections(advice: Advice, figures: Mapping[str, str]) -> Iterator[Sect
 
 
 def list_notes(advice: Advice) -> list[str]:
-    """Return the notes on the decision and on the sample, as sentences."""
+    """List sentences on the decision and the sample: how to roll back, notes, and how the options were measured."""
     decision = advice.decision
     notes = [*filter(None, [decision.undo]), *decision.notes, *advice.notes]
     if decision.options:
         notes.append(
             f"Measured with {decision.queries:,} queries among {decision.sampled_rows:,} rows, by exact searches: a "
-            "graph loses a little more."
+            "search in a graph has slightly less recall."
         )
     return notes
 
 
 def render_html(advice: Advice) -> str:
-    """Return the advice as one self-contained HTML page with sentences, commands, figures and tables."""
+    """Render the advice as one self-contained HTML page with sentences, commands, figures and tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
     about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
     plots = {
@@ -86,16 +87,20 @@ def render_html(advice: Advice) -> str:
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Return the advice as a JSON-serializable dict.
+    """Convert the advice to a JSON-serializable dict.
 
-    It has all fields of `Advice`, `sentence` (the decision) and `sentences` (the evidence).
+    The dict has all fields of `Advice`, `sentence` (the decision), and `sentences` (the evidence, empty if evidence was
+    not measured).
     """
     sentences = summarize_evidence(advice, advice.evidence) if advice.evidence else []
     return {"sentence": advice.decision.sentence, "sentences": sentences} | asdict(advice)
 
 
 def format_evidence(advice: Advice) -> str:
-    """Return the notes of the advice as plain text, or if evidence was measured, all sections with their tables."""
+    """Format the advice as plain text: the notes alone, or with evidence all sections with their tables.
+
+    Without evidence, the decision's sentence, tables and commands are not part of the text.
+    """
     if advice.evidence is None:
         return "\n".join(list_notes(advice))
     return "\n\n".join(filter(None, map(format_text, _build_sections(advice, figures={}))))
@@ -143,7 +148,7 @@ def _build_tables(advice: Advice, evidence: Evidence) -> dict[str, Table]:
         rows = [[among, "dimensions", "local Spearman", "recall@10", "rescored 4×", "MRR × 100"]]
         for size in (sizes.full, *sizes.trials):
             measured = [size.local_spearman, size.recall_at_10, size.rescored_4x.value, size.retrieval]
-            rows.append([size.reducer or "full width", size.dimensions, *measured])
+            rows.append([size.reducer or "all dimensions", size.dimensions, *measured])
         tables["Fewer dimensions"] = Table.from_rows(rows, {"dimensions": "d", "MRR × 100": FORMAT_MRR}, ".3f")
 
     if evidence.matryoshka is not None and (cuts := evidence.matryoshka.cuts):
@@ -161,7 +166,7 @@ def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
     unit, zero = format_percent(diagnosis["norms"]["unit"]), f"{diagnosis['zero_rows']:,} rows are zero"
     return Table.from_rows(
         [
-            ["held-out rows", "measured", "beside it"],
+            ["held-out rows", "measured", "compare with"],
             ["mean direction ‖μ‖", norm, f"by chance alone {floor}"],
             ["  |cos| to the top direction", centered, f"of uncentred vectors {uncentered}"],
             ["rows of unit length", unit, zero],

@@ -1,4 +1,4 @@
-"""Comparison of debiasing methods by split-half retrieval, or by the norm of the mean if that does not decide."""
+"""Comparison of debiasing methods by split-half retrieval, or by the norm of the mean if that decides nothing."""
 
 from dataclasses import dataclass
 
@@ -20,21 +20,22 @@ METHODS = {
     "ABTT-3": "abtt:3",
     "whitening": "whitening:epsilon=1e-6,relative=false",
 }
-"""Steps of each compared method, simplest first: of methods that do not differ significantly the first is taken."""
+"""Steps of the compared methods, simplest first: of methods that do not differ significantly, the first is chosen."""
 ERROR_RATE = 0.05
 """Probability of calling any method a gain by chance; it is divided equally among the methods (Bonferroni)."""
 CONFIDENCE = 1 - ERROR_RATE / (len(METHODS) - 1)
 """Confidence level of the interval of each method's gain: 1 − `ERROR_RATE` / number of methods."""
 LARGE_MEAN = 0.5
-"""‖μ‖ of unit vectors from which on it is called large: a quarter of every squared norm is then due to the mean. From
-here on R2 is recommended if split-half retrieval shows no gain of any method: it classified better in 29 of the
-mean-bias paper's 38 encoders, worse in none. Here, where split-half retrieval showed no gain, it gained 6.0 points
-[3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets (research/advice.md)."""
+"""‖μ‖ of unit vectors from which on the mean is called large: a quarter of every squared norm is then due to the mean.
+From here on, R2 is recommended if split-half retrieval shows no gain of any method: R2 classified better in 29 of the
+mean-bias paper's 38 encoders, worse in none. In our data, where split-half retrieval showed no gain, R2 gained 6.0
+points [3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets
+(research/advice.md)."""
 BY_POOLING = (
     "on layers of text encoders this rule gained under CLS pooling (+6.0 points, 3.3 to 9.0) and hardly under mean "
     "pooling (+0.9, −0.1 to 2.0)"
 )
-"""Remark on the evidence for that rule, added for vectors without texts, of which the pooling is unknown."""
+"""Remark on the evidence for `LARGE_MEAN`, added for vectors without texts, because their pooling is unknown."""
 GEOMETRY_ROWS = 2000
 """Maximum number of held-out rows whose neighbours are searched; the time grows with its square."""
 
@@ -47,11 +48,11 @@ class DebiasingTrial:
         method: key of `METHODS`.
         steps: steps of its chain.
         retrieval: mean reciprocal rank of split-half retrieval, in (0, 1]; None without text halves.
-        gain: difference of 100·`retrieval` to that without debiasing, paired by text, with an interval of level
-            `CONFIDENCE`; None without halves, and for `NOTHING`.
+        gain: difference of 100·`retrieval` to `NOTHING`, paired by text, with an interval of level `CONFIDENCE`; None
+            without halves, and for `NOTHING`.
         mean_norm: ‖μ‖ of the transformed unit vectors.
         recall_at_10: recall@10 of the neighbours among the raw vectors; None with at most 10 rows.
-        problem: reason why the method could not be fitted; None if it was.
+        problem: reason why the method could not be fitted; None if it was fitted.
     """
 
     method: str
@@ -85,21 +86,15 @@ class DebiasingComparison:
         return self.chosen != self.by_halves
 
     def trial(self, method: str) -> DebiasingTrial:
-        """Return the measurements of a debiasing method, a key of `METHODS`.
-
-        Raises:
-            StopIteration: if there are none.
-        """
+        """Return the measurements of a debiasing method, a key of `METHODS`. Raise `StopIteration` for another key."""
         return next(trial for trial in self.trials if trial.method == method)
 
 
 def compare_debiasing(sample: Sample) -> DebiasingComparison:
-    """Fit every debiasing method of `METHODS` on the rows to fit on, and measure it on the held-out rows.
+    """Fit every debiasing method of `METHODS`, measure the methods on held-out rows, and recommend one with a reason.
 
-    A method that cannot be fitted gets a trial with a `problem`.
-
-    Returns:
-        A trial of each method, the recommended method and the reason.
+    A method that cannot be fitted gets a trial with a `problem`. The choice follows `choose_by_halves`, and without a
+    gain there, or without text halves, `choose_by_mean_norm`.
     """
     ranks: dict[str, Array] = {}
     trials: list[DebiasingTrial] = []
@@ -126,8 +121,8 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
     elif sample.row_sample.vectors is not None:
         by_halves, why = NOTHING, "of vectors without texts it cannot be told whether debiasing helps"
     else:
-        count = f"only {sample.cut} held-out texts are long enough to be cut in two, {MIN_HALVES} are the least"
-        by_halves, why = NOTHING, f"{count}, so that it cannot be told whether debiasing helps"
+        count = f"only {sample.cut} held-out texts are long enough to be cut in two, and {MIN_HALVES} are needed"
+        by_halves, why = NOTHING, f"{count} to tell whether debiasing helps"
     # R2 is known to help where the mean is long, also where split-half retrieval cannot tell.
     chosen, r2 = by_halves, next(trial for trial in trials if trial.method == "R2")
     if r2.problem is None and (mean_norm_before := trials[0].mean_norm) is not None:
@@ -155,33 +150,34 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
 
 
 def estimate_gain(ranks: Array, baseline: Array) -> Interval:
-    """Return the mean difference of reciprocal ranks × 100, paired by text, with an interval of level `CONFIDENCE`."""
+    """Estimate the mean difference of reciprocal ranks × 100, paired by text, with an interval of `CONFIDENCE`."""
     return compare(100 * ranks, 100 * baseline, CONFIDENCE)
 
 
 def choose_by_halves(ranks: dict[str, Array]) -> tuple[str, str]:
-    """Choose a debiasing method by split-half retrieval, in which each half of a text searches for its other half.
+    """Choose a debiasing method by split-half retrieval, where one half of a text searches for the other half.
 
-    Among methods with a significant gain, this is the first (simplest) one that no other is significantly better than.
+    The choice is the first (simplest) method with a significant gain that no other method significantly beats, or
+    `NOTHING` if no gain is significant.
 
     Args:
-        ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
+        ranks: reciprocal ranks `(n,)` of split-half retrieval, by method in the order of `METHODS`.
 
     Returns:
-        The method, or `NOTHING` if no gain is significant, and the reason as a clause.
+        The method, and the reason as a clause.
     """
     gains = {name: estimate_gain(values, ranks[NOTHING]) for name, values in ranks.items() if name != NOTHING}
     # METHODS are in order, the simplest first.
     chosen = list(ranks)[choose_cheapest(list(ranks.values()), CONFIDENCE)]
     if chosen == NOTHING:
-        why = "no method gains in split-half retrieval beyond its interval"
+        why = "no method has a significant gain in split-half retrieval"
         if worse := [method for method, gain in gains.items() if gain.sign < 0]:
             # As in a sentence: "a, b and c".
-            why += "; harm is done by " + " and ".join(filter(None, [", ".join(worse[:-1]), worse[-1]]))
+            why += "; significantly worse: " + " and ".join(filter(None, [", ".join(worse[:-1]), worse[-1]]))
         return NOTHING, why
 
     why = f"it gains {gains[chosen].value:.2f} points in split-half retrieval"
     best = max(gains, key=lambda method: gains[method].value)
     if chosen != best:
-        why += f"; {best} is less simple, and not better beyond the interval"
+        why += f"; {best} is less simple, and not significantly better"
     return chosen, why

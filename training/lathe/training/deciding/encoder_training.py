@@ -1,4 +1,4 @@
-"""Trainings of an encoder on judged searches, as candidates of an adaptation, within a budget of seconds."""
+"""Trainings of an encoder on judged searches: candidates of an adaptation, within a budget of seconds."""
 
 import json
 import math
@@ -30,19 +30,20 @@ from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress, part_of
 
 FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
-"""Maximum number of pairs of each labelled data set, and passes over them, as in the REZE paper."""
+"""Maximum number of pairs of a labelled data set, and epochs over these pairs, as in the REZE paper."""
 
 LORA_PARAMETERS = 200_000_000
-"""Number of weights from which on low-rank adapters are trained instead of all: AdamW takes 16 bytes for a weight."""
+"""Number of weights from which on low-rank adapters (LoRA) are trained instead of all weights: AdamW takes 16 bytes for
+a weight."""
 
 ALL_QUERIES = math.ceil(MIN_QUERIES / (1 - 2 * HELD_OUT_SHARE))
-"""Number of judged queries of which enough are left to learn from, for a map of queries and for training."""
+"""Minimum number of judged queries for every candidate: after the split, `MIN_QUERIES` are left to learn from."""
 
 TIMED_DOCUMENTS = 64
-"""Number of documents that are encoded to measure how long the encoder takes for one."""
+"""Number of documents that are encoded to measure the encoder's speed."""
 
 TrainingSettings = dict[str, Any]
-"""Settings of a training, fields of `lathe.training.finetuning.job.TrainingSettings`."""
+"""Settings of a training: fields of `lathe.training.finetuning.job.TrainingSettings` by name."""
 
 TRANSFORMER_SETTINGS: TrainingSettings = {
     "learning_rate": 1e-4,
@@ -62,16 +63,17 @@ STATIC_SETTINGS: TrainingSettings = {
     "mask_identical": True,
     "checkpoint_steps": 200,
 }
-"""Those of a static encoder, which has one vector for each token: only those of the batch's tokens have gradients."""
+"""Settings of the training of a static encoder, which has one vector for each token. Only the vectors of the tokens in
+a batch have gradients, so learning rate and epochs are larger."""
 
 PASSES = 3.5
-"""Time of a training step in forward passes of its texts: one forward, two backward, and the optimizer."""
+"""Time of a training step in forward passes of its texts: one forward, two backward, and half for the optimizer."""
 BUDGET_FILE = "budget.json"
-"""Name of the file with the seconds that earlier runs took, and with what was decided by the budget."""
+"""Name of the file that stores a `Budget` between runs: seconds spent, and the decided numbers of queries."""
 
 
 class Budget:
-    """A budget of seconds, of which stopped runs of the same adaptation have used a part.
+    """A budget of seconds for all runs of an adaptation, stored in the workspace folder so that runs can be resumed.
 
     Args:
         seconds: the budget; None for no limit.
@@ -90,22 +92,22 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left: infinite without a limit, negative once the budget is overspent."""
+        """Seconds that are left of the budget: infinite without a limit, negative once the budget is overspent."""
         if self.seconds is None:
             return float("inf")
         return self.seconds - self.spent_before - (time.monotonic() - self.begun)
 
     def decide_queries(self, candidate: str, count: int, seconds_each: float, reserved: float) -> int:
-        """Return how many of `count` queries a candidate may train on.
+        """Decide on how many of `count` queries a candidate may train within the budget, and store the decision.
 
-        The first decision for a candidate is written to disk and returned from then on, because a training that was
-        stopped can only be resumed with the same queries.
+        If a decision for the candidate is stored already, that number is returned instead, because a stopped training
+        can only be resumed with the same queries.
 
         Args:
             candidate: name of the candidate.
-            count: number of queries that there are.
-            seconds_each: estimated seconds of the training for a query.
-            reserved: seconds that are needed afterwards.
+            count: number of available queries.
+            seconds_each: estimated training seconds for one query.
+            reserved: seconds of the budget to leave for the work after the training.
         """
         decided: dict[str, int] = self.stored["queries"]
         if candidate not in decided:
@@ -115,31 +117,35 @@ class Budget:
         return decided[candidate]
 
     def add_seconds(self, candidate: str, seconds: float) -> float:
-        """Add seconds to those that a candidate took in earlier runs, write the sum to disk, and return the sum."""
+        """Add seconds to the training time of a candidate, store the sum over all runs on disk, and return the sum."""
         taken: dict[str, float] = self.stored["seconds"]
         taken[candidate] = taken.get(candidate, 0.0) + seconds
         self.save()
         return taken[candidate]
 
     def save(self) -> None:
-        """Write to disk how many seconds of the budget are spent, with the decisions and seconds of each candidate."""
+        """Write the spent seconds of the budget, and the decision and seconds of every candidate, to `BUDGET_FILE`."""
         spent = self.spent_before + time.monotonic() - self.begun
         replace_synced(self.path, json.dumps(self.stored | {"spent": spent}).encode())
 
 
 @dataclass
 class EncoderTrainings:
-    """The trainings of one adaptation. The encoder's speed is measured first, unless nothing can be trained.
+    """The trainings of one adaptation.
+
+    Creating the object measures the encoder's speed, unless no encoder can be trained.
 
     Attributes:
-        request: what is adapted.
+        request: the request of the adaptation.
         encoder: the base encoder.
-        searches: judged searches; only the queries to learn from are trained on.
+        searches: judged searches; encoders are trained only on the queries to learn from.
         folder: workspace folder of the adaptation.
-        budget: the seconds that are left.
+        budget: the budget of seconds.
         device: torch device; None for the best there is.
-        obstacle: reason why no encoder can be trained; None if some can.
+        queries: number of queries to learn from.
+        obstacle: reason why no encoder can be trained; None if training is possible.
         seconds_per_document: seconds that the encoder takes for a document; 0 if no encoder can be trained.
+        settings: settings of the trainings; empty if no encoder can be trained.
     """
 
     request: AdaptRequest
@@ -160,11 +166,14 @@ class EncoderTrainings:
 
     @property
     def encode_seconds(self) -> float:
-        """Estimated seconds to encode the documents of the searches."""
+        """Estimated seconds to encode all documents of `searches`."""
         return self.seconds_per_document * len(self.searches.documents)
 
     def explain_omission(self, candidate: Candidate) -> str | None:
-        """Return the reason why a candidate is not trained, or None if it is."""
+        """Return the reason why a candidate's encoder is not trained, or None if it can be trained within the budget.
+
+        Stores on disk how many queries the candidate may train on, see `Budget.decide_queries`.
+        """
         if self.obstacle is not None:
             return self.obstacle
         if candidate.training == "folders and pairs" and not self.request.folders:
@@ -175,19 +184,20 @@ class EncoderTrainings:
         return None
 
     def train(self, candidate: Candidate, on_progress: Progress) -> tuple[EncoderSpec, float]:
-        """Train an encoder on the queries to learn from and their relevant documents.
+        """Train a candidate's encoder on the queries to learn from and their relevant documents.
 
-        A training that was stopped is resumed, and one that is done is not repeated. The loss includes a distillation
-        term, which keeps the vectors near the base encoder's. For the candidate that is pre-finetuned, the encoder is
-        first trained on the labelled folders with REZE's regularizer, without pairs that share a text with the queries
-        to measure with.
+        If the candidate trains on `folders and pairs`, the encoder is first pre-finetuned on the labelled folders. A
+        stopped training is resumed, and a finished training is not repeated.
+
+        The training on pairs has a distillation term, which keeps the vectors near the vectors of the base encoder. The
+        pre-finetuning has REZE's regularizer, and leaves out pairs that share a text with the queries to measure with.
 
         Args:
-            candidate: the candidate, for which `explain_omission` returned None.
+            candidate: a candidate for which `explain_omission` returned None.
             on_progress: called with progress in [0, 1] and a message.
 
         Returns:
-            The spec of the trained encoder, and the seconds of the training in all runs.
+            The spec of the trained encoder, and the training seconds of all runs.
 
         Raises:
             JobError: if the training cannot be done as described.
@@ -222,13 +232,13 @@ class EncoderTrainings:
         return find_training_obstacle(self.encoder)
 
     def _seconds_each(self, candidate: Candidate) -> float:
-        """Return the estimated seconds that training a candidate's encoder takes for each query to learn from."""
+        """Estimate the seconds of a candidate's training for one query to learn from."""
         pairs = len(self.searches.learn.pairs) / max(self.queries, 1)
         folder_epochs = FOLDER_EPOCHS if candidate.training == "folders and pairs" else 0.0
         return self.seconds_per_document * PASSES * (float(self.settings["epochs"]) + folder_epochs) * pairs
 
     def _count_affordable(self, candidate: Candidate) -> int:
-        """Return how many queries a candidate may train on within the budget, as the first call decided."""
+        """Return how many queries a candidate may train on within the budget. The first call decides and stores it."""
         return self.budget.decide_queries(
             candidate.name, self.queries, self._seconds_each(candidate), self.encode_seconds
         )
@@ -242,9 +252,9 @@ class EncoderTrainings:
         out: Path,
         on_progress: Progress,
     ) -> EncoderSpec:
-        """Train the encoder of a spec with a method (`reze` or `distill`), unless `out` holds the model already.
+        """Train the encoder of a spec into the folder `out`, and return the spec of the trained model.
 
-        Returns the spec of the trained model.
+        If `out` holds the trained model already, nothing is trained. `method` is the regularizer, `reze` or `distill`.
         """
         from lathe.training.finetuning.job import TrainingJob
         from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
@@ -257,14 +267,15 @@ class EncoderTrainings:
 
 
 def find_training_obstacle(encoder: TextEncoder) -> str | None:
-    """Return the reason why the encoder cannot be trained on this machine, or None if it can.
+    """Return the reason why the encoder cannot be trained on this machine, or None if it can be trained.
 
-    The reasons are a model behind an API, a model with two routes, and a missing package.
+    The reasons are a model behind an embeddings API, a model with separate routes for queries and documents, and a
+    missing package.
     """
     if encoder.spec.upstream is not None:
-        return "an embeddings API encodes the texts, and its model is not here to be trained"
+        return "an embeddings API encodes the texts, and only local models can be trained"
     if encoder.routed:
-        return f"{encoder.name} {ROUTED}: train the two before they are joined"
+        return f"{encoder.name} {ROUTED}: train both models before you combine them"
     missing = [name for name in ("accelerate", "datasets") if find_spec(name) is None]
     if missing:
         return f"training needs {' and '.join(missing)}: pip install 'lathe-training[finetuning]'"
@@ -280,9 +291,10 @@ def _limit_queries(part: PairTexts, max_queries: int) -> PairTexts:
 
 
 def _choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
-    """Return the training settings for the kind of encoder, which is loaded for that.
+    """Load the encoder's model on the CPU, and return the training settings for its kind.
 
-    The kinds are static, transformer and large transformer, which gets low-rank adapters if `peft` is installed.
+    The kinds are static encoder, transformer, and transformer with at least `LORA_PARAMETERS` weights. The last gets
+    low-rank adapters (LoRA) if `peft` is installed.
     """
     from lathe.training.encoder.loading import load_model
 
@@ -297,7 +309,7 @@ def _choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
 
 
 def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the prompts for searches, put before queries (key `anchor`) and documents (key `positive`) in training."""
+    """Return the encoder's prompts for queries (`anchor`) and for documents (`positive`), "" for no prompt."""
     query = find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)
     return {
         "anchor": encoder.prompt(query) or "",
@@ -306,9 +318,9 @@ def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
 
 
 def measure_seconds_per_document(encoder: TextEncoder, documents: Sequence[str]) -> float:
-    """Return the seconds that the encoder takes for a document, measured on some of the documents after a warm-up pass.
+    """Measure the encoder's mean seconds per document on about `TIMED_DOCUMENTS` documents, after a warm-up pass.
 
-    They are encoded without the store: vectors that are stored already would take no time.
+    The documents are encoded without the encoder's store, because stored vectors would take no time.
     """
     encoder = without_store(encoder)
     timed = documents[:: max(1, len(documents) // TIMED_DOCUMENTS)]

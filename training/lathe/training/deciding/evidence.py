@@ -1,7 +1,7 @@
-"""Evidence for a decision: the mean direction, what debiasing does, and what fewer dimensions keep.
+"""Evidence for a decision: the mean direction, what debiasing changes, and what fewer dimensions preserve.
 
-Whether the first coordinates preserve more neighbours than random ones is the test for Matryoshka structure. Questions
-that the sample is too small to answer are listed, with how many more rows would be enough.
+The test for Matryoshka structure is whether the first coordinates preserve more neighbours than random coordinates.
+Questions that the sample is too small to answer are listed, with the number of missing rows.
 """
 
 import math
@@ -31,9 +31,10 @@ REDUCERS = {
     "PCA": "pca:{k},center=none",
     "truncation": "truncation:{k}",
 }
-"""Steps of each compared reducer; each is fitted once, at the largest number of dimensions, and then cut."""
+"""Steps of the compared reducers. A reducer is fitted once, at the largest number of dimensions, and its
+outputs are truncated to smaller numbers."""
 FITTED = {"nested GeoPres": 0.9, "PCA": 0.95, "truncation": 1.0}
-"""Progress fractions once each reducer is fitted and measured, by the time that they take."""
+"""Progress fractions once a reducer is fitted and measured, by the time that reducers take."""
 NEIGHBOURS, OVERSAMPLING = 10, 4
 """Number of neighbours in recall@10, and factor of candidates that are rescored."""
 
@@ -51,7 +52,8 @@ class ReducerTrial:
         recall_at_10: recall@10 of the neighbours before the reduction.
         rescored_4x: recall@10 if 40 candidates are rescored with the vectors before the reduction, with an interval.
         retrieval: mean reciprocal rank of split-half retrieval, in (0, 1]; None without text halves.
-        loss: difference of 100·`retrieval` to full dimensions, paired by text; negative if MRR is lost.
+        loss: difference of 100·`retrieval` to full dimensions, paired by text; negative if MRR is lost; None without
+            text halves.
     """
 
     reducer: str
@@ -81,19 +83,20 @@ class ReducerComparison:
 
 
 def list_dimensions(dimensions: int) -> list[int]:
-    """Return the reduced numbers of dimensions to compare, from the largest.
+    """List the reduced numbers of dimensions to compare, largest first.
 
-    They are fixed shares of `dimensions`, rounded to multiples of `MULTIPLE`.
+    The numbers are the `SIZE_SHARES` of `dimensions`, rounded to multiples of `MULTIPLE`, and smaller than
+    `dimensions`.
     """
     rounded = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SIZE_SHARES}
     return sorted((reduced for reduced in rounded if 0 < reduced < dimensions), reverse=True)
 
 
 def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> ReducerComparison:
-    """Fit every reducer after the debiasing steps, and measure it at several numbers of dimensions.
+    """Fit every reducer of `REDUCERS` on debiased vectors, and measure it at several numbers of dimensions.
 
-    The reduced held-out rows are compared with the debiased ones. Reducers that cannot be fitted are named in the
-    result.
+    Reduced held-out rows are compared with debiased held-out rows of full dimensions. Reducers that cannot be fitted
+    are listed in `problems` of the result.
 
     Args:
         sample: vectors to fit and to measure on.
@@ -129,13 +132,13 @@ def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> R
         done = FITTED[name]
         fitting(0.0, f"fitting {name}")
         try:
-            # One fit at the largest size serves all smaller ones: every reducer here is nested.
+            # One fit at the largest number of dimensions serves all others: every reducer here is nested.
             reduction = parse_steps(f"{debiasing},{steps.format(k=sizes[0])}")
             chain = Chain(reduction).fit(sample.fit, on_progress=part_of(fitting, 0.0, 0.7))
         except TransformError as error:
             problems[name] = str(error)
             continue
-        fitting(0.7, f"measuring {name} at {len(sizes)} sizes")
+        fitting(0.7, f"measuring {name} at {len(sizes)} numbers of dimensions")
         trials += [measure(name, chain, size) for size in sizes]
 
     return ReducerComparison(measure("", debiased, None), trials, problems, len(heldout))
@@ -144,14 +147,14 @@ def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> R
 SHARES = (1 / 2, 1 / 4, 1 / 8)
 """Compared prefixes, as shares of the dimensions."""
 RESAMPLES = 19
-"""Number of random choices of coordinates; the first ones exceed all 19 by chance with probability 1/20."""
+"""Number of random choices of coordinates. The first coordinates exceed all 19 by chance with probability 1/20."""
 MAX_ROWS = 1000
-"""Maximum number of held-out rows; neighbours are searched among these."""
+"""Maximum number of held-out rows in the comparison of coordinates; neighbours are searched among these rows."""
 MIN_COORDINATE_ROWS = 100
-"""Minimum number of held-out rows; with fewer, recall@10 varies too much by chance for the comparison."""
+"""Minimum number of held-out rows for the comparison of coordinates: with fewer, recall@10 is too noisy."""
 MIN_LEAD = 2.0
-"""Points of recall@10 by which the first coordinates must exceed the mean of random ones, at a quarter of the
-dimensions and less. There is no such margin at a half, where any coordinates find nearly all neighbours."""
+"""Points of recall@10 by which the first coordinates must exceed the mean of random coordinates, at a quarter of the
+dimensions and less. No margin is required at a half, where any coordinates find nearly all neighbours."""
 MIN_ROWS = 100
 """Minimum number of distinct rows for evidence."""
 MIN_HELDOUT = 500
@@ -167,13 +170,13 @@ MAX_ZERO_NORM = 1e-12
 
 @dataclass(frozen=True)
 class Matryoshka:
-    """Comparison of the first coordinates of vectors with random ones, at several numbers of coordinates.
+    """Comparison of the first coordinates of vectors with random coordinates, at several numbers of coordinates.
 
     Attributes:
-        cuts: for each number of coordinates, the largest first, this number (`dimensions`) and recall@10 in per cent:
-            of the `first` coordinates, the mean of `random` ones, and the `best` of the random ones.
-        first_hold_more: whether the first coordinates exceed all random choices at every size, and their mean by
-            `MIN_LEAD` points below a half; False with fewer than two sizes.
+        cuts: a dict `{dimensions, first, random, best}` for each number of coordinates, largest first. `dimensions` is
+            the number of coordinates. The others are recall@10 in per cent: of the first coordinates, the mean of the
+            random choices, and the best of the random choices.
+        first_hold_more: whether there are at least two cuts, and none of them fails, see `find_failing_cuts`.
     """
 
     cuts: list[dict[str, float]]
@@ -181,12 +184,10 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Test whether the first coordinates of vectors preserve more neighbours than random ones.
+    """Test whether the first coordinates of vectors preserve more neighbours than random coordinates.
 
-    Only the first `MAX_ROWS` rows are used, and at least 11 are needed.
-
-    Returns:
-        Recall@10 of both at a half, a quarter and an eighth of the dimensions, with the verdict.
+    Recall@10 of both is measured at a half, a quarter and an eighth of the dimensions, on the first `MAX_ROWS` rows. At
+    least 11 rows are needed.
     """
     rows, dimensions = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
@@ -204,12 +205,12 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
 
 
 def find_failing_cuts(cuts: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """Return the cuts at which the first coordinates preserve no more neighbours than random ones.
+    """Return the cuts at which the first coordinates do not clearly preserve more neighbours than random coordinates.
 
-    Recall@10 of the first coordinates does not exceed all random choices there, or exceeds their mean by less than
-    `MIN_LEAD`. The margin is not required of the first cut, at half of the dimensions.
+    A cut fails if recall@10 of the first coordinates does not exceed the best random choice. Every cut but the first
+    also fails if the first coordinates exceed the mean of the random choices by less than `MIN_LEAD`.
     """
-    # At half of the dimensions any coordinates find nearly all neighbours, so no margin is asked for there.
+    # At the first cut, half of the dimensions, any coordinates find nearly all neighbours: no margin is required.
     return [
         cut
         for position, cut in enumerate(cuts)
@@ -224,20 +225,23 @@ class Shortage:
     Attributes:
         what: the question, as a sentence without a full stop.
         more: number of additional distinct rows that would be enough; None if more rows would not help.
-        instead: remark for the case that more rows would not help.
+        instead: remark that is shown if `more` is None.
     """
 
     what: str
     more: int | None
-    instead: str = "not even the most rows that are held out would tell"
+    instead: str = "not even the maximum number of held-out rows would be enough"
 
 
 def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield the questions that the sample is too small to answer, each with the number of missing rows.
+    """Yield a `Shortage`, with the number of missing rows, for every question that the sample is too small to answer.
 
-    The questions are whether debiasing helps, and what a reduction preserves. Debiasing is unclear if too few texts can
-    be cut in two, or if the gain of R2, a debiasing method, is neither significant nor known to ± `PRECISE_POINTS`.
-    Nothing is said of it for vectors without texts, since more rows would not help.
+    The questions are whether debiasing helps, and what fewer dimensions preserve. For vectors without texts, the first
+    question is left out, because more rows would not help.
+
+    Whether debiasing helps is unclear if too few texts can be cut in two, or if the gain of R2, a debiasing method, is
+    neither significant nor known to ± `PRECISE_POINTS`. What fewer dimensions preserve is unclear with fewer than
+    `MIN_HELDOUT` held-out rows.
     """
     heldout = len(sample.heldout)
 
@@ -258,18 +262,18 @@ def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> Iterator[S
         count = f"{sample.cut} held-out texts have" if sample.cut else "none of the held-out texts has"
         what = f"whether debiasing helps cannot be told: {count} the {2 * MIN_WORDS} words to be cut in two"
         if sample.cut:
-            # As many of further texts are taken to be long enough as of these.
+            # The same share of further texts is assumed to be long enough.
             yield Shortage(what, count_missing_rows(math.ceil(MIN_HALVES * heldout / sample.cut)))
         else:
-            yield Shortage(what, None, "longer texts would tell, more of these would not")
+            yield Shortage(what, None, "longer texts would help, more texts of this length would not")
 
     if heldout < MIN_HELDOUT:
-        what = f"what a size keeps cannot be told among {heldout:,} held-out rows"
+        what = f"what fewer dimensions preserve cannot be told among {heldout:,} held-out rows"
         yield Shortage(what, count_missing_rows(MIN_HELDOUT))
 
 
 def count_rows_for_heldout(heldout: int) -> int:
-    """Return how many distinct rows a sample needs so that `heldout` are held out: the inverse of `count_heldout`."""
+    """Return the number of distinct rows of which `heldout` rows are held out, the inverse of `count_heldout`."""
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 
 
@@ -280,10 +284,10 @@ class Evidence:
     Attributes:
         cut: number of held-out texts that are long enough to be cut in two.
         diagnosis: diagnostics of the held-out rows; see `lathe.transforms.diagnose`.
-        mean_agreement: cosine between the mean unit vectors of the held-out rows and of the rows to fit on; None if one
-            of these means is zero.
+        mean_agreement: cosine between the mean unit vectors of the held-out rows and of the rows to fit on; None if a
+            mean is zero.
         debiasing: comparison of debiasing methods; None with too few rows.
-        matryoshka: test of the first coordinates against random ones; None with too few rows.
+        matryoshka: test of the first coordinates against random coordinates; None with too few rows.
         sizes: comparison of reducers; None with too few rows.
         shortages: questions for which the sample is too small.
         problems: methods that could not be fitted, as sentences.
@@ -300,9 +304,10 @@ class Evidence:
 
 
 def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Evidence:
-    """Measure the mean direction of a sample, and compare debiasing methods, first coordinates and reducers on it.
+    """Measure the mean direction of a sample, and compare debiasing methods, first coordinates and reducers.
 
-    With too few rows, only diagnostics of the held-out rows are measured, and a shortage says so.
+    With fewer than `MIN_ROWS` rows, only the mean direction is measured, and a `Shortage` says so. The first
+    coordinates are tested with at least `MIN_COORDINATE_ROWS` held-out rows.
 
     Args:
         sample: vectors to fit and to measure on.
@@ -312,7 +317,7 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
     on_progress(0.0, "trying what debiasing does")
     diagnosis, agreement = diagnose(sample.heldout), compute_cosine_of_means(sample.fit, sample.heldout)
     if (rows := len(sample.row_sample)) < MIN_ROWS:
-        what = f"{rows} distinct rows are too few to measure debiasing or fewer dimensions; {MIN_ROWS} are the least"
+        what = f"{rows} distinct rows are too few to measure debiasing or fewer dimensions; {MIN_ROWS} are needed"
         return Evidence(sample.cut, diagnosis, agreement, shortages=[Shortage(what, MIN_ROWS - rows)])
 
     debiasing = compare_debiasing(sample)
@@ -332,18 +337,18 @@ def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Eviden
 
 
 def compute_cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """Return the cosine between the mean unit vectors of rows `(n, d)` and `(m, d)`, or None if a mean is zero."""
+    """Compute the cosine between the mean unit vectors of rows `(n, d)` and `(m, d)`, or None if a mean is zero."""
     return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
 def cosine_similarity(first: Array, second: Array) -> float | None:
-    """Return the cosine between two means of unit vectors, `(d,)` each, or None if one is zero up to rounding."""
+    """Compute the cosine between two vectors `(d,)`, or None if the norm of a vector is at most `MAX_ZERO_NORM`."""
     lengths = float(np.linalg.norm(first)), float(np.linalg.norm(second))
     return None if min(lengths) <= MAX_ZERO_NORM else float(first @ second) / (lengths[0] * lengths[1])
 
 
 def _unit_mean(vectors: FloatArray) -> Array:
-    """Return the mean of the rows, each scaled to unit length, `(d,)` float64."""
+    """Scale the rows `(n, d)` to unit length, and return their mean `(d,)` in float64."""
     # Block by block: the unit rows of all in float64 would take twice the memory of the vectors.
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))

@@ -28,15 +28,17 @@ class JudgedSearches:
     """Texts of judged searches.
 
     Attributes:
-        documents: distinct documents that the queries search: all relevant ones first, then sampled rows of the source.
-        learn: queries to learn from, with their relevant documents.
-        measured: queries to measure with, with their relevant documents.
-        folds: for each fold, the rows of the measured queries that choose, and of those that report the gain.
-        rows: number of rows of the source that are not blank, which may be more than are searched here.
+        documents: distinct documents that the queries search: all relevant documents first, then sampled rows of the
+            source.
+        learn: queries to learn from, with relevant documents.
+        measured: queries to measure with, with relevant documents.
+        folds: for each fold, the rows of `measured` that choose, and the rows of `measured` that report the gain.
+        rows: number of rows of the source that are not blank; `documents` may have fewer.
         notes: sentences on what was left out.
-        fit_rows, heldout_rows: rows of the documents that a chain is fitted on, and of those that it is certified on.
-        excluded: for `learn` and `measured`, the row of a query and the row of the document that is its own text,
-            `(e, 2)` each.
+        fit_rows: rows of `documents` that a chain is fitted on.
+        heldout_rows: rows of `documents` that a chain is certified on.
+        excluded: self-matches of `learn` and of `measured`: rows of a query and of the document with the same text,
+            `(e, 2)`.
     """
 
     documents: list[str]
@@ -51,29 +53,29 @@ class JudgedSearches:
 
     @property
     def choose(self) -> Rows:
-        """Rows of the measured queries that choose, in all folds."""
+        """Rows of `measured` that choose in at least one fold."""
         return np.unique(np.concatenate([choose for choose, _ in self.folds]))
 
     @property
     def report(self) -> Rows:
-        """Rows of the measured queries that report the gain, in all folds."""
+        """Rows of `measured` that report the gain in at least one fold."""
         return np.unique(np.concatenate([report for _, report in self.folds]))
 
     @property
     def crossed(self) -> bool:
-        """Whether every measured query both chooses and reports, in different folds."""
+        """Whether there are several folds, in which every measured query both chooses and reports."""
         return len(self.folds) > 1
 
     @property
     def reported(self) -> dict[str, list[str]]:
-        """Queries that report the gain, each with its relevant documents."""
+        """Relevant documents by query, for the queries that report the gain."""
         queries = list(self.measured.documents_by_query)
         return {queries[row]: self.measured.documents_by_query[queries[row]] for row in self.report}
 
     def count_queries(self) -> dict[str, int]:
-        """Return the numbers of queries to learn from, to choose by and to report on.
+        """Count the queries to learn from, to choose by and to report on, as a dict `{learn, choose, report}`.
 
-        The keys are `learn`, `choose` and `report`. Queries that do the last two, in different folds, count in both.
+        Queries that choose and report, in different folds, count in both numbers.
         """
         return {"learn": len(self.learn.documents_by_query), "choose": len(self.choose), "report": len(self.report)}
 
@@ -83,8 +85,8 @@ class EncodedSearches:
     """Unit vectors of judged searches by one encoder.
 
     Attributes:
-        learn: queries to learn from; None if there are none.
-        measured: queries to measure with. They search the same documents.
+        learn: queries to learn from, with all documents; None without such queries.
+        measured: queries to measure with, with the same documents.
         tokens: number of tokens of each document, `(m,)`.
     """
 
@@ -106,19 +108,22 @@ def gather_searches(
     max_documents: int,
     seed: int,
 ) -> JudgedSearches:
-    """Gather the documents that judged queries search: all relevant ones, and sampled rows of the source.
+    """Gather the documents that judged queries search: all relevant documents, and sampled rows of the source.
+
+    The documents are also split at random into rows to fit on and held-out rows. Documents with the same text as a
+    query are recorded as `excluded`.
 
     Args:
         source: texts of the rows.
         learn: queries to learn from.
         measured: queries to measure with.
         folds: see `JudgedSearches`.
-        max_documents: maximum number of documents, unless more are relevant.
-        seed: seed of the sample, and of the division of the documents into those to fit on and those held out.
+        max_documents: maximum number of documents. All relevant documents are kept even if there are more.
+        seed: seed of the sample and of the split.
 
     Raises:
         FitError: if the source holds vectors, or there are too few documents.
-        SourceError: if it cannot be read.
+        SourceError: if the source cannot be read.
     """
     # Relevant documents all stay: without one, its query could not be scored.
     relevant = dict.fromkeys(text for part in (learn, measured) for _, text in part.pairs)
@@ -128,7 +133,9 @@ def gather_searches(
     else:
         sampled = sample_rows(open_source(source.location), min(max_documents, MAX_SEARCHED_DOCUMENTS), seed)
         if sampled.vectors is not None:
-            raise FitError("the source holds vectors, and queries are texts: name a source of texts")
+            raise FitError(
+                f"the source {source.location!r} holds vectors, and judged queries search texts: name a source of texts"
+            )
         texts, rows = sampled.texts, sampled.rows - sampled.blank
     others = [text for text in texts if text not in relevant]
     documents = [*relevant, *others[: max(0, max_documents - len(relevant))]]
@@ -140,8 +147,8 @@ def gather_searches(
     notes = list_self_match_notes((own_learn, own_measured))
     if rows > len(documents):
         notes.append(
-            f"Measured among {len(documents):,} of {rows:,} documents. Among all, scores are lower, and differences "
-            "can be larger."
+            f"Measured among {len(documents):,} of {rows:,} documents. Among all documents, scores are lower, and "
+            "differences can be larger."
         )
     split = split_heldout(np.array([hash_row(text.encode()) for text in documents], np.uint64), seed)
     return JudgedSearches(documents, learn, measured, folds, rows, tuple(notes), *split, (own_learn, own_measured))
@@ -150,10 +157,10 @@ def gather_searches(
 def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress: Progress) -> EncodedSearches:
     """Encode the documents and queries of judged searches as unit vectors.
 
-    Documents get the encoder's prompt for documents, queries the prompt for queries.
+    The encoder's prompt for documents is put before documents, and its prompt for queries before queries.
 
     Args:
-        searches: the texts.
+        searches: the texts, with at least one query to measure with.
         encoder: encoder of queries and documents.
         on_progress: called with progress in [0, 1] and a message.
     """
@@ -176,7 +183,7 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
 
 
 def encode_documents(encoder: TextEncoder, documents: Sequence[str], on_progress: Progress) -> Encoding:
-    """Encode documents with the encoder's prompt for documents, and return their unit vectors and tokens."""
+    """Encode documents with the encoder's prompt for documents, as unit vectors `(n, d)` with token counts."""
 
     def show(done: int) -> None:
         on_progress(done / len(documents), f"{encoder.name}: {done:,} of {len(documents):,} documents encoded")
@@ -187,5 +194,5 @@ def encode_documents(encoder: TextEncoder, documents: Sequence[str], on_progress
 
 
 def encode_unit_queries(encoder: TextEncoder, queries: Sequence[str]) -> FloatArray:
-    """Return the unit vectors of queries `(n, d)`, encoded with the encoder's prompt for queries."""
+    """Encode queries with the encoder's prompt for queries, as unit vectors `(n, d)`."""
     return normalized_rows(encode_queries(encoder, queries), np.float32).numpy()

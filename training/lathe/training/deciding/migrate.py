@@ -1,9 +1,9 @@
-"""Whether to move to another encoder: choices are measured on a sample, and the cheapest that is not beaten is taken.
+"""Migration to another encoder: choices are measured on a sample, and the cheapest unbeaten choice is recommended.
 
 stay                    queries and rows by the present encoder
-map queries             the same, with queries mapped by an adapter that learns from judged searches
+map queries             queries and rows by the present encoder, queries mapped by an adapter fitted on judged searches
 bridge                  queries by the new encoder, mapped to the present vectors of the rows
-encode again, as small  queries and rows by the new encoder, reduced to the present dimensions if they are more
+encode again, as small  queries and rows by the new encoder, reduced to the present dimensions if these are fewer
 encode again            queries and rows by the new encoder
 """
 
@@ -55,7 +55,7 @@ AGAIN = Candidate("encode again", "encode again", encodes_again=True)
 """The choices, cheapest first."""
 
 FOLDS = 3
-"""Number of parts of the judged queries: each is measured by an adapter that learns from the others."""
+"""Number of parts of the judged queries: a part is measured by an adapter that is fitted on the other parts."""
 
 NEAREST = 10
 """Number of nearest rows whose agreement is measured without judged queries."""
@@ -64,7 +64,7 @@ SMALLER = "pca:{dimensions}"
 """Steps that reduce vectors of the new encoder to the present dimensions."""
 
 MAX_QUERIES = 1000
-"""Maximum number of judged queries, whose relevant documents are encoded too."""
+"""Maximum number of queries to compare on."""
 
 MILLION = 1_000_000
 """Number of tokens that a price is for."""
@@ -76,8 +76,8 @@ class Cost:
 
     Attributes:
         rows: number of rows that are not blank.
-        tokens: number of tokens, as the new encoder counts them.
-        seconds: seconds that the encoder takes on this machine; None for an embeddings API.
+        tokens: number of tokens of all rows by the new encoder's tokenizer.
+        seconds: seconds that the new encoder takes on this machine; None for an embeddings API.
         price: price of a million tokens; None if unknown.
     """
 
@@ -92,7 +92,7 @@ class Cost:
         return None if self.price is None else self.tokens * self.price / MILLION
 
     def describe(self) -> str:
-        """Return rows, time, tokens and money as a clause."""
+        """Format the number of rows, the time unless an API encodes, the tokens and the price if known, as a clause."""
         tokens = f"{self.tokens / MILLION:,.3g} M tokens"
         if self.money is not None:
             tokens += f", {self.money:,.2f} at {self.price:g} a million"
@@ -104,17 +104,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class Migration:
-    """Measurements of the choices, and the decision by them.
+    """Measurements of the choices of a migration, and the decision.
 
     Attributes:
-        request: what was asked.
-        present, new: names of the two encoders.
+        request: the request.
+        present: name of the present encoder.
+        new: name of the new encoder.
         source: name of the source.
-        searches: rows and queries that were searched. Without judged queries, there are no queries in it.
-        trials: what was measured of each choice, cheapest first: nDCG@10 of each query, or the share of the ten nearest
-            rows by the new encoder that are found from each query or held-out row. Choices that could not be measured
-            are missing. Those that encode again have the chain of the new encoder's vectors, if they take one.
-        cost: cost of encoding again.
+        searches: rows that were searched, and judged queries if there are any.
+        trials: measurements of the choices, cheapest first. Choices that could not be measured are missing. The scores
+            are nDCG@10 of judged queries. Without judged queries, they are the agreement with the new encoder: the
+            share of the ten nearest rows by the new encoder that is found.
+        cost: cost of encoding all rows again.
         notes: sentences on what was measured and left out.
     """
 
@@ -129,7 +130,7 @@ class Migration:
 
     @property
     def judged(self) -> bool:
-        """Whether judged queries were searched. If not, agreement was measured, which decides nothing."""
+        """Whether judged queries were measured. If not, only the agreement with the new encoder was measured."""
         return self.request.pairs is not None
 
     @property
@@ -155,13 +156,14 @@ class Migration:
         return "-".join([*re.findall("[a-z0-9]+", self.new.lower()), suffix])
 
     def find(self, candidate: Candidate) -> Trial | None:
-        """Return the trial of a choice, or None if it was not measured."""
+        """Return the trial of a choice, or None if the choice was not measured."""
         return next((trial for trial in self.trials if trial.candidate is candidate), None)
 
     def plan_command(self) -> tuple[str, dict[str, Any]] | None:
-        """Return the command of Lathe that fits the map of queries of the recommended choice, and its options by field.
+        """Return `(command, options by field)` of the Lathe command that fits the query map of the recommended choice.
 
-        The result is None if the choice takes no map. Rows and pairs of the request must be in files.
+        Returns None if the recommended choice is not to map queries or to bridge. Raises `FitError` if the rows of the
+        request are not in a file.
         """
         request, present = self.request, self.request.encoder or self.present
         new: dict[str, Any] = {"source": request.source.location, "encoder": request.to}
@@ -173,12 +175,18 @@ class Migration:
         return None
 
     def compare(self, candidate: Candidate, other: Candidate = STAY) -> Interval:
-        """Return the mean difference of two choices in points, with its interval, paired by query."""
+        """Estimate the mean difference between the scores of two choices in points, with its interval, paired by query.
+
+        Both choices must have been measured.
+        """
         after, before = (trial.points for trial in (self.find(candidate), self.find(other)) if trial is not None)
         return compare(after, before)
 
     def write_sentence(self) -> str:
-        """Return the decision as sentences: what to do, what it gains, and what it costs."""
+        """Write the decision as sentences: what to do, the change of nDCG@10, and the cost of encoding again.
+
+        Without judged queries, the sentences say that it is undecided, and give the agreement with the new encoder.
+        """
         stay, has_bridge = self.trials[0], self.find(BRIDGE) is not None
         if self.recommended is None:
             agreement = {trial.candidate: _format(mean_interval(trial.points), ".1f") for trial in self.trials}
@@ -217,7 +225,7 @@ class Migration:
         )
 
     def format(self) -> str:
-        """Return the decision as text: its sentences, a table of the choices, and notes."""
+        """Format the decision as text: sentences, a table of the choices, and notes."""
         measure = "nDCG@10" if self.judged else f"% of the ten nearest by {self.new}"
         rows = [["choice", measure, "against stay", "bytes", "encoded again"]]
         for trial in self.trials:
@@ -229,9 +237,10 @@ class Migration:
         return "\n\n".join([self.write_sentence(), align_columns(rows), *self.notes])
 
     def to_json(self) -> dict[str, Any]:
-        """Convert the decision to a JSON-compatible dict.
+        """Convert the decision, the measurements of all choices and the cost to a JSON-serializable dict.
 
-        `difference` is the difference to staying, in points with its 95 % interval.
+        `difference` of a choice is the difference to staying, in points with its 95 % interval. `recommended` is None
+        without judged queries.
         """
         choices = [
             {
@@ -259,17 +268,16 @@ class Migration:
     def certify(
         self, encoder: TextEncoder, folder: Path, command: str | None, on_progress: Progress
     ) -> FittedChain | None:
-        """Certify the chain that was measured in the recommended choice, see `certify_trial`.
+        """Certify the recommended choice's chain for vectors of the new encoder, and return it with its certificate.
+
+        Returns None if the recommended choice takes no such chain. See `certify_trial`; `relevance` in the certificate
+        has nDCG@10 of the judged queries.
 
         Args:
             encoder: the new encoder.
-            folder: folder of cached out-of-domain texts.
+            folder: cache folder of out-of-domain texts.
             command: the user's command, for the provenance.
             on_progress: called with progress in [0, 1] and a message.
-
-        Returns:
-            The chain with its certificate, in which `relevance` has nDCG@10 of the judged queries; None if the choice
-            takes no chain.
         """
         if self.recommended is None or not self.takes_chain:
             return None
@@ -293,27 +301,30 @@ def decide_migration(
     on_progress: Progress,
     stored: Chain | None = None,
 ) -> Migration:
-    """Measure on a sample of the rows what another encoder gains, and return the measurements with the decision.
+    """Measure on a sample of the rows what another encoder gains, and decide whether to stay, to bridge or to migrate.
 
-    With judged queries, the choices are compared by nDCG@10. Without, only the agreement of the nearest rows is
-    measured. Whatever is fitted learns from sampled rows, or judged queries, that it is not measured by; the bridge is
-    the map that a reindexing fits.
+    With judged queries, the choices are compared by nDCG@10. Without judged queries, only the agreement of the nearest
+    rows with the new encoder is measured, and the result recommends nothing.
+
+    Adapters are fitted on other judged queries than they are measured on. Reductions, codes and the bridge are
+    fitted on `fit_rows`; the bridge is the map that a reindexing fits.
 
     Args:
         request: what to compare.
         present: encoder of the stored vectors.
         new: the other encoder.
         on_progress: called with progress in [0, 1] and a message.
-        stored: chain through which the rows are stored now, which staying is measured through; None for none.
+        stored: chain through which the rows are stored now; None if float vectors or the request's codes are stored.
 
     Raises:
-        FitError: for one encoder twice, a source of vectors, too few rows or queries, or malformed pairs.
+        FitError: if both encoders give the same vectors, the source or the queries are vectors, there are too few rows
+            or queries, or pairs are malformed.
         SourceError: if a file cannot be read.
         EncoderError: if an encoder fails on a text.
         TransformError: if there are too few rows to fit codes of the requested bytes on.
     """
     if present.fingerprint == new.fingerprint:
-        raise FitError(f"{new.name} and {present.name} give the same vectors: name another encoder")
+        raise FitError(f"{new.name} and {present.name} give the same vectors: name another encoder to migrate to")
     judged = PairTexts({}, 0) if request.pairs is None else _sample_queries(read_pairs(request.pairs), request.seed)
     on_progress(0.0, "sampling rows")
     relevant = len({text for _, text in judged.pairs})
@@ -325,8 +336,8 @@ def decide_migration(
         raise FitError(
             f"the source has {len(searches.documents)} different rows; without judged queries, {MIN_SAMPLE} are needed"
         )
-    # Relevant documents, which come first, are fitted on only where there is little else: a bridge would know them
-    # better than other rows.
+    # Relevant documents, which come first, are fitted on only if there are too few other rows: a bridge that was fitted
+    # on relevant documents would map queries to them better than to other rows.
     others = searches.fit_rows[searches.fit_rows >= relevant]
     searches = replace(searches, fit_rows=others if len(others) >= MIN_SAMPLE else searches.fit_rows)
 
@@ -353,17 +364,17 @@ def decide_migration(
 
 
 class _Choices:
-    """The choices of a migration, as they are measured.
+    """The choices of a migration, which `measure` fits and measures.
 
     Args:
         request: the request.
         fit_rows: rows of the documents to fit on.
         present: queries and documents by the present encoder.
-        moved: the same by the new encoder.
+        moved: queries and documents by the new encoder.
         stored: chain through which the rows are stored now; None for none.
 
     Attributes:
-        notes: sentences on choices that are missing, and on the bridge.
+        notes: sentences on choices that could not be measured, and on the bridge.
     """
 
     def __init__(
@@ -383,7 +394,11 @@ class _Choices:
         self.notes: list[str] = []
 
     def measure(self) -> Iterator[Trial]:
-        """Yield the trials of the choices that can be measured, cheapest first."""
+        """Fit and measure the choices, and yield their trials, cheapest first.
+
+        A choice that cannot be fitted is left out, and the reason is appended to `notes`. Without judged queries,
+        mapping queries and encoding again are left out.
+        """
         judged = self.request.pairs is not None
         stored_dimensions = self.old.shape[1]
         if self.stored is not None and self.stored.output_dimensions is not None:
@@ -407,12 +422,15 @@ class _Choices:
                 smaller = Chain(parse_steps(SMALLER.format(dimensions=stored_dimensions))).fit(self.new)
                 yield self._measure(SMALL, self.moved.measured, smaller)
         except InputError as error:
-            self.notes.append(f"As many bytes as now were not tried: {error}.")
+            self.notes.append(f"Encoding again, as small, was not tried: {error}.")
         if judged:  # the agreement of the new encoder with itself says nothing
             yield self._measure(AGAIN, self.moved.measured, _fit_codes(self.new, self.bytes))
 
     def _measure(self, candidate: Candidate, pairs: QueryPairs, chain: Chain | None) -> Trial:
-        """Return the trial of a choice, whose queries and documents are compared as a chain maps and stores them."""
+        """Measure nDCG@10, or without judged queries recall@10, of queries and documents mapped by a chain.
+
+        A chain of None leaves the vectors unchanged. The trial keeps the chain only if the rows are encoded again.
+        """
         if chain is not None:
             pairs = pairs.map(chain.transform_queries, chain.floats)
         # Agreement with the new encoder is recall of its ten nearest rows.
@@ -441,9 +459,10 @@ def _encode_unjudged(
     on_progress: Progress,
     answers: NDArray[np.int64] | None = None,
 ) -> EncodedSearches:
-    """Encode documents and the request's queries, or else the rows that are held out of every fit as queries.
+    """Encode the documents and the request's queries. Without queries, the held-out rows are used as queries.
 
-    `answers` are the rows of query and relevant document, `(10 n, 2)`; None takes the nearest ones by the encoder.
+    `answers` are the documents to find, as rows of query and document `(10 n, 2)`. If None, these are the ten nearest
+    documents by this encoder.
 
     Raises:
         FitError: if the request's queries are vectors.
@@ -452,7 +471,10 @@ def _encode_unjudged(
     if request.queries is not None:
         sampled = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
         if sampled.vectors is not None:
-            raise FitError("the queries are vectors, and both encoders encode texts: name a source of texts")
+            raise FitError(
+                f"the queries {request.queries.location!r} are vectors, and encoders are compared on texts: "
+                "name a source of texts"
+            )
         queries = encode_unit_queries(encoder, sampled.texts)
         own = find_self_matches(sampled.texts, searches.documents)
     else:
@@ -465,7 +487,7 @@ def _encode_unjudged(
 
 
 def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
-    """Return the pairs of at most `MAX_QUERIES` random queries. Raise `FitError` for fewer than `MIN_TEST_QUERIES`."""
+    """Sample at most `MAX_QUERIES` queries with their pairs. Raise `FitError` for fewer than `MIN_TEST_QUERIES`."""
     queries = list(judged.documents_by_query)
     if len(queries) < MIN_TEST_QUERIES:
         raise FitError(f"the pairs have {len(queries)} different queries; at least {MIN_TEST_QUERIES} are needed")
@@ -478,7 +500,7 @@ def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
 
 
 def _list_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of query and document, for each query and its ten nearest documents but its own text."""
+    """List the ten nearest documents of each query, without self-matches, as rows of query and document `(10 n, 2)`."""
     nearest = find_nearest(queries, documents, NEAREST, own)
     return np.stack([np.repeat(np.arange(len(queries)), NEAREST), nearest.ravel()], axis=1)
 
@@ -488,10 +510,9 @@ def _fit_codes(rows: FloatArray, size: int | None) -> Chain | None:
 
 
 def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
-    """Return the queries `(n, d)` as adapters map them, each by one of `FOLDS` that did not learn from it.
+    """Map the queries `(n, d)` by cross-fitting: a query is mapped by an adapter that was fitted on the other folds.
 
-    Raises:
-        InputError: if there are too few queries to learn from.
+    Raise `InputError` if there are too few queries to fit `FOLDS` adapters.
     """
     needed = math.ceil(MIN_ADAPTED * FOLDS / (FOLDS - 1))
     if len(pairs) < needed:
@@ -507,7 +528,10 @@ def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
 
 
 def _estimate_cost(request: MigrateRequest, encoder: TextEncoder, searches: JudgedSearches, tokens: float) -> Cost:
-    """Return the cost of encoding all rows by the new encoder, from the mean tokens of the sampled rows."""
+    """Estimate the cost of encoding all rows from the mean tokens of sampled rows and the encoder's measured speed.
+
+    An encoder behind an embeddings API is not timed. The price is the request's, else the price in its settings.
+    """
     upstream, rows, seconds = encoder.spec.upstream, searches.rows, None
     if upstream is None:
         seconds = rows * measure_seconds_per_document(encoder, searches.documents)

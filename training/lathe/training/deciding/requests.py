@@ -1,4 +1,4 @@
-"""Requests of decisions: each is a command, the body of a route and a job at once.
+"""Requests of decisions. A request is the arguments of a command, the body of a route and a job.
 
 No numerical library is imported here, because the command line reads this module for its help.
 """
@@ -31,20 +31,20 @@ PlaceName = Literal[
     "faiss",
     "memory",
 ]
-"""Place that is to store the vectors. `memory` are arrays in a program's memory."""
+"""Database or library that is to store the vectors. `memory` means arrays in a program's memory."""
 DEFAULT_RECALL = 0.95
 """Default share of the ten nearest rows that a search in the place must find."""
 
 MODULES = ("jinja2", "matplotlib", "pandas", "scipy")
 """Modules of the extra `evaluation` that advice imports."""
 HELD_OUT_SHARE = 0.2
-"""Share of the queries to choose by, and again of those to report on."""
+"""Share of the queries to choose by, and share of the queries to report on."""
 MIN_SAMPLE = 100
-"""Minimum number of sampled rows, of which some are needed to fit a bridge and others to measure it."""
+"""Minimum number of sampled rows: a bridge is fitted on some rows and measured on others."""
 
 
 def find_missing_module() -> str | None:
-    """Return the first module that advice needs and that is not installed, or None if all are."""
+    """Find the first module of `MODULES` that is not installed. Returns None if all are installed."""
     return next((module for module in MODULES if find_spec(module) is None), None)
 
 
@@ -55,11 +55,11 @@ class AdviceRequest(SourcedRequest):
         source: rows to measure: an object with `texts`, `vectors` or `path`, or the path alone.
         encoder: name of the encoder of the texts; None for the default, and for vectors without an encoder.
         place: database that is to store the vectors; `memory` is an array in a program.
-        rows: number of rows that the place is to store; None for those of the source.
+        rows: number of rows that the place is to store; None for the number of rows of the source.
         metric: how the place compares vectors: by cosine, inner product or Euclidean distance.
         recall: share of the ten nearest rows that a search in the place must find.
         fit: name of the chain to fit from the advice; None for advice alone.
-        evidence: whether the mean direction, debiasing and fewer dimensions are measured besides.
+        evidence: whether the mean direction, debiasing and fewer dimensions are measured too.
         verify: whether the place's own engine, if it is installed, stores the sampled rows as decided and is searched.
         sample_rows: maximum number of rows of the source that are measured.
         seed: seed of the sample.
@@ -100,22 +100,22 @@ class AdviceRequest(SourcedRequest):
 
 
 class AdaptRequest(SourcedRequest):
-    """What is to be adapted, and to which judged searches.
+    """An adaptation of stored vectors or of their encoder to judged searches.
 
     Attributes:
         source: texts of the documents that are searched.
-        pairs: judged searches: queries with a relevant document each, as a list of objects with `query` and `document`,
-            or the path of a file of them.
+        pairs: judged searches: pairs of a query and a relevant document, as a list of objects with `query` and
+            `document`, or as the path of a file.
         name: name under which the recommended chain or encoder is published; None publishes nothing.
         folders: folders of labelled data sets, as for `lathe train`, to pre-finetune the encoder on before the judged
             searches.
         test_pairs: other judged searches to report the gain on; None takes two fifths of the queries of
             `pairs`.
         encoder: name of the encoder; None for the default.
-        bytes: bytes of a stored vector, as codes that follow each change; None keeps the floats.
+        bytes: bytes of a stored vector, as byte codes after the change; None keeps the floats.
         train: whether the encoder may be trained, which changes the vectors of all documents.
-        budget: seconds that the whole trial may take, about: trainings get fewer queries, or are left out; None for no
-            limit.
+        budget: approximate seconds that the adaptation may take: trainings get fewer queries, or are left out; None for
+            no limit.
         promote: whether the published version becomes live; None promotes it only if no version is live.
         seed: seed of the division of the queries, and of the training.
     """
@@ -154,18 +154,17 @@ class AdaptRequest(SourcedRequest):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     def check(self) -> None:
-        """Check the request for errors that can be found before any text is read.
+        """Raise `FitError` for errors that can be found before any text is read.
 
-        Raises:
-            FitError: for vectors as documents, promote without a name, folders without training, or test pairs that
-                are the pairs.
+        The errors are documents given as vectors, promotion without a name, folders without training, and test pairs
+        that equal the pairs.
         """
         if self.source.vectors is not None:
-            raise FitError("documents are texts here: queries are encoded, and a trained encoder encodes all again")
+            raise FitError("the documents are vectors, and an adaptation encodes texts: give a source of texts")
         if self.name is None and self.promote is not None:
-            raise FitError("promote is for what is published: give a name")
+            raise FitError("promote is set, but nothing is published without a name: give a name")
         if self.folders and not self.train:
-            raise FitError("folders are for training the encoder, and train is false: leave one of the two out")
+            raise FitError("folders are for training the encoder, and train is false: leave out folders or train")
         if self.pairs == self.test_pairs:
             raise FitError(
                 "the test pairs are the pairs to learn from: their scores would measure memorization (data leakage)"
@@ -173,20 +172,20 @@ class AdaptRequest(SourcedRequest):
 
 
 class MigrateRequest(SourcedRequest):
-    """Another encoder for the rows of a source, and what to compare both encoders on.
+    """A comparison of the present encoder of a source's rows with another encoder.
 
     Attributes:
         to: name of the new encoder.
         source: texts of the rows that are stored now.
         encoder: name of the present encoder; None for the default.
-        pairs: judged searches: queries with a relevant document each, as a list of objects with `query` and `document`,
-            or the path of a file of them; None compares the nearest rows alone, which decides nothing.
-        queries: texts of searches that nobody judged, from which the nearest rows are compared; None searches from
-            rows.
+        pairs: judged searches: pairs of a query and a relevant document, as a list of objects with `query` and
+            `document`, or as the path of a file; None compares only the nearest rows, which decides nothing.
+        queries: texts of queries without judgements, whose nearest rows are compared; None uses held-out rows as
+            queries.
         place: where the rows are stored.
-        bytes: bytes of a stored vector, if vectors are stored as codes; None for floats.
+        bytes: bytes of a stored vector, if vectors are stored as byte codes; None for floats.
         price: price of a million tokens of the new encoder; None takes the price in the settings of an embeddings API.
-        sample_rows: maximum number of rows to compare on, besides the judged documents.
+        sample_rows: maximum number of rows to compare on, in addition to the relevant documents.
         seed: seed of the sample.
     """
 
@@ -227,7 +226,6 @@ class MigrateRequest(SourcedRequest):
 
     @model_validator(mode="after")
     def _check_queries(self) -> "MigrateRequest":
-        """Check that queries are judged or not, and return the request. Raises `ValueError` if both are given."""
         if self.pairs is not None and self.queries is not None:
-            raise ValueError("give pairs, which are judged, or queries, which are not")
+            raise ValueError("give either pairs (judged) or queries (not judged), not both")
         return self

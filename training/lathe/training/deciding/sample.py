@@ -18,16 +18,16 @@ from lathe.transforms.vectors import FloatArray
 HELDOUT_SHARE = 0.2
 """Share of the rows that are held out in a large sample."""
 SMALL_HELDOUT = 1000
-"""Number of held-out rows up to which half of a small sample is held out, since measuring needs more rows than fitting
-one direction."""
+"""Number of held-out rows up to which half of a small sample is held out: measuring needs more rows than fitting one
+direction."""
 MAX_HELDOUT = 4000
 """Maximum number of held-out rows."""
 MIN_HALVES = 30
 """Minimum number of texts cut in two; with fewer, the interval of a gain is unreliable."""
 SCRIPT_TEXTS = 1000
-"""Number of texts whose script is determined."""
+"""Number of texts whose script is detected."""
 BLOCK_TEXTS = 256
-"""Number of texts that are encoded between two reports of progress."""
+"""Number of texts that are encoded between two progress reports."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Sample:
         row_sample: the sampled rows.
         fit: vectors to fit on, `(n, d)`.
         heldout: vectors to measure on, `(m, d)`.
-        cut: number of held-out texts that can be cut in two.
-        halves: vectors of the halves of these texts; None if they are fewer than `MIN_HALVES`, or none were asked for.
+        cut: number of held-out texts that were cut in two; 0 if split-half retrieval is not measured.
+        halves: vectors of the first and second halves of these texts; None for fewer than `MIN_HALVES` texts.
         scripts: share of the texts in each script, largest first; empty for a source of vectors.
-        failed: reasons why texts or halves of texts could not be encoded, by text; they are left out.
+        failed: reasons why texts or halves of texts could not be encoded, by text. Failed texts are left out.
     """
 
     row_sample: RowSample
@@ -59,15 +59,18 @@ class Sample:
 
 
 def count_heldout(rows: int) -> int:
-    """Return the number of sampled rows that are held out: a fifth, half of a small sample, at most `MAX_HELDOUT`."""
+    """Count the held-out rows of a sample of `rows` rows: a fifth, half of a small sample, at most `MAX_HELDOUT`.
+
+    Half is held out up to `SMALL_HELDOUT` held-out rows.
+    """
     return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
 
 
 def encode_sample(row_sample: RowSample, encoder: TextEncoder, with_halves: bool, on_progress: Progress) -> Sample:
-    """Encode sampled texts, and with `with_halves` the halves of held-out texts, and split them as a sample.
+    """Encode sampled texts, and split the vectors into rows to fit on and held-out rows.
 
-    Raises:
-        EncoderError: if the encoder fails on every text.
+    With `with_halves`, the halves of held-out texts are encoded too. Texts that the encoder fails on are left out and
+    listed in `failed`; if it fails on every text, `EncoderError` is raised.
     """
     vectors, failed = encode_leniently(encoder, list_texts_to_encode(row_sample, with_halves), on_progress)
     # Halves of texts can fail where the texts do not, so the sample is built from what was encoded.
@@ -75,9 +78,9 @@ def encode_sample(row_sample: RowSample, encoder: TextEncoder, with_halves: bool
 
 
 def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> list[str]:
-    """Return the texts whose vectors `build_text_sample` needs.
+    """List the texts whose vectors `build_text_sample` needs.
 
-    They are all sampled texts, and with `with_halves`, both halves of each held-out text that can be cut in two.
+    These are all sampled texts and, with `with_halves`, both halves of every held-out text that can be cut in two.
     """
     if not with_halves:
         return row_sample.texts
@@ -86,14 +89,14 @@ def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> lis
 
 
 def build_text_sample(row_sample: RowSample, vectors: Mapping[str, FloatArray], with_halves: bool = True) -> Sample:
-    """Split the sampled texts into held-out texts and texts to fit on, and return the vectors of both.
+    """Build a sample of texts with vectors: the first texts are held out, and the other texts are to fit on.
 
-    The first texts are held out, because sampled rows are in random order. With `with_halves`, the vectors of the
-    halves of held-out texts are added.
+    The order of sampled rows is random already. Texts without a vector are left out. With `with_halves`, the sample has
+    the vectors of both halves of held-out texts.
 
     Args:
         row_sample: sampled texts.
-        vectors: vectors `(d,)` by text or half of a text, at least one; texts and halves without one are left out.
+        vectors: vectors `(d,)` by text or half of a text; not empty.
         with_halves: whether split-half retrieval will be measured.
     """
     dimensions = len(next(iter(vectors.values())))
@@ -119,7 +122,7 @@ def build_text_sample(row_sample: RowSample, vectors: Mapping[str, FloatArray], 
 
 
 def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
-    """Split sampled vectors `(n, d)` into held-out rows, the first ones, and rows to fit on.
+    """Build a sample of vectors `(n, d)`: the first rows are held out, and the other rows are to fit on.
 
     The sample has no text halves.
     """
@@ -130,20 +133,21 @@ def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
 def encode_leniently(
     encoder: TextEncoder, texts: Sequence[str], on_progress: Progress
 ) -> tuple[dict[str, FloatArray], dict[str, str]]:
-    """Encode texts in blocks, and those of a block one by one if the encoder raises.
+    """Encode texts block by block, and collect the texts that the encoder fails on instead of raising.
 
-    An encoder that stores its vectors, as `open_encoder` returns one, does not encode them again after a killed run.
+    If a block raises, its texts are encoded one by one. An error of an embeddings API is raised, and so is a failure on
+    every text.
 
     Args:
         encoder: encoder of the texts.
-        texts: texts to encode; each is encoded once.
+        texts: texts to encode. Repeated texts are encoded once.
         on_progress: called with progress in [0, 1] and a message.
 
     Returns:
-        The vectors `(d,)` by text, and the reasons of failures by text. A vector with NaN or inf is a failure too.
+        The vectors `(d,)` by text, and the reasons of failures by text. A vector with NaN or inf is a failure.
 
     Raises:
-        UpstreamError: if an embeddings API fails, since no text is to blame.
+        UpstreamError: if an embeddings API fails, because the text is not the cause.
         EncoderError: if the encoder fails on every text.
     """
     vectors: dict[str, FloatArray] = {}

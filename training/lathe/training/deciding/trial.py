@@ -1,7 +1,7 @@
-"""Candidates of a decision, what was measured of each, and the choice among them.
+"""Candidates of a decision, their measurements, and the choice among them.
 
-A decision tries candidates in the order of their cost, and takes the cheapest that no other beats. What is published
-is the very chain that was measured.
+A decision tries candidates in the order of their cost, and takes the cheapest candidate that no other candidate beats.
+The chain that was measured is published, not another fit of the same steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ class Candidate:
 
     Attributes:
         name: key of the candidate in results.
-        label: what is done, for tables and sentences.
+        label: description for tables and sentences, in the imperative.
         encodes_again: whether all documents must be encoded again.
-        steps: steps of a chain on the encoder's vectors, as text; empty for none.
-        training: what the encoder is trained on: the judged searches, or labelled folders before them; None if it stays
-            as it is.
+        steps: steps of a chain on the encoder's vectors, as text; empty for no chain.
+        training: what the encoder is trained on: the pairs of judged searches, or labelled folders and then the pairs;
+            None if the encoder is not trained.
     """
 
     name: str
@@ -51,24 +51,24 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate, measured with vectors as they would be stored.
+    """Measurements of a candidate, with vectors in the form in which they would be stored.
 
     Attributes:
         candidate: the candidate.
         vector_bytes: bytes of a stored vector.
-        bytes: bytes of its codes; None for floats.
+        bytes: bytes of a vector's byte code; None for floats.
         scores: score in [0, 1] of each measured query, `(n,)`; None if the candidate was not tried.
-        chain: fitted chain that was measured, without steps for vectors that stay as they are; None if the candidate
-            was not tried, or if it takes no chain.
-        searches: vectors that it was measured on; None as for `chain`.
-        halves: halves of out-of-domain texts by the same encoder.
-        out_of_domain: nDCG@10 between these halves, by corpus.
+        chain: fitted chain that was measured, without steps if vectors stay as they are; None if the candidate was not
+            tried, or takes no chain.
+        searches: vectors that the chain was measured on; None without a chain.
+        halves: vectors of the halves of out-of-domain texts by the same encoder, by corpus.
+        out_of_domain: nDCG@10 of searches between the halves, by corpus.
         seconds: seconds that fitting or training took.
-        encode_seconds: estimated seconds to encode all documents again; 0 if they stay.
-        encoder: spec of the encoder that was trained for it, whose folder exists while the workspace does; None if none
-            was trained.
-        problem: why it was not tried; None if it was.
-        notes: what the fit remarked, such as a map that was left out.
+        encode_seconds: estimated seconds to encode all documents again; 0 if the vectors of documents stay.
+        encoder: spec of the encoder that was trained for the candidate, whose model exists as long as the workspace
+            folder; None without training.
+        problem: why the candidate was not tried; None if it was.
+        notes: warnings of the fit, such as a map that was left out.
     """
 
     candidate: Candidate
@@ -92,19 +92,19 @@ class Trial:
         return 100 * self.scores
 
     def scores_of(self, rows: Rows) -> Array:
-        """Return the scores of some of the measured queries, `(k,)`. The candidate must have been tried."""
+        """Return the scores of the measured queries in these rows, `(k,)`. The candidate must have been tried."""
         assert self.scores is not None
         return self.scores[rows]
 
 
 def choose_trial(trials: Sequence[Trial], rows: Rows) -> Trial:
-    """Return the cheapest trial that beats the first and that no other such trial beats, or the first if none beats it.
+    """Choose the cheapest trial that significantly beats the first trial, and that no other such trial beats.
 
-    One trial beats another if the mean difference of their scores is positive and its 95 % interval, paired by query,
-    excludes 0.
+    The first trial is chosen if no trial beats it. One trial beats another if the mean difference of their scores is
+    positive and its 95 % interval, paired by query, excludes 0. Trials without scores are skipped.
 
     Args:
-        trials: trials in order of their cost, of which the first was tried; those that were not tried are passed over.
+        trials: trials, cheapest first. The first must have scores.
         rows: rows of the measured queries that choose.
     """
     tried = [trial for trial in trials if trial.scores is not None]
@@ -112,10 +112,10 @@ def choose_trial(trials: Sequence[Trial], rows: Rows) -> Trial:
 
 
 def cross_validate(trials: Sequence[Trial], searches: JudgedSearches) -> Interval:
-    """Return the mean difference in score, with its interval, that choosing a trial gains over the first one.
+    """Estimate by cross-validation how much the score gains if `choose_trial` replaces the first trial.
 
-    In each fold, the trial is chosen by some of the queries and measured on others, so that chance in choosing does not
-    raise the gain.
+    In every fold, a trial is chosen on some queries and measured on other queries, so that chance in choosing does not
+    raise the gain. Returns the mean difference to the first trial with its interval.
 
     Args:
         trials: trials as for `choose_trial`.
@@ -138,30 +138,28 @@ def certify_trial(
     command: str | None,
     notes: Sequence[str] = (),
 ) -> FittedChain | None:
-    """Certify the chain that was measured in a trial, so that this very chain is published.
+    """Certify the chain of a trial on held-out documents and on the queries that report the gain.
 
-    It is certified on documents that no step learned from, and on the queries that report the gain.
+    The certificate, the encoder and the provenance become the chain's metadata. The result is None if the trial has no
+    chain, or a chain without steps.
 
     Args:
         trial: the trial.
         searches: the judged searches.
         encoder: encoder of the vectors.
-        out_of_domain: texts of other domains.
+        out_of_domain: out-of-domain texts.
         on_progress: called with progress in [0, 1] and a message.
         source: name of the source, for the provenance.
-        seed: seed of the division of the documents.
+        seed: seed of the split of the documents.
         command: the user's command, for the provenance.
-        notes: what the decision left out, as sentences.
-
-    Returns:
-        The chain with its certificate; None if the trial has no chain, or one without steps.
+        notes: sentences on what the decision left out.
     """
     if trial.chain is None or trial.searches is None or not len(trial.chain):
         return None
     chain, documents = trial.chain, trial.searches.documents
     fitted, heldout = documents[searches.fit_rows], documents[searches.heldout_rows]
     encoder = with_document_prompt(encoder)  # as the documents were encoded
-    on_progress(0.0, "certifying the chain that was measured")
+    on_progress(0.0, "certifying the measured chain")
     certificate = certify(
         chain,
         heldout,

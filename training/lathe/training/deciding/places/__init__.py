@@ -1,8 +1,8 @@
-"""Which form of the vectors to store in a place, such as pgvector: its bytes, its recall, and the commands.
+"""Form in which a place, such as pgvector, should store vectors: bytes, recall, and commands of every form it can hold.
 
-forms.py       forms of a vector that places store, and searches through them
-recall.py      recall among the sampled rows, and what to expect among more
-databases.py   what each place can hold (places.toml), its bytes, and lines that create, fill and search it (snippets/)
+forms.py       forms in which places store a vector, and searches through vectors in these forms
+recall.py      recall among the sampled rows, and extrapolation to more rows
+databases.py   forms that a place can hold (places.toml), their bytes, and commands for them (snippets/)
 engines.py     searches in the places' own engines
-decision.py    the choice among the candidates, and the sentence that says it
+decision.py    the choice among the candidates, as a sentence
 """

@@ -1,7 +1,7 @@
-"""The places: what each can hold, how many bytes that takes, and the commands that create, fill and search it.
+"""Places that store vectors: the forms that a place can hold, their bytes, and commands to create, fill and search it.
 
-What a place can hold is listed in `places.toml`. Commands are lines to paste into a terminal, and each place has a
-template of them in `snippets`, of shell and Python; the lines for pgvector are shell and SQL.
+The forms are listed in `places.toml`. Commands are lines to paste into a terminal. A place has a template of its
+commands in `snippets`: shell and Python, for pgvector shell and SQL.
 """
 
 import math
@@ -26,28 +26,28 @@ REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
 MULTIPLE = 8
 """Divisor of every reduced number of dimensions."""
 CODE_BYTES = (24, 32, 48, 64, 96, 128)
-"""Bytes of the codes of Lathe that are tried."""
+"""Numbers of bytes of Lathe's byte codes that are tried."""
 LINKS = 16
-"""Links of a graph per vector, the default of all places. There are twice as many on the lowest level."""
+"""Links of a vector in an HNSW graph (M), the default of all places. The lowest level has twice as many."""
 GRAPH_LINK_BYTES = 4 * (2 * LINKS + 1) + 4 * LINKS // (LINKS - 1)
 """Average bytes of a vector's links in an HNSW graph in memory, over all levels, at 4 bytes a link."""
 PAGE = 8192 - 24 - 8
-"""Bytes of a page of PostgreSQL for the tuples of an HNSW index: without its header and pgvector's opaque data."""
+"""Bytes of a page of PostgreSQL for the tuples of an HNSW index, without the page header and pgvector's opaque data."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "snippets"),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-"""Templates of the lines; each is compiled once, and rendered for every form that is tried."""
+"""Templates of the commands. A template is compiled once, and rendered for every form that is tried."""
 
 Structure = Literal["graph", "lists", "none"]
 """What a place builds over the vectors that are searched: a graph, the lists of an inverted file, or nothing."""
 STRUCTURE_BYTES: dict[Structure, int] = {"graph": GRAPH_LINK_BYTES, "lists": 8, "none": 0}
-"""Bytes for each vector of its links in a graph, or of its id in a list of an inverted file."""
+"""Bytes per vector: links in a graph, or the id in a list of an inverted file."""
 Cost = dict[Literal["data", "graph", "beside"], int]
-"""Bytes of the vectors that are searched, of their graph or lists, and of the full vectors, which are read for the
-candidates of a search alone."""
+"""Bytes of the searched vectors (`data`), of their graph or lists (`graph`), and of the full vectors (`beside`), which
+are only read for the candidates of a search."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Candidate:
 
     Attributes:
         form: form that is searched.
-        beside: form in which the full vectors are kept, to rank candidates by them; None without them.
-        words: the form in the place's own words, such as "halfvec(96)".
-        beside_words: the full vectors in the place's own words; empty without them.
-        setting: what the place's template in `snippets` sets to get this form.
-        metrics: ways to compare vectors for which the place has it.
+        beside: form in which the full vectors are stored, to rescore candidates; None if they are not stored.
+        words: name of the form in the place, such as "halfvec(96)".
+        beside_words: name of the full vectors' form in the place; empty if they are not stored.
+        setting: value that the place's template in `snippets` sets to get this form.
+        metrics: metrics for which the place has this form.
         added: bytes that the place adds to each searched vector, such as a factor.
         structure: what is searched: a graph, the lists of an inverted file, or all vectors.
     """
@@ -82,10 +82,11 @@ class Place:
     Attributes:
         name: name that users give.
         title: name in sentences.
-        counted: which bytes are compared: all, or those that should be in memory.
-        forms: what it can hold, as `places.toml` says it.
-        computed: whether its forms are computed as its makers describe them and were never run in the place itself.
-        in_index: whether the vectors that rank candidates are in the index, which is in memory.
+        undo: how to roll back, as a clause.
+        counted: which bytes are compared: all (`total`), or only those that should be in memory (`memory`).
+        forms: forms that the place can hold, as entries of `places.toml`.
+        computed: whether the forms are computed by their documentation, and were never run in the place itself.
+        in_index: whether the full vectors that rescore candidates are in the index, which is in memory.
     """
 
     name: PlaceName
@@ -97,10 +98,7 @@ class Place:
     in_index: bool = False
 
     def list_candidates(self, dimensions: int) -> Iterator[Candidate]:
-        """Yield the candidates for a number of dimensions.
-
-        The first stores the vectors as they are.
-        """
+        """Yield the candidates for vectors of this number of dimensions. The first stores the vectors as they are."""
         for entry in self.forms:
             least, most = entry.get("dimensions", (1, math.inf))
             for form in _list_forms(dimensions, **entry["form"]):
@@ -109,7 +107,7 @@ class Place:
                     yield _build_candidate(form, dimensions, **others)
 
     def measure(self, candidate: Candidate, rows: int) -> Cost:
-        """Compute the bytes that a candidate takes in the place for so many rows."""
+        """Compute the bytes of `rows` vectors stored in the place as a candidate says."""
         if self.name in ("pgvector", "vectorchord"):
             return _measure_postgres(self.name, candidate, rows)
         data = (candidate.form.bytes + candidate.added) * rows
@@ -119,7 +117,7 @@ class Place:
         return {"data": data, "graph": STRUCTURE_BYTES[candidate.structure] * rows, "beside": beside}
 
     def count(self, cost: Cost) -> int:
-        """Return the bytes by which candidates are compared."""
+        """Sum the bytes by which candidates are compared: all, or without the full vectors if `counted` is `memory`."""
         return cost["data"] + cost["graph"] + (cost["beside"] if self.counted == "total" else 0)
 
 
@@ -153,7 +151,17 @@ def _build_candidate(
     copy: Element | None = None,
     **fields: Any,
 ) -> Candidate:
-    """Fill in the texts of an entry of `places.toml` for a form of vectors of `dimensions` dimensions."""
+    """Build the candidate of a form from an entry of `places.toml`, with the entry's placeholders filled in.
+
+    Args:
+        form: form that is searched.
+        dimensions: dimensions of the full vectors.
+        words: template of the form's name.
+        setting: template of the setting.
+        beside: element of the full vectors and the template of its name; None if the full vectors are not stored.
+        copy: element of another copy of the vectors that the place stores; None without a copy.
+        **fields: other attributes of the candidate.
+    """
     element, beside_words = beside or (None, "")
     words, setting, beside_words = (
         Template(text).substitute(d=dimensions, size=form.dimensions, code_bytes=form.code_bytes)
@@ -166,11 +174,11 @@ def _build_candidate(
 
 
 def _measure_postgres(place: PlaceName, candidate: Candidate, rows: int) -> Cost:
-    """Compute the bytes of the searched column, of the index, and of the column of full vectors.
+    """Compute the bytes in PostgreSQL of the searched column, of the index, and of the column of full vectors.
 
-    pgvector's index lays out its tuples in pages of 8 kB. The element tuple has 72 bytes besides the vector, the
-    neighbour tuple 4 and 6 for each of 2m + m links, each with a line pointer of 4 bytes (pgvector's src/hnsw.h; the
-    pages agree with indexes that were measured). VectorChord's index has a further code of one bit per dimension.
+    pgvector's index lays out its tuples in pages of 8 kB. The element tuple has 72 bytes in addition to the vector, the
+    neighbour tuple 4 bytes, and 6 bytes for each of 2m links. Every tuple has a line pointer of 4 bytes (pgvector's
+    src/hnsw.h; the pages agree with measured indexes). VectorChord's index has a further code of one bit per dimension.
     """
     stored = candidate.form.bytes + candidate.added + 8
     beside = (candidate.beside.bytes + 8) * rows if candidate.beside else 0
@@ -180,7 +188,7 @@ def _measure_postgres(place: PlaceName, candidate: Candidate, rows: int) -> Cost
     if candidate.structure == "none":
         return {"data": stored * rows, "graph": 0, "beside": 0}
 
-    # PostgreSQL aligns tuples to 8 bytes; each has a line pointer of 4.
+    # PostgreSQL aligns tuples to 8 bytes, and adds a line pointer of 4 bytes.
     tuples = (72 + stored, 4 + 6 * 2 * LINKS)
     entry = sum(math.ceil(size / 8) * 8 + 4 for size in tuples)
     pages = math.ceil(rows / (PAGE // entry)) if entry <= PAGE else rows * 2
@@ -192,14 +200,19 @@ def _measure_postgres(place: PlaceName, candidate: Candidate, rows: int) -> Cost
 def write_commands(
     request: AdviceRequest, candidate: Candidate, multiple: int, dimensions: int, texts: bool = False
 ) -> tuple[str, ...]:
-    """Write the lines that set up the place of a request with a candidate.
+    """Render the commands that create, fill and search the place of a request, with vectors stored as a candidate says.
+
+    If the candidate needs a chain and the request does not fit it (`fit`), the commands fit the chain first.
 
     Args:
-        request: place, metric and source. If the caller fits the chain by the name `fit`, the lines do not fit one.
-        candidate: form to search, and what is stored besides.
-        multiple: number of candidates of a search that the full vectors rank, as a multiple of ten; 1 ranks none.
+        request: place, metric, source, encoder and name of the chain.
+        candidate: form to search, and form of the full vectors.
+        multiple: number of candidates of a search that the full vectors rescore, as a multiple of ten; 1 rescores none.
         dimensions: dimensions of the full vectors.
         texts: whether the source holds texts.
+
+    Returns:
+        The lines of the commands.
     """
     place, source, form = request.place, request.source.location, candidate.form
     values = {

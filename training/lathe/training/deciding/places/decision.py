@@ -1,4 +1,4 @@
-"""Choice of a form to store in a place, and the sentence that says it."""
+"""Choice of the form in which a place should store vectors, and a sentence for the user."""
 
 import math
 from collections.abc import Sequence
@@ -29,15 +29,16 @@ from lathe.transforms.progress import Progress
 MIN_ROWS = 1000
 """Minimum number of sampled rows for a decision."""
 QUERIES = 500
-"""Maximum number of held-out rows that search."""
+"""Maximum number of held-out rows that are queries."""
 SURE_FACTOR = K
-"""Multiple of the sampled rows up to which recall is measured by fewer nearest rows, and beyond which extrapolated."""
+"""Multiple of the sampled rows up to which recall follows from counts of fewer nearest rows in the sample. Beyond it,
+recall is extrapolated."""
 MIN_SAVING = 0.1
-"""Minimum share of the bytes that a form must save, compared with the vectors as they are."""
+"""Minimum share of the bytes that a form must save compared with the vectors as they are."""
 WORTH_A_CHAIN = 0.25
-"""Minimum share of the bytes that a chain must save, compared with a setting of the place alone."""
+"""Minimum share of the bytes that a form with a chain must save compared with a form without a chain."""
 CHAIN_BYTES = 10**9
-"""Minimum bytes of the vectors as they are for which a chain is advised: what fits into any memory is not worth one."""
+"""Minimum bytes of the vectors as they are for which a chain is advised. Fewer bytes fit into any memory."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,13 @@ class Option:
 
     Attributes:
         candidate: the candidate.
-        multiple: number of candidates of a search that the full vectors rank, as a multiple of ten; 1 ranks none.
+        multiple: number of candidates of a search that the full vectors rescore, as a multiple of ten; 1 rescores none.
         bytes: bytes in the place.
-        counted: the part of `bytes` that is compared.
-        recall: recall to expect with that multiple.
-        alone: recall to expect without ranking by the full vectors.
-        reaches: whether the lower bound of `recall` is the goal or more.
-        commands: lines that create, fill and search it.
+        counted: the bytes by which options are compared, see `Place.count`.
+        recall: expected recall with this multiple.
+        alone: expected recall without rescoring.
+        reaches: whether the lower bound of `recall` reaches the recall that the request asks for.
+        commands: lines that create, fill and search a table in this form.
     """
 
     candidate: Candidate
@@ -66,28 +67,28 @@ class Option:
 
     @property
     def takes_chain(self) -> bool:
-        """Whether a chain has to be fitted and kept for it."""
+        """Whether the option needs a fitted chain of transforms."""
         return bool(self.candidate.form.chain_steps)
 
     def describe(self) -> str:
-        """Return the option in words: the form, and how it is ranked by the full vectors."""
+        """Describe the option in words: its form, and the full vectors if they are stored or rescore candidates."""
         words, beside_words = self.candidate.words, self.candidate.beside_words
         if self.multiple > 1:
             return f"{words}, with {K * self.multiple} candidates ranked by {beside_words}"
-        return f"{words} beside {beside_words}" if beside_words else words
+        return f"{words} next to {beside_words}" if beside_words else words
 
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """What an option found in the engine of the place itself, among the sampled rows.
+    """Measured recall and bytes of an option in the engine of the place, among the sampled rows.
 
     Attributes:
-        words: the option.
+        words: description of the option.
         engine: package and version of the engine.
         rows: number of sampled rows.
-        recall: share of the ten nearest sampled rows that were found.
-        computed: the same share as it was computed without the engine.
-        bytes: bytes of the searched vectors with their graph or lists, for each row.
+        recall: share of the ten nearest sampled rows that the engine found.
+        computed: this share as it was computed without the engine.
+        bytes: bytes per row of the searched vectors with their graph or lists.
     """
 
     words: str
@@ -100,7 +101,7 @@ class EngineCheck:
 
 @dataclass(frozen=True)
 class PlaceDecision:
-    """What to store in a place.
+    """Decision about the form in which a place should store vectors.
 
     Attributes:
         place: name of the place.
@@ -108,16 +109,16 @@ class PlaceDecision:
         metric: how vectors are compared.
         goal: share of the ten nearest rows that a search must find.
         sentence: the decision, as a sentence.
-        commands: lines that carry it out; empty to leave the vectors as they are.
-        chosen: what to store; None to leave the vectors as they are.
-        simpler: the best setting of the place alone, without a chain; None if that is chosen, or none reaches the goal.
-        before: the vectors as they are.
-        options: all options, by the bytes that are compared.
-        sampled_rows: number of rows that were searched to measure.
-        queries: number of rows that searched them.
+        commands: lines that carry the decision out; empty to leave the vectors as they are.
         undo: how to roll back, as a sentence; empty to leave the vectors as they are.
-        notes: what was not measured, and why, as sentences.
-        checks: what the chosen option, and the simpler one, found in the engine itself; empty unless it was asked for.
+        chosen: option to store; None to leave the vectors as they are.
+        simpler: smallest option without a chain, if `chosen` has a chain; None if no such option reaches the goal.
+        before: option that stores the vectors as they are; None with fewer than `MIN_ROWS` rows.
+        options: all options: `before`, then the others by the bytes that are compared.
+        sampled_rows: number of sampled rows that were searched.
+        queries: number of held-out rows that were queries.
+        notes: sentences on what was not measured, and why.
+        checks: measurements of `chosen` and `simpler` in the engine of the place; empty unless requested.
     """
 
     place: PlaceName
@@ -138,17 +139,15 @@ class PlaceDecision:
 
 
 def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> PlaceDecision:
-    """Decide which form of the vectors a database should store.
+    """Decide in which form a database should store vectors, by the bytes and the expected recall of every form.
 
-    The bytes and the expected recall of every form that the database can hold are measured on the sample.
+    The vectors stay as they are if no smaller form reaches the recall. With fewer than `MIN_ROWS` nonzero rows, nothing
+    is decided. If the request asks to verify, the chosen option is also searched in the database's engine.
 
     Args:
-        request: place, rows, metric, recall, source, and whether the engine of the place is asked too.
-        sample: vectors; held-out ones search the others.
+        request: place, rows, metric, recall, source, and whether to verify.
+        sample: vectors; held-out rows are the queries, and rows to fit on are searched.
         on_progress: called with progress in [0, 1] and a message.
-
-    Returns:
-        The decision as a sentence, commands and all options.
     """
     # Rows of zeros have no nearest rows by cosine.
     base, queries = (vectors[vectors.any(axis=1)] for vectors in (sample.fit, sample.heldout[:QUERIES]))
@@ -167,8 +166,8 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
     chosen, simpler = _choose(before, others)
     if chosen is not None and chosen.takes_chain and before.counted < CHAIN_BYTES:
         notes.append(
-            f"{chosen.describe()} would take {format_bytes(chosen.counted)}; below {format_bytes(CHAIN_BYTES)}, that "
-            "is not worth a chain to fit and keep."
+            f"{chosen.describe()} would take {format_bytes(chosen.counted)}; vectors of less than "
+            f"{format_bytes(CHAIN_BYTES)} are not worth a chain to fit and keep."
         )
         chosen, simpler = simpler, None
 
@@ -179,7 +178,7 @@ def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> Pla
     checks = [_check_option(request.place, search, option) for option in (chosen, simpler) if option and request.verify]
     notes += [
         f"Verified in {check.engine}: {check.words} found {check.recall:.3f} of the {K} nearest among the "
-        f"{check.rows:,} sampled rows, {check.computed:.3f} were expected of it."
+        f"{check.rows:,} sampled rows; {check.computed:.3f} were expected."
         for check in checks
     ]
     decision = replace(
@@ -209,7 +208,8 @@ def _measure_options(
 ) -> tuple[list[Option], list[str]]:
     """Measure the bytes and the expected recall of all forms that a database can hold.
 
-    Returns the options in the order of the place's candidates, and notes on those that could not be measured.
+    Returns the options in the order of the place's candidates, and notes. Forms that could not be measured are left out
+    and noted, and so is an extrapolation beyond `SURE_FACTOR` times the sampled rows.
     """
     place = PLACES[request.place]
     sampled, dimensions = search.rows.shape
@@ -225,7 +225,7 @@ def _measure_options(
 
     for done, candidate in enumerate(candidates):
         on_progress(done / len(candidates), f"{place.title}: {candidate.words}")
-        # Several candidates store one form beside other full vectors; its scores are the same.
+        # Several candidates may differ only in their full vectors; the scores of the searched form are the same.
         if candidate.form not in by_form:
             try:
                 scores = search.score(candidate.form)
@@ -234,15 +234,15 @@ def _measure_options(
                 continue
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
             expected = [extrapolate(*both, sampled, rows, request.seed) for both in counts]
-            # More candidates that are ranked by the full vectors do not find fewer rows.
+            # Rescoring more candidates with the full vectors does not find fewer rows.
             by_form[candidate.form] = list(accumulate(expected, lambda fewer, more: bound_recall(max, more, fewer)))
 
         expected = by_form[candidate.form][: len(CANDIDATES) if candidate.beside else 1]
-        if candidate.beside in by_form:  # in full precision, ranking loses nothing
-            # Candidates that are ranked by a form are not found more often than that form finds rows by itself.
+        if candidate.beside in by_form:  # full vectors in full precision are not among the measured forms
+            # Rescoring with a form does not find more rows than a search through that form alone.
             ranking = by_form[candidate.beside][0]
             expected = [expected[0], *(bound_recall(min, ranked, ranking) for ranked in expected[1:])]
-        # As few candidates are ranked as reach the recall; if no number reaches it, as many as allowed.
+        # As few candidates are rescored as reach the recall; if no number reaches it, as many as allowed.
         reaching = [position for position, recall in enumerate(expected) if recall.low >= request.recall]
         position = reaching[0] if reaching else len(expected) - 1
         multiple, cost = CANDIDATES[position], place.measure(candidate, rows)
@@ -262,35 +262,40 @@ def _measure_options(
 
     if rows > SURE_FACTOR * sampled:
         notes.append(
-            f"Recall among {rows:,} rows is extrapolated from {sampled:,} sampled ones, {rows // sampled:,} times as "
-            "many. Beyond ten times, a sample cannot tell how much is lost, so that the interval is wide. "
-            f"To search {math.ceil(rows / SURE_FACTOR):,} sampled rows would settle it (--sample-rows)."
+            f"Recall among {rows:,} rows is extrapolated from {sampled:,} sampled rows, which is {rows // sampled:,} "
+            f"times fewer. Beyond {SURE_FACTOR} times, the interval is wide. A sample of "
+            f"{math.ceil(rows / SURE_FACTOR):,} rows would narrow it (--sample-rows)."
         )
     on_progress(1.0, f"{place.title}: measured")
     return options, notes
 
 
 def _choose(before: Option, others: Sequence[Option]) -> tuple[Option | None, Option | None]:
-    """Choose the option to store, and a simpler one to name with it.
+    """Choose the option to store, and a simpler option without a chain to mention as an alternative.
 
-    The first is None to leave the vectors as they are. The second is the smallest option without a chain, or None if
-    the first one has no chain. `others` are in the order of their bytes.
+    Options must reach the recall and save `MIN_SAVING` of the bytes; an option with a chain must save `WORTH_A_CHAIN`
+    compared with the smallest option without a chain. Returns None for the first to leave the vectors as they are, and
+    None for the second if the first has no chain or there is no simpler option.
+
+    Args:
+        before: the vectors as they are.
+        others: the other options, smallest first.
     """
     reaching = [option for option in others if option.reaches and option.counted <= (1 - MIN_SAVING) * before.counted]
     smallest = next(iter(reaching), None)
     simpler = next((option for option in reaching if not option.takes_chain), None)
     if smallest is None or simpler is None or simpler is smallest:
         return smallest, None
-    # A chain has to be fitted and kept: it must save more than a setting of the place alone.
+    # A chain has to be fitted and kept: it must save more than a setting of the place.
     if smallest.counted > (1 - WORTH_A_CHAIN) * simpler.counted:
         return simpler, None
     return smallest, simpler
 
 
 def _write_sentence(decision: PlaceDecision, before: Option) -> str:
-    """Return the decision as one or two sentences.
+    """Write the decision as one or two sentences: what to store, bytes, recall, and a simpler option without a chain.
 
-    They say what to store, its bytes and its recall, and what a simpler option without a chain would take.
+    If the vectors stay as they are, the sentence names the best form that was tried.
     """
     place, chosen, simpler = PLACES[decision.place], decision.chosen, decision.simpler
     if chosen is None:

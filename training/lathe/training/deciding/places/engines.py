@@ -1,6 +1,6 @@
-"""Searches in the stores themselves, for the three whose engine runs in this process: Qdrant, LanceDB and FAISS.
+"""Searches in the engines that run in this process: Qdrant, LanceDB and FAISS.
 
-What `forms` computes is checked by them: `lathe advise --verify`, and benchmarks/places.py.
+They verify what `forms` computes, in `lathe advise --verify` and in benchmarks/places.py.
 """
 
 import os
@@ -20,21 +20,21 @@ from lathe.training.deciding.requests import PlaceName
 from lathe.training.errors import AdviceError
 
 EF = 400
-"""Candidates of a graph's search: so many that it finds nearly what a search of all rows would."""
+"""Candidates of a search in a graph (ef): with this many, recall is close to an exact search."""
 ENGINES: dict[PlaceName, tuple[str, str]] = {
     "qdrant": ("qdrant_edge", "qdrant-edge-py"),
     "lancedb": ("lancedb", "lancedb"),
     "faiss": ("faiss", "faiss-cpu"),
 }
-"""Module and package of the places whose engine runs in this process."""
+"""Module and package of the engine by place, for engines that run in this process."""
 LISTS = 256
-"""Lists of an inverted file that are searched: all of them."""
+"""Number of lists of an inverted file that are searched (nprobe): all lists."""
 BATCH_ROWS = 2000
-"""Rows of a call that inserts."""
+"""Rows of one insertion into Qdrant."""
 
 
 def find_engine(place: PlaceName) -> str | None:
-    """Return package and version of a place's engine, such as "lancedb 0.40.0", or None if none is installed."""
+    """Return package and version of a place's engine, such as "lancedb 0.40.0", or None if it is not installed."""
     module, package = ENGINES.get(place, ("", ""))
     if not module or find_spec(module) is None:
         return None
@@ -42,10 +42,11 @@ def find_engine(place: PlaceName) -> str | None:
 
 
 def require_engine(place: PlaceName) -> None:
-    """Raise `AdviceError` if no engine of the place is installed that runs in this process."""
+    """Raise `AdviceError` if the place has no engine that runs in this process, or the engine is not installed."""
     if place not in ENGINES:
         raise AdviceError(
-            f"verify runs the engine of qdrant, lancedb or faiss in this process; {place} has none that can"
+            f"verify runs the engine of a place in this process, which {place} does not have: leave verify out, or "
+            "choose qdrant, lancedb or faiss"
         )
     if find_engine(place) is None:
         raise AdviceError(f"verify needs {ENGINES[place][1]}: pip install 'lathe-training[engines,faiss]'")
@@ -55,27 +56,26 @@ _Found = tuple[list[list[int]], int]
 
 
 def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, search: FormSearch) -> tuple[float, int]:
-    """Store rows as a candidate says in the engine of a place, in a temporary folder, and search them.
+    """Store rows in the engine of a place as a candidate says, search them, and return recall@10 and stored bytes.
+
+    The engine stores the rows in a temporary folder. The bytes are those of the searched vectors with their graph or
+    lists.
 
     Args:
         place: a place for which `find_engine` returns an engine.
         candidate: form to store.
-        multiple: number of candidates that the full vectors rank, as a multiple of ten; 1 ranks none.
-        search: rows, queries, and how they are compared; the chain of the form is fitted on its rows.
-
-    Returns:
-        The share of the ten nearest rows that were found, and the bytes of the searched vectors with their graph or
-        lists.
+        multiple: number of candidates that the full vectors rescore, as a multiple of ten; 1 rescores none.
+        search: rows, queries and metric. The chain of the form is fitted on these rows.
     """
     form = candidate.form
     rows, queries = search.transform(form.steps or form.rotation)
-    # A store ranks reduced vectors by full ones of its own in a second search, which is exact.
+    # Engines rescore with their own full vectors. Candidates of reduced vectors are rescored below, exactly.
     in_store, limit = (1, K * multiple) if form.steps else (multiple, K)
     run = {"qdrant": _search_qdrant, "lancedb": _search_lancedb, "faiss": _search_faiss}[place]
     with tempfile.TemporaryDirectory() as folder:
         found, size = run(Path(folder), candidate, FormSearch(rows, queries, search.metric), in_store, limit)
 
-    # A query that found fewer rows has −1 in place of the others, which is none of the nearest.
+    # −1 stands for a missing result of a query that found fewer rows.
     positions = np.full((len(queries), limit), -1, np.int64)
     for position, ids in enumerate(found):
         positions[position, : len(ids)] = ids
@@ -86,7 +86,10 @@ def search_in_engine(place: PlaceName, candidate: Candidate, multiple: int, sear
 
 
 def _count_bytes(folder: Path, is_counted: Callable[[str], bool]) -> int:
-    """Count the bytes that files take on the disk, without the holes of preallocated files."""
+    """Sum the bytes that files below a folder take on the disk, without the holes of preallocated files.
+
+    Only files whose relative path `is_counted` accepts are counted.
+    """
     paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     return sum(path.stat().st_blocks * 512 for path in paths if is_counted(str(path.relative_to(folder))))
 
@@ -104,7 +107,7 @@ def _search_qdrant(folder: Path, candidate: Candidate, vectors: FormSearch, mult
         quantization = qdrant.ProductQuantizationConfig(compression=qdrant.CompressionRatio.X16)
     elif element == "turbo_scaled":
         quantization = qdrant.TurboQuantQuantizationConfig(bits=getattr(qdrant.TurboQuantBitSize, setting))
-    # Without a quantization, the setting is a type of numbers, or empty.
+    # Without a quantization, the setting is a data type, or empty.
     datatype = setting if quantization is None and setting else "Float32"
     parameters = qdrant.EdgeVectorParams(
         size=rows.shape[1],
@@ -167,7 +170,7 @@ def _search_lancedb(folder: Path, candidate: Candidate, vectors: FormSearch, mul
 def _search_faiss(folder: Path, candidate: Candidate, vectors: FormSearch, multiple: int, limit: int) -> _Found:
     import faiss
 
-    # FAISS itself ranks the candidates, unless they are of reduced vectors.
+    # FAISS itself rescores the candidates, unless they were found by reduced vectors.
     refines = candidate.beside is not None and not candidate.form.steps
     metric = faiss.METRIC_INNER_PRODUCT if vectors.metric == "ip" else faiss.METRIC_L2
     index: Any = faiss.index_factory(vectors.rows.shape[1], candidate.setting, metric)

@@ -1,4 +1,4 @@
-"""Forms in which places store vectors, and what a search through each finds."""
+"""Forms in which places store vectors, and the scores of a search through vectors in these forms."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,48 +33,50 @@ Element = Literal[
     "pq",
     "codes",
 ]
-"""What is stored for a vector.
+"""Data type of a stored vector.
 
 float32, float16  numbers
-int8, int4        whole numbers of 8 or 4 bits, on one scale for all coordinates, between two quantiles of them
-range8            whole numbers of 8 bits, on one scale between the least and the greatest coordinate
-range7            the same of 7 bits in a byte; queries are rounded too
+int8, int4        whole numbers of 8 or 4 bits, on one scale for all coordinates, between two quantiles of coordinates
+range8            whole numbers of 8 bits, on one scale between the smallest and the largest coordinate
+range7            like range8 with 7 bits in a byte; queries are rounded too
 sq8               whole numbers of 8 bits, on a scale for each coordinate
 bit               signs of vectors, searched by the signs of queries
-bit_centred       the same after the mean of the rows is subtracted from both
+bit_centred       like bit, after the mean of the rows is subtracted from rows and queries
 rabitq            codes of RaBitQ, of `bits` bits a coordinate: centred, rotated, with a factor for each vector
 turbo             codes of TurboQuant, of `bits` bits a coordinate: rotated, with a factor for each vector
-turbo_scaled      the same where each rotated coordinate is centred and scaled first
-turbo_both        the same as turbo, and queries are stored in codes too
-pq, codes         codes of a product quantizer, or of Lathe
+turbo_scaled      like turbo, with rotated coordinates that are centred and scaled first
+turbo_both        like turbo, with queries that are encoded too
+pq, codes         codes of a product quantizer, byte codes of Lathe
 """
 
 ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4, "range8": 8, "range7": 8, "sq8": 8}
-"""Bits of a coordinate in the elements that do not leave the number to `StoredForm.bits`."""
+"""Bits of a coordinate by element. For other elements, `StoredForm.bits` has the number."""
 PQ_BITS = 8
-"""Bits of the code of a part of a vector, of a product quantizer."""
+"""Bits of the code of a subvector in a product quantizer."""
 MIN_PQ_ROWS = 39 * 2**PQ_BITS
-"""Minimum number of rows on which a product quantizer is fitted, as FAISS asks for. Fitted on fewer, it stores these
-better than others: the recall among 2,000 rows was up to .1 above that among all."""
+"""Minimum number of rows on which a product quantizer is fitted, as FAISS recommends. Fitted on fewer rows, the
+quantizer stores these rows better than others: recall among 2,000 rows was up to .1 higher than among all rows."""
 MIN_LIST_ROWS = 39
-"""Minimum number of rows for each list of an inverted file, as FAISS asks for."""
+"""Minimum number of rows for each list of an inverted file, as FAISS recommends."""
 MAX_FIT_ROWS = 20_000
 """Maximum number of rows on which reductions and codes are fitted."""
 
 
 @dataclass(frozen=True)
 class StoredForm:
-    """Form of a vector.
+    """Form of a stored vector.
 
     Attributes:
-        element: what is stored.
-        dimensions: dimensions that are stored.
-        steps: reduction before that, as `lathe fit --steps` takes it; empty to store all dimensions.
+        element: data type of the vector.
+        dimensions: number of stored dimensions.
+        steps: steps that reduce the dimensions before storage, as for `lathe fit --steps`; empty to store all
+            dimensions.
         code_bytes: bytes of a code, for `pq` and `codes`.
         bits: bits of a coordinate, for `rabitq` and `turbo`.
-        lists: lists of an inverted file, whose centroids are subtracted from its vectors, for `rabitq`.
-        rotation: steps of a rotation of all vectors before that, as `lathe fit --steps` takes it. It keeps inner
-            products and cosines, so that the full vectors are stored rotated too. Empty for none.
+        lists: number of lists of an inverted file, whose centroids are subtracted from the list's vectors, for
+            `rabitq`.
+        rotation: steps that rotate all vectors before storage, as for `lathe fit --steps`; empty for no rotation. A
+            rotation keeps inner products and cosines, so that full vectors are stored rotated too.
     """
 
     element: Element
@@ -87,24 +89,24 @@ class StoredForm:
 
     @property
     def chain_steps(self) -> str:
-        """Steps of the chain that makes it, for `lathe fit --steps`. Empty if the place makes it by itself."""
+        """Steps of the chain that produces this form, for `lathe fit --steps`. Empty if the place needs no chain."""
         return f"codes:{self.code_bytes}" if self.element == "codes" else self.steps or self.rotation
 
     @property
     def bytes(self) -> int:
-        """Bytes of a vector in this form, without what a place adds."""
+        """Bytes of a vector in this form, without additions of a place."""
         if self.element in ("pq", "codes"):
             return self.code_bytes
         return int(np.ceil(ELEMENT_BITS.get(self.element, self.bits) * self.dimensions / 8))
 
 
 class FormSearch:
-    """Searches of queries among rows, through any form of them.
+    """Searches of queries among rows, with the rows stored in any form.
 
     Args:
-        rows: vectors to search, `(n, d)`; forms are fitted on them.
-        queries: other vectors that search, `(q, d)`.
-        metric: how vectors are compared. For `cosine` all are made unit vectors first.
+        rows: vectors to search, `(n, d)`. Reductions and quantizers are fitted on these rows.
+        queries: query vectors, `(q, d)`.
+        metric: how vectors are compared. For `cosine`, rows and queries are normalized first.
     """
 
     def __init__(self, rows: FloatArray, queries: FloatArray, metric: Metric) -> None:
@@ -123,20 +125,21 @@ class FormSearch:
         return prepared
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
-        """Score all rows for all queries as a search through vectors stored in this form would, `(q, n)`.
+        """Compute the scores `(q, n)` of all rows for all queries with the rows stored in this form.
 
-        Higher scores are nearer.
+        Higher scores are nearer. Reductions and quantizers of the form are fitted on the rows first.
 
         Raises:
             TransformError: if the reduction of the form cannot be fitted on these rows.
-            AdviceError: if a product quantizer would be fitted on too few rows, or faiss is needed and not installed.
+            AdviceError: if there are fewer than `MIN_PQ_ROWS` rows for a product quantizer, or FAISS is needed and not
+                installed.
         """
         if form.element == "pq" and len(self.rows) < MIN_PQ_ROWS:
             raise AdviceError(
                 f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {len(self.rows):,}"
             )
         if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
-            raise AdviceError("it is computed by faiss: pip install 'lathe-training[faiss]'")
+            raise AdviceError("this form is computed by faiss: pip install 'lathe-training[faiss]'")
 
         rows, queries = self.transform(form.steps or form.rotation)
         if form.element == "codes":
@@ -151,7 +154,10 @@ class FormSearch:
         return self._compare(*_store(form, rows, queries))
 
     def transform(self, steps: str) -> tuple[FloatArray, FloatArray]:
-        """Return the rows and queries after a chain of transforms with these steps, fitted on the rows and cached."""
+        """Fit a chain of transforms with these steps on the rows, and return the transformed `(rows, queries)`.
+
+        The result is cached by steps. Empty steps return rows and queries unchanged.
+        """
         if steps not in self._transformed:
             chain = self._fit(steps, self.rows)
             self._transformed[steps] = chain.floats(self.rows), chain.transform_queries(self.queries)
@@ -169,7 +175,11 @@ class FormSearch:
 
 
 def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the rows as a form holds them, and the queries as they are compared with the rows, as floats."""
+    """Quantize and decode the rows as a form stores them, and return the rows and the queries to compare, as floats.
+
+    Queries are unchanged, except for `range7` (rounded), `turbo` and `turbo_scaled` (rotated) and `turbo_both`
+    (encoded). Rows are unchanged for `float32`.
+    """
     match form.element:
         case "float16":
             return rows.astype(np.float16).astype(np.float32), queries
@@ -195,7 +205,7 @@ def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[Flo
 
 
 def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatArray:
-    """Encode and decode vectors `(n, d)` by FAISS's product quantizer, fitted on these vectors."""
+    """Fit FAISS's product quantizer on vectors `(n, d)`, and return the vectors encoded and decoded again."""
     import faiss
 
     quantizer: Any = faiss.ProductQuantizer(vectors.shape[1], code_bytes, PQ_BITS)
@@ -206,11 +216,10 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
 def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int, metric: Metric) -> NDArray[np.float32]:
     """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of `bits` bits per dimension.
 
-    Vectors are rotated at random, and the centroid of their list is subtracted. A small sample has fewer lists, so that
-    the centroids do not fit the sample better than they will fit other rows.
+    Returns the scores `(q, n)`, higher for nearer rows. A small sample gets fewer `lists`, at most one for every
+    `MIN_LIST_ROWS` rows, because with more the centroids would fit the sample better than other rows.
 
-    Returns:
-        The scores `(q, n)`, higher for nearer rows.
+    Vectors are rotated at random, and the centroid of their list is subtracted.
     """
     import faiss
 

@@ -1,11 +1,11 @@
-"""Recall of a search through a form, among the sampled rows and among as many as there will be.
+"""Recall of a search through a form, among the sampled rows and extrapolated to the rows in production.
 
-A sample of n of N rows holds about the nearest 10·n/N of a query's ten nearest rows, and as large a part of the
-candidates of its search. So how many of the k nearest rows are among m·k candidates in the sample says how many of the
-ten nearest are among 10·m candidates of 10·n/k rows: from k = 10 for the sample itself to k = 1 for ten times as many
+A sample of n of N rows holds about 10·n/N of a query's ten nearest rows, and the same share of the candidates of a
+search. So the share of the k nearest rows that are among m·k candidates in the sample estimates the share of the ten
+nearest that are among 10·m candidates of 10·n/k rows: from k = 10 for the sample itself to k = 1 for ten times as many
 rows. Beyond that, the logit of recall is taken as linear in the logarithm of the number of rows.
 
-Chance in which rows were drawn lowers recall for small k, so that what is expected is rather too low than too high.
+Chance in which rows were sampled lowers recall for small k, so that the estimate is rather too low than too high.
 """
 
 import math
@@ -21,29 +21,29 @@ K = 10
 NEAREST = (10, 7, 5, 3, 2, 1)
 """Numbers of nearest rows that are counted in the sample."""
 CANDIDATES = (1, 2, 4, 8)
-"""Numbers of candidates that are ranked by the full vectors, as multiples of the nearest rows. 1 ranks none."""
+"""Numbers of candidates that the full vectors rescore, as multiples of the nearest rows. 1 rescores none."""
 PART = 4
-"""Divisor of the rows of the sample from which recall among all of them is predicted, as a check."""
+"""Divisor of the sampled rows for a check: recall among all sampled rows is predicted from this part of them."""
 UNSEEN_LOSSES = 3
-"""Rows that may be lost although none of many was: with less than 5 % chance, more would go unseen (rule of three)."""
+"""Number of missed rows that are possible although none was observed (rule of three, 95 % confidence)."""
 UNTRENDED_LOSS = 1.6
-"""Logits for each tenfold beyond ten times the sample by which recall may lie below its trend: as far as it did at most
-among a million rows grown from 25,000 texts, forecast from 20,000 of them (benchmarks/places.md)."""
+"""Logits by which recall may lie below its trend, for each factor of ten beyond ten times the sample. The largest deviation
+among a million rows made from 25,000 texts, predicted from 20,000 of them (benchmarks/places.md)."""
 RESAMPLES = 300
 """Number of resamples of the queries, for the interval."""
 
 
 @dataclass(frozen=True)
 class ExpectedRecall:
-    """Recall among a number of rows, with a 95 % interval, and the check of how it was found.
+    """Expected recall among a number of rows, with a 95 % interval, and a check of the extrapolation.
 
     Attributes:
         rows: number of rows.
-        value: share of the ten nearest rows that a search finds.
-        low: lower bound.
-        high: upper bound.
-        sampled: the same share among the sampled rows.
-        predicted: the share among the sampled rows that a quarter of them predicts.
+        value: expected share of the ten nearest rows that a search finds.
+        low: lower bound of the interval.
+        high: upper bound of the interval.
+        sampled: share of the ten nearest rows that is found among the sampled rows.
+        predicted: the value of `sampled` that a quarter of the sampled rows predicts.
     """
 
     rows: int
@@ -55,24 +55,23 @@ class ExpectedRecall:
 
 
 def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the positions `(q, K)` of the `K` rows with the highest scores `(q, n)` for each query, best first."""
+    """Find the `K` rows with the highest scores `(q, n)` for each query, as positions `(q, K)`, best first."""
     return _find_highest(scores, K)
 
 
 def measure_recall(found: NDArray[np.int64], nearest: NDArray[np.int64]) -> float:
-    """Return the share of the nearest rows, positions `(q, K)`, that are among the found ones `(q, any number)`."""
+    """Compute the share of the nearest rows, positions `(q, K)`, that are among the found positions `(q, m)`."""
     return float((found[:, :, None] == nearest[:, None, :]).any(axis=1).mean())
 
 
 def count_found(scores: NDArray[np.float32], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count, for each query, how many of its k truly nearest rows are among the first m·k rows by score.
+    """Count how many of the k exact nearest rows of each query are among the m·k rows with the highest scores.
+
+    The counts are an array `(len(CANDIDATES), len(NEAREST), q)`, by m of `CANDIDATES`, k of `NEAREST`, and query.
 
     Args:
-        scores: scores through a form, `(q, n)`.
-        nearest: the truly nearest rows, `(q, K)`.
-
-    Returns:
-        Counts by m of `CANDIDATES`, k of `NEAREST` and query, `(len(CANDIDATES), len(NEAREST), q)`.
+        scores: scores through a form, `(q, n)`, higher for nearer rows.
+        nearest: positions of the exact nearest rows, `(q, K)`, nearest first.
     """
     ranked = _find_highest(scores, min(K * max(CANDIDATES), scores.shape[1]))
     hits = ranked[:, :, None] == nearest[:, None, :]  # (q, candidates, K): which candidate is which of the nearest
@@ -87,22 +86,21 @@ def _find_highest(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 def extrapolate(
     found: NDArray[np.int64], found_in_part: NDArray[np.int64], sampled: int, rows: int, seed: int = 0
 ) -> ExpectedRecall:
-    """Extrapolate the recall of a search from the sampled rows to `rows` rows.
+    """Extrapolate the recall of a search from the sampled rows to `rows` rows, with a 95 % interval.
 
-    The interval comes from resampling the queries. It is widened by the error with which a part of the sample
-    predicts the recall among all of it, as far as that is more than chance. Among more than ten times as many rows as
-    were sampled, it also reaches up to no further loss, and down by `UNTRENDED_LOSS` for each further tenfold.
+    For fewer rows than were sampled, the result is the recall among the sampled rows. As a check, the result also has
+    the recall among the sampled rows that a quarter of them predicts.
+
+    The interval comes from resampling the queries. It is widened by the error of the check, as far as the error is more
+    than chance. For more than ten times the sampled rows, the interval also reaches up to no further loss, and down by
+    `UNTRENDED_LOSS` for each further factor of ten.
 
     Args:
         found: counts in the sample for one number of candidates, `(len(NEAREST), q)`; see `count_found`.
-        found_in_part: the same among one in `PART` of the sampled rows.
+        found_in_part: counts among the first `sampled // PART` rows, `(len(NEAREST), q)`.
         sampled: number of sampled rows.
-        rows: number of rows; recall among fewer than were sampled is the recall among the sampled rows.
+        rows: number of rows to extrapolate to.
         seed: seed of the resamples.
-
-    Returns:
-        The expected recall with its 95 % interval, and the recall that a quarter of the sample predicts for all of it,
-        as a check.
     """
     rows = max(rows, sampled)
     queries = found.shape[1]
@@ -113,12 +111,12 @@ def extrapolate(
     predicted = _expect(sums_in_part, queries, sampled // PART, sampled)
     seen = _expect(sums, queries, sampled, sampled)
 
-    # The first entry is of all queries, the others are of resamples: their spread is what chance alone explains.
+    # The first entry is of all queries, the others are of resamples, whose spread is what chance explains.
     errors = predicted - seen
     excess = max(0.0, abs(errors[0]) - 1.96 * errors[1:].std())
     # The error of predicting over a factor of PART is taken to grow with the logarithm of the factor.
     widening = excess * math.log(rows / sampled) / math.log(PART)
-    # What is expected to be lost beyond ten times the sample may not be lost, or more than the trend says.
+    # Beyond ten times the sample, nothing further may be lost, or more than the trend predicts.
     beyond = max(0.0, math.log10(rows / (K * sampled)))
     trend = _expect(sums, queries, sampled, min(rows, K * sampled))[0] - expected[0]
     low, high = np.quantile(expected[1:], [0.025, 0.975])
@@ -139,7 +137,10 @@ def extrapolate(
 def bound_recall(
     bound: Callable[[float, float], float], recall: ExpectedRecall, other: ExpectedRecall
 ) -> ExpectedRecall:
-    """Return a recall whose value and bounds are at most (`min`) or at least (`max`) the values of `other`."""
+    """Limit the value and bounds of `recall` to at most (`min`) or at least (`max`) the value and bounds of `other`.
+
+    `bound` is the built-in function `min` or `max`.
+    """
     return replace(
         recall,
         value=bound(recall.value, other.value),
@@ -149,12 +150,13 @@ def bound_recall(
 
 
 def _expect(sums: NDArray[np.int64], queries: int, sampled: int, rows: int) -> NDArray[np.float64]:
-    """Return the logits `(r,)` of the recall to expect among `rows` rows, for r samples of the queries.
+    """Interpolate or extrapolate the logit of recall to `rows` rows, linearly in the logarithm of the number of rows.
 
-    They are interpolated, or extrapolated, linearly in the logarithm of the number of rows. Shares of 0 and 1 are first
-    moved off by a small constant, half a row of ten for each query. The same share is moved alike for each k, so that a
-    search that loses nothing is not expected to lose more and more. `sums` are counts summed over the queries, `(r,
-    len(NEAREST))`.
+    Returns logits `(r,)` for r samples of the queries. Extrapolated recall does not rise. `sums` are counts summed over
+    the queries of a sample, `(r, len(NEAREST))`.
+
+    Counts are smoothed by half a row of ten, so that shares of 0 and 1 have a finite logit. The smoothing moves equal
+    shares equally for all k, so that a search without losses is not expected to lose more among more rows.
     """
     nearest = np.array(NEAREST)
     hits, possible = sums + nearest / 20, nearest * queries + nearest / 10
@@ -166,7 +168,7 @@ def _expect(sums: NDArray[np.int64], queries: int, sampled: int, rows: int) -> N
         interpolated: NDArray[np.float64] = logits @ np.array(weights)
         return interpolated
 
-    # The slope is that of least squares. Recall is not extrapolated upwards: more rows make a search no easier.
+    # The slope is fitted by least squares. Recall is not extrapolated upwards: more rows do not make a search easier.
     centred = sizes - sizes.mean()
     slopes = np.minimum(0.0, logits @ centred / (centred @ centred))
     extrapolated: NDArray[np.float64] = logits[:, -1] + slopes * (log_rows - sizes[-1])
