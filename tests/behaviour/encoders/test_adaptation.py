@@ -52,7 +52,7 @@ def test_an_adaptation_ends_with_one_recommendation_and_all_that_was_measured(ap
         ({"pairs": []}, 400, "the list of pairs is empty"),
         ({"pairs": [{"query": "a", "document": "b", "position": 3}]}, 400, "the ranking that is to be improved"),
         ({"pairs": "../secret.jsonl"}, 403, "outside"),
-        ({"source": {"vectors": [[1.0, 0.0]]}}, 400, "documents are texts"),
+        ({"source": {"vectors": [[1.0, 0.0]]}}, 400, "an adaptation encodes texts"),
         ({"folders": ["none"], "train": True}, 404, "there is no"),
         ({"folders": ["none"]}, 400, "folders are for training"),
         ({"name": "tiny", "train": True}, 409, "in use by another encoder"),

@@ -54,7 +54,7 @@ def test_advise_json_with_evidence_holds_all_measurements_and_is_the_same_each_t
         "nothing", "R1", "R2", "ABTT-1", "ABTT-2", "ABTT-3", "whitening",
     }  # fmt: skip
     assert found["encoder"]["dimensions"] == 16 and found["sentences"] and found["capped"]
-    assert any("looking at 1,000 rows might tell" in said for said in found["sentences"])
+    assert any("measuring 1,000 rows might tell" in said for said in found["sentences"])
     assert found == again
 
 
@@ -78,9 +78,9 @@ def test_advise_with_fit_fits_the_decisions_chain_and_prints_its_advice_all_the_
 def test_advise_with_fit_fits_nothing_if_the_decision_takes_no_chain(advise, run, rows, texts):
     assert "was fitted: the advice recommends none" in advise(texts[:20], "--fit", "none-of-it")
     found = json.loads(advise(texts[:20], "--fit", "none-of-it", "--json"))
-    assert found["fit"] is None and "nothing was fitted" in found["fit_error"] and found["distinct"] == 20
+    assert found["fit"] is None and "was fitted" in found["fit_error"] and found["distinct"] == 20
     status, out, _ = run("advise", "--source", rows, "--for", "memory", "--fit", "nothing")
-    assert status == 0 and "store float16" in out and "below 1 GB, that is not worth a chain" in out
+    assert status == 0 and "store float16" in out and "vectors of less than 1 GB are not worth a chain" in out
     assert "was fitted: the advice recommends none" in out
 
 

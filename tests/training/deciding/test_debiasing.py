@@ -53,7 +53,7 @@ def test_choose_by_halves_prefers_the_simpler_of_two_methods_without_a_clear_dif
 def test_with_29_texts_cut_in_two_only_the_length_of_the_mean_decides(make_sample, common, chosen):
     found = compare_debiasing(make_sample(common=common, cut=29))
     assert (found.by_halves, found.chosen) == (NOTHING, chosen)
-    assert "only 29 held-out texts" in found.why and "cannot be told" in found.why
+    assert "only 29 held-out texts" in found.why and "are needed to tell" in found.why
     assert (f"‖μ‖ is {found.trial(NOTHING).mean_norm:.2f}" in found.why) == (chosen == "R2")
     assert all(trial.gain is None and trial.retrieval is None for trial in found.trials)
 

@@ -71,5 +71,5 @@ def test_a_log_of_clicks_is_refused_with_the_reason(tmp_path):
 
 def test_a_source_of_vectors_is_refused(tmp_path):
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"query": "a", "document": "b"}))
-    with pytest.raises(FitError, match="documents are texts"):
+    with pytest.raises(FitError, match="an adaptation encodes texts"):
         AdaptRequest(source=RowSource(vectors=[[1.0]]), pairs=str(tmp_path / "pairs.jsonl")).check()

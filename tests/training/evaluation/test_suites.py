@@ -20,7 +20,7 @@ BAD_FILES = [
     ("tasks:\n  - {name: x, hub: a/b}", "cannot be read: KeyError('task')"),
     ("tasks: [{mteb: STS12}]\nencoders:\n  - {family: x}", "cannot be read: KeyError('model')"),
     ("title: empty", "lists no tasks"),
-    ("tasks:\n  - {path: x}", "has 'mteb', 'folder' or 'hub'; this has path"),
+    ("tasks:\n  - {path: x}", "has path; it must have 'mteb', 'folder' or 'hub'"),
     ("tasks:\n  - {name: x, hub: a/b, task: guessing}", "x: there is no task 'guessing'; there are retrieval"),
     ("tasks:\n  - {mteb: NoSuchTask}", "'NoSuchTask' not found"),
     ("tasks:\n  - {folder: nowhere}", "the folder nowhere holds no data sets"),

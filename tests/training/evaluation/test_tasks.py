@@ -144,7 +144,7 @@ def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
     relevant = {"q0": dict.fromkeys(("d0", "d1", "d2"), 1)}
     corpus = {f"d{key}": ("", f"document {key}") for key in range(9)}
     task = build_task(LAYOUTS["retrieval"], "search", "en", Search(corpus, {"q0": "query"}, relevant))
-    with pytest.raises(DataSetError, match="no query has its relevant documents within a limit of 2"):
+    with pytest.raises(DataSetError, match="no query has all its relevant documents within a limit of 2"):
         limit_rows(task, 2)
     limit_rows(task, 3)
     assert split_of(task)["corpus"]["id"][:] == ["d0", "d1", "d2"]

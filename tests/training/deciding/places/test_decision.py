@@ -67,7 +67,8 @@ def test_below_a_gigabyte_no_chain_is_advised_and_a_note_says_what_it_would_save
     decision = decide(request_of("milvus", 10_000), make_sample(rank=12), no_progress)
     assert not decision.chosen.takes_chain and "Without a chain" not in decision.sentence
     assert any(
-        "HNSW_SQ of 16 dimensions" in note and "would take 1.52 MB; below 1 GB" in note for note in decision.notes
+        "HNSW_SQ of 16 dimensions" in note and "would take 1.52 MB; vectors of less than 1 GB" in note
+        for note in decision.notes
     )
     decision = decide(request_of("lathe", 10_000), make_sample(rank=12), no_progress)
     assert decision.chosen is None and "leave the vectors as they are (5.2 MB)" in decision.sentence

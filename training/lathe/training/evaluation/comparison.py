@@ -1,8 +1,8 @@
-"""Paired comparisons of encoders and methods, within each data set and over data sets.
+"""Paired comparisons of encoders and methods, within a data set and over several data sets.
 
-Within a data set, the differences of its units (units.py) are tested: would other queries, texts or pairs of the same
-kind give another verdict? Over several data sets, the differences of their scores are: would other data sets? Both
-intervals are Student's, of the mean of paired differences.
+Within a data set, the differences between units are tested (units.py): would other queries, texts or pairs of the same
+kind give another verdict? Over several data sets, the differences between scores are tested: would other data sets give
+another verdict? Both intervals are Student's t intervals of the mean of paired differences.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ UNIT_NAMES = {
     "STS": "pair",
     "PairClassification": "pair",
 }
-"""Name of a data set's units by mteb's type of the task. Those of other types are texts."""
+"""Name of a data set's units by mteb's type of the task. The units of other types are texts."""
 METRIC_NAMES = {
     "ndcg_at_10": "nDCG@10",
     "map_at_1000": "MAP",
@@ -33,16 +33,16 @@ METRIC_NAMES = {
     "v_measure": "V-measure",
     "f1": "F1",
 }
-"""Name of a main score for reading. Others are called as mteb calls them."""
+"""Readable name of a main score by mteb's name. Other main scores keep mteb's name."""
 
 
 def name_metric(task: TaskDescription) -> str:
-    """Return the name of a task's main score for reading, such as "nDCG@10"."""
+    """Return the readable name of a task's main score, such as "nDCG@10", or mteb's name without one."""
     return METRIC_NAMES.get(task.main_score, task.main_score)
 
 
 def name_unit(task: TaskDescription) -> str:
-    """Return the name of a task's units: `query`, `text` or `pair`."""
+    """Return the name of a task's units: `query`, `pair`, or `text` by default."""
     return UNIT_NAMES.get(task.type, "text")
 
 
@@ -68,7 +68,7 @@ class Grid:
         }
 
     def list_method_names(self, *groups: str) -> list[str]:
-        """List the distinct names of the methods in these groups, in the order they were requested.
+        """List the distinct names of the methods in the given groups, in the order of the request.
 
         Groups are `control`, `chain` and `rescored`.
         """
@@ -76,18 +76,15 @@ class Grid:
         return list(dict.fromkeys(distinct))
 
     def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
-        """Return the scores `(n,)` of an encoder's raw vectors on the tasks, in the order of the tasks.
+        """Return the scores `(n,)` of an encoder's raw vectors on the given tasks, in the order of the tasks.
 
         Raises:
-            KeyError: if one is missing.
+            KeyError: if a score is missing.
         """
         return np.array([self.values[encoder, CONTROL, task] for task in tasks])
 
     def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Group tasks by mteb's type of task, such as `Retrieval`.
-
-        Returns, for each type, the positions of its tasks in the given list.
-        """
+        """Group the positions of the given tasks by mteb's type of task, such as `Retrieval`."""
         groups: dict[str, list[int]] = {}
         for position, task in enumerate(tasks):
             groups.setdefault(self.tasks[task].type, []).append(position)
@@ -96,18 +93,21 @@ class Grid:
 
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method, which is compared with another one.
+    """An encoder with a method, as one party of a comparison.
 
-    `label` is the method's name, `control` for raw vectors.
+    Attributes:
+        encoder: name of the encoder.
+        label: name of the method; `control` for raw vectors.
     """
 
     encoder: str
     label: str = CONTROL
 
     def distinguish_from(self, system: "System") -> str:
-        """Return a name of this system that tells it from another one.
+        """Name this system so that a reader can tell it from another system.
 
-        It is the method if both have the same encoder, else the encoder and, unless it is of raw vectors, the method.
+        With the same encoder, the name is the method ("the raw vectors" for raw vectors). With different encoders, it
+        is the encoder, preceded by "METHOD on" unless the method is raw vectors.
         """
         if self.encoder == system.encoder:
             return "the raw vectors" if self.label == CONTROL else self.label
@@ -116,12 +116,12 @@ class System:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Difference of two systems' scores on one data set, or on average over several data sets, with its interval.
+    """Difference between two systems' scores on a data set, or on average over several data sets, with its interval.
 
     Attributes:
-        data_set: name of the data set; None over several.
-        metric: name of the score; empty if the data sets have several.
-        unit: `query`, `text` or `pair` within a data set; `data set` over several.
+        data_set: name of the data set; None over several data sets.
+        metric: name of the score; empty if the data sets have different scores.
+        unit: `query`, `text` or `pair` within a data set; `data set` over several data sets.
         units: number of units; 0 if the values of units are not known, so that there is no interval.
         scores: scores × 100 of the baseline and of the compared system.
         difference: compared system minus baseline in points (hundredths of a score), with its 95 % interval.
@@ -136,22 +136,22 @@ class Verdict:
 
     @property
     def outcome(self) -> str:
-        """Whether the compared system is better or worse.
+        """`better`, `worse` or `undecided`: whether the compared system is better than the baseline.
 
-        It is undecided if the interval contains 0, or there is none.
+        The outcome is `undecided` if the interval contains 0, or without an interval.
         """
         return format_by_sign(self.difference, *OUTCOMES)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of a system (encoder and method) with a baseline, on each data set and over all.
+    """Comparison of a system (encoder and method) with a baseline, on single data sets and over all data sets.
 
     Attributes:
-        baseline: what is compared with.
-        compared: what is compared.
-        within: verdict on each data set that both completed, by its units.
-        between: verdict over these data sets; None if there is only one.
+        baseline: system to compare with.
+        compared: system that is compared.
+        within: verdicts on the data sets that both systems completed.
+        between: verdict over these data sets; None with a single data set.
     """
 
     baseline: System
@@ -161,30 +161,29 @@ class Comparison:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Verdict over all data sets if there are several, then those on each."""
+        """All verdicts: `between` first, unless it is None, then `within`."""
         return [self.between, *self.within] if self.between else [*self.within]
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict over all data sets, or on the only one."""
+        """Verdict over all data sets, or on the only data set."""
         return self.verdicts[0]
 
     @property
     def name(self) -> str:
-        """Name of the compared system."""
+        """Name that tells the compared system from the baseline."""
         return self.compared.distinguish_from(self.baseline)
 
     @property
     def baseline_name(self) -> str:
-        """Name of the baseline."""
+        """Name that tells the baseline from the compared system."""
         return self.baseline.distinguish_from(self.compared)
 
 
 def compare_systems(results: EvaluationResults) -> list[Comparison]:
-    """Compare pairs of systems (encoder and method), and return one comparison for each pair.
+    """Compare encoders with the first encoder, methods with raw vectors, and chains with the first chain.
 
-    Encoders are compared with the first encoder, methods with the raw vectors, and chains of transforms with the first
-    chain. Pairs without a data set in common are left out.
+    Pairs of systems without a common data set are left out. The comparisons are in this order.
     """
     grid = Grid(results)
     by_cell = {(score.encoder, score.method, score.task): score for score in results.scores}
@@ -202,15 +201,15 @@ def compare_systems(results: EvaluationResults) -> list[Comparison]:
 
 
 def compare_scores(baseline: Array, compared: Array, difference: float) -> Interval:
-    """Return the difference of two scores in points with its 95 % interval.
+    """Estimate the 95 % interval of a difference between two scores, from paired values of queries, texts or pairs.
 
-    The interval is estimated from the paired values of single queries, texts or pairs under both systems. It is
-    Student's, of the mean of n differences. There are no bounds for one unit, or if all differences are equal.
+    The interval is Student's t interval of the mean of n paired differences × 100, moved so that its middle is
+    `difference`. Without bounds are a single unit, and differences that are all equal.
 
     Args:
         baseline: values of the units under the baseline, `(n,)`.
         compared: values of the same units under the compared system, `(n,)`.
-        difference: difference of the two scores in points, in the middle of the interval.
+        difference: difference of the two scores in points.
     """
     interval = mean_interval(100 * (compared - baseline))
     if interval.reach is None:
@@ -220,7 +219,7 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
 
 
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
-    """Yield the pairs of systems to compare, each as (baseline, compared), see `compare_systems`."""
+    """Yield the pairs `(baseline, compared)` of systems that `compare_systems` compares."""
     first, *later_encoders = grid.encoders
     for later in later_encoders:
         yield System(first), System(later)
@@ -234,7 +233,7 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
 
 
 def _compare_within(task: TaskDescription, baseline: Score, compared: Score) -> Verdict:
-    """Compare the scores of two systems on one data set."""
+    """Compare the scores of two systems on one data set, without an interval if the values of units do not pair up."""
     assert baseline.score is not None and compared.score is not None  # failed ones are in no grid
     before, after = 100 * baseline.score, 100 * compared.score
     difference = Interval(after - before, None, None)

@@ -1,4 +1,4 @@
-"""What an evaluation found: the comparisons of encoders and chains, and the answer in one sentence."""
+"""Decision of an evaluation: the comparisons of encoders and chains, and the answer in one sentence."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ class Decision:
 
     Attributes:
         sentence: the answer.
-        choice: the system to take: the best one that is better than the first, or else the first.
-        comparison: comparison that the answer rests on: of the choice, or of the next best system if the choice is the
-            first; None if nothing was compared.
+        choice: the system to take: the first system, unless another system is better beyond doubt.
+        comparison: comparison of the choice with the first system, or of the next best system if the choice is the
+            first system; None if nothing was compared.
         comparisons: all comparisons of encoders and chains.
     """
 
@@ -44,10 +44,10 @@ class Decision:
     comparisons: Sequence[Comparison] = field(default=(), repr=False)
 
     def to_fields(self) -> dict[str, object]:
-        """Return the decision as a JSON-serializable dict.
+        """Convert the decision to a dict with the sentence and the chosen system, for JSON.
 
-        It has the sentence, the chosen system and, if anything was compared, the difference with its interval, data
-        set, metric and outcome.
+        If systems were compared, the dict also has the compared systems, and the verdict of `comparison`: difference,
+        interval, outcome, data set, metric and units.
         """
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
@@ -64,17 +64,19 @@ class Decision:
         }
 
     def to_sentences(self) -> list[str]:
-        """Return the answer, then a sentence for each other comparison."""
+        """Return the answer, then a sentence for every comparison that the answer does not repeat."""
         sentences = map(describe_comparison, self.comparisons)
         return [self.sentence, *(sentence for sentence in sentences if sentence != self.sentence)]
 
 
 def decide(results: EvaluationResults) -> Decision:
-    """Compare the systems (encoder and method) of an evaluation, and choose the best one.
+    """Compare the systems (encoder and method) of an evaluation, and choose the best system.
 
-    The first system, the baseline of the first comparison, is chosen if none is better beyond doubt. Of several better
-    systems, the one with the highest lower bound of its difference is chosen. The sentence states the differences of at
-    most `MAX_NAMED` comparisons, the best ones. Without comparisons it gives the scores.
+    The choice is the first system, unless other systems are better beyond doubt. Among these, the system with the
+    highest lower bound of the difference is chosen. Without comparisons, the decision is the first encoder with its raw
+    vectors, and the sentence has the score.
+
+    The sentence has the differences of at most `MAX_NAMED` comparisons with the first system, largest first.
     """
     comparisons = compare_systems(results)
     if not comparisons:
@@ -94,9 +96,9 @@ def decide(results: EvaluationResults) -> Decision:
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Return a sentence that says whether the compared system is better than the baseline.
+    """Write a sentence that says whether the compared system is better, by how many points, and on which data.
 
-    It says by how many points, with the interval, and on which data.
+    Over several data sets, it also counts the outcomes on single data sets.
     """
     verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
     data = _describe_data(verdict)
@@ -116,7 +118,7 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Return one sentence on several comparisons with the same baseline, of which it names at most `MAX_NAMED`."""
+    """Write one sentence about several comparisons with the same baseline. It names at most `MAX_NAMED` of them."""
     common = comparisons[0].verdict
     parts = []
     for comparison in comparisons[:MAX_NAMED]:
@@ -141,14 +143,14 @@ def _describe_several(comparisons: Sequence[Comparison]) -> str:
 
 
 def _describe_data(verdict: Verdict) -> str:
-    """Return a phrase such as "on STS12 (400 pairs)" or "on average over 3 data sets"."""
+    """Write the data of a verdict as a phrase, such as "on STS12 (400 pairs)" or "on average over 3 data sets"."""
     if verdict.data_set is None:
         return f"on average over {format_count(verdict.units, 'data set')}"
     return f"on {verdict.data_set}" + (f" ({count_units(verdict.units, verdict.unit)})" if verdict.units else "")
 
 
 def count_units(count: int, unit: str) -> str:
-    """Format a number of units with their name, such as "400 queries"."""
+    """Format a number of units with the name of the unit, such as "400 queries" or "1 pair"."""
     return f"{count:,} queries" if unit == "query" and count != 1 else f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
@@ -159,24 +161,23 @@ def _count_outcomes(comparison: Comparison) -> str:
 
 
 def _format_points(difference: Interval) -> str:
-    """Format a difference in points with half its interval, such as "1.9 ± 0.8".
+    """Format a difference in points with half the length of its interval, such as "1.9 ± 0.8".
 
-    Only an undecided difference has its sign, since the text says no "better" or "worse" with it.
+    A sign is written only if the interval contains 0, because the text around it then says neither better nor worse.
     """
     magnitude = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
 def _describe_scores(results: EvaluationResults) -> Decision:
-    """Return the decision of an evaluation that compared nothing.
+    """Build the decision of an evaluation that compared nothing: the first encoder with its raw vectors.
 
-    It is the first encoder with its raw vectors, and a sentence with their mean score. On a single data set, the
-    sentence has the score's interval.
+    The sentence has the mean score over all data sets. With a single data set, it also has the score's interval.
     """
     grid = Grid(results)
     encoder = next(iter(grid.encoders))
     tasks = [task for task in grid.tasks if (encoder, CONTROL, task) in grid.values]
-    system, nothing = System(encoder), "Nothing was compared with it: name another encoder or a chain."
+    system, nothing = System(encoder), "Nothing was compared with it: name another encoder, or a chain."
     if not tasks:
         return Decision(f"{encoder} has no score.", system, None)
 

@@ -1,10 +1,10 @@
-"""Encoders to evaluate, what results say of them, and their vectors by text in files that scoring processes map.
+"""Encoders to evaluate, their descriptions in results, and their vectors in files that scoring processes memory-map.
 
-The files are of one run. That no text is encoded twice is up to the encoder, which stores its vectors.
+The files belong to one run. Later runs do not encode texts again if the encoder stores its vectors.
 
 folder/
 ├── keys.bin       16-byte BLAKE2b digest of each text with its prompt
-└── vectors.f32    its vector, as the encoder returned it
+└── vectors.f32    vector of each text, as the encoder returned it
 """
 
 import hashlib
@@ -36,14 +36,14 @@ class Member:
     """Description of an encoder in the results of an evaluation.
 
     Attributes:
-        name: name that users give it.
-        fingerprint: hash that identifies its vector space.
-        output: hash that identifies its vectors exactly, which also depend on dtype and default prompt.
+        name: name that users give the encoder.
+        fingerprint: hash that identifies the embedding space.
+        output: hash that identifies the vectors exactly: the embedding space, the dtype and the default prompt.
         dimensions: number of dimensions.
         prompts: texts that precede the input, by prompt name.
-        default_prompt: text that precedes the input if a task names no prompt; None for none.
+        default_prompt: text that precedes the input if a task names no prompt; None for no text.
         family: name shared by related encoders, which leave-one-out statistics leave out together.
-        published_mean_norm: ‖μ‖ according to the suite; None if it states none.
+        published_mean_norm: ‖μ‖ of the encoder's vectors according to the suite; None if the suite has no value.
     """
 
     name: str
@@ -56,12 +56,10 @@ class Member:
     published_mean_norm: float | None = None
 
     def prompt(self, name: str | None) -> str | None:
-        """Return the text that is put before an input under a prompt name.
-
-        For None, it is the default prompt, or None if there is none.
+        """Return the text of the prompt with this name. For the name None, return the default prompt or None.
 
         Raises:
-            KeyError: if there is no prompt of that name.
+            KeyError: if there is no prompt with this name.
         """
         return self.default_prompt if name is None else self.prompts[name]
 
@@ -71,9 +69,10 @@ class RequestedEncoder:
     """Encoder that a user requests.
 
     Attributes:
-        spec: the model.
-        family: name shared by related encoders; None for the organization of a hub id, or else the name.
-        published_mean_norm: ‖μ‖ according to a suite.
+        spec: spec of the encoder.
+        family: name shared by related encoders; None for the organization in the model's hub id, or else the
+            encoder's name.
+        published_mean_norm: ‖μ‖ of the encoder's vectors according to the suite; None if the suite has no value.
     """
 
     spec: EncoderSpec
@@ -81,7 +80,7 @@ class RequestedEncoder:
     published_mean_norm: float | None = None
 
     def open(self, device: str | None, stores: VectorStores | None = None) -> "EvaluatedEncoder":
-        """Load the model, or connect to its API, and return it with the description that goes into the results.
+        """Load the encoder's model, or connect to its API, and describe the encoder for the results.
 
         Args:
             device: torch device; None for the default.
@@ -104,12 +103,15 @@ class EvaluatedEncoder:
         self.member = member
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> NDArray[np.float32]:
-        """Encode texts with the prompt of this name before each, or the default prompt for None.
+        """Encode texts as vectors `(n, d)`, with the prompt of this name before every text.
 
-        Returns finite unit vectors `(n, d)`.
+        The name None means the default prompt. Any exception of the encoder, and NaN or inf in a vector, becomes an
+        `EncoderError` with the encoder's name.
 
-        Raises:
-            EncoderError: with the name of the encoder, if it raises any exception or returns NaN or inf for a text.
+        Args:
+            texts: the texts.
+            prompt_name: name of the prompt, or None.
+            on_batch: called with the number of texts encoded so far.
         """
         name = self.member.name
         try:
@@ -125,10 +127,10 @@ class EvaluatedEncoder:
 
 
 def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: float | None) -> Member:
-    """Return the description of a loaded encoder for the results.
+    """Describe a loaded encoder for the results: name, dimensions, prompts, family, and hashes of model and output.
 
-    It has name, dimensions, prompts, family, and hashes of the model and of its output. `output` is the fingerprint, or
-    a hash of it with dtype and prompt if the dtype is not float32 or there is a default prompt.
+    The hash `output` equals the fingerprint for dtype float32 without a default prompt. Otherwise it is a hash of
+    fingerprint, dtype and default prompt.
     """
     prompt, output = encoder.prompt_key(None), encoder.fingerprint
     # The fingerprint covers neither dtype nor default prompt, and both change the vectors.
@@ -148,7 +150,11 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
 
 
 def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the keys of the encoder's prompts by name, with those for searches as `query` and `document` for mteb."""
+    """Return the texts of the encoder's prompts by name, with the names `query` and `document` that mteb asks for.
+
+    A name is missing if the encoder has no such prompt. If queries and documents have modules of their own, the text
+    also says which modules encode it, see `prompt_key`.
+    """
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts
     named: dict[str, str | None] = {
@@ -161,13 +167,13 @@ def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
 KEY_BYTES = 16
 """Number of bytes of a text's key."""
 KEYS, VECTORS = "keys.bin", "vectors.f32"
-"""Names of the two files."""
+"""File names of keys and vectors."""
 
 
 def text_key(text: str, prompt: str | None = None) -> bytes:
-    """Return the key of a text's vector, a 16-byte hash of the text and the prompt before it.
+    """Hash a text and the prompt before it to the 16-byte key of the text's vector.
 
-    No prompt and an empty prompt give the same key.
+    The prompts None and "" give the same key.
     """
     return hashlib.blake2b(f"{prompt or ''}\0{text}".encode(errors="surrogatepass"), digest_size=KEY_BYTES).digest()
 
@@ -177,10 +183,10 @@ class TextVectors:
 
     Args:
         keys: key of each vector, see `text_key`.
-        vectors: `(n, d)`, in memory or mapped from a file.
+        vectors: `(n, d)`, in memory or memory-mapped.
 
     Attributes:
-        rows: row of each vector, by key.
+        rows: row of `vectors` by key.
     """
 
     def __init__(self, keys: Iterable[bytes], vectors: NDArray[np.float32]) -> None:
@@ -189,7 +195,7 @@ class TextVectors:
 
     @classmethod
     def open(cls, folder: Path, dimensions: int) -> Self:
-        """Memory-map the vectors that `write_vectors` wrote to a folder, and return them."""
+        """Memory-map the vectors `(n, d)` that `write_vectors` wrote to a folder."""
         keys = np.fromfile(folder / KEYS, f"V{KEY_BYTES}").tolist()
         if not keys:  # an empty file cannot be mapped
             return cls(keys, np.empty((0, dimensions), np.float32))
@@ -200,7 +206,7 @@ class TextVectors:
         return key in self.rows
 
     def get(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` of the keys, in their order, as a copy in memory.
+        """Copy the vectors of the keys to memory, `(n, d)`, in the order of the keys.
 
         Raises:
             KeyError: if a key has no vector.
@@ -209,10 +215,9 @@ class TextVectors:
 
 
 def write_vectors(folder: Path, blocks: Iterable[tuple[Sequence[bytes], NDArray[np.float32]]]) -> None:
-    """Write pairs of keys and vectors `(n, d)` to the two files of a folder.
+    """Write blocks of keys and vectors `(n, d)` to the files `KEYS` and `VECTORS` of a folder.
 
-    They are written block by block, so that one block is in memory at a time. Keys must be distinct. Older files are
-    replaced.
+    Existing files are replaced. Only one block is in memory at a time. Keys must be distinct.
     """
     make_root(folder)
     with ExitStack() as files:

@@ -1,4 +1,4 @@
-"""Methods that are compared on one encoder: raw vectors, chains, and chains whose candidates are ranked again."""
+"""Methods that are compared on one encoder: raw vectors, chains, and chains with rescoring by the raw vectors."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ SEARCH = "Retrieval"
 CONTROL = "control"
 """Name of the method that leaves vectors unchanged."""
 RESCORED_CANDIDATES = 40
-"""Number of candidates of a query that are ranked again by the raw vectors: `"rescore": 4` for ten results."""
+"""Number of candidates of a query that the raw vectors rescore, as by `"rescore": 4` for ten results."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class EvaluatedMethod:
 
     Attributes:
         name: unique name in results.
-        group: `control`, `chain` or `rescored`, which decides in which tables the method is compared. A `rescored`
-            method is a chain whose candidates are ranked again by the raw vectors; it is scored on searches only.
+        group: `control`, `chain` or `rescored`. A `rescored` method is a chain whose candidates are rescored by the raw
+            vectors; it is scored on searches only.
         chain: fitted chain; None for raw vectors, and for a chain that is read from `folder`.
-        key: hash of the method; equal keys mean equal maps.
-        encoder_fingerprint: fingerprint of the only encoder whose vectors the chain takes; None for any.
-        folder: folder to which the chain was saved, for scoring processes; None before that, and for raw vectors.
-        dimensions: dimensions to which the output of a nested chain is cut; None for its own.
+        key: hash of the method; methods with equal keys give equal vectors.
+        encoder_fingerprint: fingerprint of the only encoder whose vectors the chain takes; None for any encoder.
+        folder: folder with the saved chain, for scoring processes; None before the chain is saved, and for raw vectors.
+        dimensions: number of dimensions to truncate the output of a nested chain to; None to keep all.
     """
 
     name: str
@@ -43,12 +43,14 @@ class EvaluatedMethod:
     def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
         """Return the reason why the method cannot transform the vectors of an encoder, or None if it can.
 
-        The encoder is given by its fingerprint and dimensions.
+        Args:
+            fingerprint: fingerprint of the encoder.
+            dimensions: dimensions of the encoder's vectors.
         """
         if self.encoder_fingerprint not in (None, fingerprint):
             return "it was fitted on another encoder's vectors"
-        width = self.chain.input_dimensions if self.chain else None
-        return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
+        taken = self.chain.input_dimensions if self.chain else None
+        return f"it takes vectors of {taken} dimensions, not {dimensions}" if taken not in (None, dimensions) else None
 
     @property
     def compresses(self) -> bool:
@@ -56,31 +58,31 @@ class EvaluatedMethod:
         return self.chain is not None and (self.chain.quantizer is not None or reduced_size(self.chain) is not None)
 
     def with_rescoring(self) -> "EvaluatedMethod":
-        """Return a copy of the method that ranks the candidates of its searches again by the raw vectors."""
+        """Return a copy of the method whose search candidates are rescored by the raw vectors.
+
+        The copy has another name and key, and the group `rescored`.
+        """
         return replace(self, name=f"{self.name} rescored", group="rescored", key=f"{self.key}-rescored")
 
     def suits_task(self, task_type: str) -> bool:
-        """Return whether the method can be scored on tasks of this mteb type.
-
-        Rescoring methods suit searches only, all others suit every type.
-        """
+        """Return whether the method suits tasks of this mteb type: with rescoring only searches, else all types."""
         return self.group != "rescored" or task_type == SEARCH
 
 
 CONTROL_METHOD = EvaluatedMethod(CONTROL, CONTROL, key=CONTROL)
-"""Method that leaves vectors unchanged, with which all others are compared."""
+"""Method that leaves vectors unchanged, the baseline of all other methods."""
 
 
 def reduced_size(chain: Chain) -> int | None:
-    """Return the output dimensions of a fitted chain, or None if they are not fewer than its input dimensions."""
+    """Return the output dimensions of a fitted chain if they are fewer than its input dimensions, else None."""
     before, after = chain.input_dimensions, chain.output_dimensions
     return after if before and after and after < before else None
 
 
 def hash_chain(chain: Chain) -> str:
-    """Return a hash of a fitted chain of transforms: its tensors, steps and normalization, as 32 hexadecimal digits.
+    """Hash the tensors, steps and normalization of a fitted chain of transforms, as 32 hexadecimal digits.
 
-    It is the same for a chain in memory, for its copy on disk, and in every process.
+    A chain in memory and its copy on disk have the same hash, in every process.
     """
     # Without metadata, whose order in safetensors bytes is random.
     tensors = save({name: tensor.detach().cpu().contiguous() for name, tensor in chain.tensors().items()})

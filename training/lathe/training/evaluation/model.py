@@ -1,4 +1,4 @@
-"""Models for mteb without a neural network: stored vectors with a chain, and a recorder of the texts that tasks use."""
+"""Models for mteb without a neural network: stored vectors with a chain, and a recorder of the texts of a task."""
 
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -16,7 +16,7 @@ from lathe.training.evaluation.methods import RESCORED_CANDIDATES
 from lathe.transforms.chain import Chain, build_leading_query_maps
 
 BATCH_ROWS = 100_000
-"""Batch size that mteb passes texts in; it can be large, since no text is encoded."""
+"""Batch size in which mteb passes texts. It can be large, because no text is encoded."""
 COLLECTING_DIMENSIONS = 8
 """Number of dimensions of the random vectors that `Collector` returns."""
 
@@ -29,7 +29,7 @@ META = ModelMeta.create_empty(
         "use_instructions": False,
     }
 )
-"""Description of all models here for mteb, whose cache of results is not used."""
+"""Description of all models in this module for mteb. mteb's cache of results is not used."""
 
 
 class StoredModel(AbsEncoder):
@@ -37,10 +37,10 @@ class StoredModel(AbsEncoder):
 
     Args:
         vectors: raw vectors of all texts of the tasks.
-        prompts: the encoder's prompts by name; mteb chooses a task's.
-        default_prompt: prompt for tasks that name none.
+        prompts: the encoder's prompts by name; mteb chooses the prompt of a task.
+        default_prompt: prompt for tasks without a prompt name.
         chain: fitted chain; None returns raw vectors.
-        dimensions: dimensions to cut a nested chain to; None for its own.
+        dimensions: number of dimensions to truncate the output of a nested chain to; None to keep all.
     """
 
     mteb_model_meta = META
@@ -62,13 +62,13 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` float32 of the texts that mteb passes.
+        """Look up the stored vectors of the texts that mteb passes, and transform them by the chain, if there is one.
 
-        Stored vectors are looked up, and transformed if there is a chain of transforms. The chain is applied to queries
-        of a search as queries, and to all other texts as documents.
+        Returns `(n, d)` float32. The chain is applied to queries of a search as queries, and to all other texts as
+        documents.
 
         Raises:
-            KeyError: if a text's vector is not stored.
+            KeyError: if the vector of a text is not stored.
         """
         vectors = self.vectors.get(self.keys(list_texts(inputs), task_metadata, prompt_type))
         if self.chain is None or not len(vectors):
@@ -77,9 +77,9 @@ class StoredModel(AbsEncoder):
         return np.asarray(transform(vectors, self.dimensions), np.float32)
 
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
-        """Return the key of each text's vector: a hash of the text and its prompt.
+        """Return the key of each text's vector, a hash of the text and the prompt before it.
 
-        mteb chooses the prompt for this task and for queries or documents.
+        mteb chooses the prompt by the task, and by whether the texts are queries or documents.
         """
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         prompt_text = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
@@ -87,13 +87,13 @@ class StoredModel(AbsEncoder):
 
 
 class RescoringModel:
-    """mteb search model that finds candidates by transformed vectors, and ranks them again by raw vectors.
+    """mteb search model that finds candidates by transformed vectors, and rescores them by raw vectors.
 
-    Each query has `RESCORED_CANDIDATES` candidates. Maps of queries with which the chain of transforms begins, such as
-    a query adapter, count for the second ranking too.
+    A query has `RESCORED_CANDIDATES` candidates. Query maps at the beginning of the chain of transforms, such as a
+    query adapter, are applied to the raw query vectors before rescoring.
 
     Args:
-        model: the model with the chain.
+        model: the model with a chain.
     """
 
     mteb_model_meta = META
@@ -101,25 +101,21 @@ class RescoringModel:
     def __init__(self, model: StoredModel) -> None:
         assert model.chain is not None
         original = copy(model)
-        # Query maps at the chain's beginning change what is looked for, so the raw vectors are searched by their
-        # outputs.
+        # Query maps at the chain's beginning change what is searched for: mapped queries search the raw vectors.
         original.chain, original.dimensions = build_leading_query_maps(model.chain), None
         self.candidates = SearchEncoderWrapper(model)
         self.originals = SearchEncoderWrapper(original)
 
     def index(self, corpus: Any, **options: Any) -> None:
-        """Index the documents to search twice: as the chain of transforms maps them, and as raw vectors.
-
-        mteb calls this before `search`.
-        """
+        """Index the documents twice: transformed by the chain, and as raw vectors. mteb calls this before `search`."""
         self.candidates.index(corpus, **options)
         self.originals.index(corpus, **options)
 
     def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **options: Any) -> Any:
-        """Find candidates by transformed vectors, and return the similarities of their raw vectors.
+        """Find candidates by transformed vectors, and return the similarities of the candidates' raw vectors.
 
-        The similarities are by query id and document id. If mteb names the candidates in `top_ranked`, only these are
-        ranked.
+        The result is a dict of query id to document id to similarity, with at most `top_k` documents for a query. If
+        mteb passes candidates as `top_ranked`, these are scored, and no candidates are searched.
         """
         if top_ranked is None:
             ranking = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
@@ -128,13 +124,13 @@ class RescoringModel:
 
 
 class Collector(AbsEncoder):
-    """mteb model that records which texts a task encodes, with prompt names, and returns random vectors for them.
+    """mteb model that records the texts and prompt names that a task encodes, and returns random vectors.
 
     Args:
-        prompts: the encoder's prompts by name; mteb chooses a task's.
+        prompts: the encoder's prompts by name; mteb chooses the prompt of a task.
 
     Attributes:
-        asked: recorded (prompt name, text) pairs, in order of first use, as keys of a dict.
+        asked: recorded `(prompt name, text)` pairs, in order of first use, as keys of a dict.
     """
 
     mteb_model_meta = META
@@ -147,7 +143,7 @@ class Collector(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Record the texts with their prompt names in `asked`, and return random unit vectors `(n, 8)` for them."""
+        """Record the texts with the task's prompt name in `asked`, and return random unit vectors `(n, 8)`."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         texts = list_texts(inputs)
         self.asked |= dict.fromkeys((prompt, text) for text in texts)
@@ -156,5 +152,5 @@ class Collector(AbsEncoder):
 
 
 def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the texts of all batches that mteb passes, as one list."""
+    """Concatenate the texts of all batches that mteb passes."""
     return [text for batch in inputs for text in batch["text"]]

@@ -1,7 +1,4 @@
-"""Report of an evaluation.
-
-It consists of tables, JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal.
-"""
+"""Report of an evaluation: JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -30,8 +27,8 @@ MAX_COMPARISONS = 40
 def write_report(results: EvaluationResults) -> tuple[Decision, list[Path]]:
     """Decide which encoder or chain is better, and write evaluation.json, scores.csv and report.html.
 
-    The files are in the output folder; existing ones are replaced atomically. The page's heading is the decision.
-    Returns the decision and the paths of the files.
+    The files are written to the output folder of the request; existing files are replaced atomically. Returns the
+    decision and the paths of the files.
     """
     decision = decide(results)
     answer, *sentences = decision.to_sentences()
@@ -54,9 +51,9 @@ def write_report(results: EvaluationResults) -> tuple[Decision, list[Path]]:
 
 
 def plot_differences(decision: Decision) -> Any:
-    """Plot the score difference of each comparison with its interval as a matplotlib figure.
+    """Plot the score differences of the first `MAX_COMPARISONS` comparisons with intervals, as a matplotlib figure.
 
-    None without comparisons.
+    Returns None without comparisons.
     """
     comparisons = decision.comparisons[:MAX_COMPARISONS]
     if not comparisons:
@@ -76,7 +73,7 @@ def plot_differences(decision: Decision) -> Any:
 
 
 def describe_evaluation(results: EvaluationResults) -> str:
-    """Return a sentence with the number of data sets, their row limit, the number of encoders, and mteb's version."""
+    """Write a sentence with the number of data sets, the row limit, the number of encoders, and mteb's version."""
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
     rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
@@ -86,9 +83,9 @@ def describe_evaluation(results: EvaluationResults) -> str:
 
 
 def build_json(results: EvaluationResults, decision: Decision) -> dict[str, Any]:
-    """Return results, decision and comparisons as a dict that orjson can serialize.
+    """Convert an evaluation to a dict that orjson can serialize: decision, results, sentences and comparisons.
 
-    It has decision, request, environment, tasks, encoders, scores, sentences and comparisons.
+    For the keys of the results see `describe_results`.
     """
     return {
         "decision": decision.to_fields(),
@@ -107,9 +104,9 @@ def build_json(results: EvaluationResults, decision: Decision) -> dict[str, Any]
 
 
 def describe_results(results: EvaluationResults) -> dict[str, Any]:
-    """Return the results without the decision as a dict: request, environment, tasks, encoders and all scores.
+    """Convert the results of an evaluation to a dict: suite, row limit, environment, tasks, encoders and all scores.
 
-    The values of single queries, texts or pairs are left out.
+    The texts of the tasks, and the values of single queries, texts or pairs are left out.
     """
     request = results.request
     return {
@@ -124,7 +121,10 @@ def describe_results(results: EvaluationResults) -> dict[str, Any]:
 
 
 def format_report(results: EvaluationResults, decision: Decision) -> str:
-    """Format an evaluation as plain text: sentences, main tables, problems, and the decision last."""
+    """Format an evaluation as plain text: two tables, sentences, problems, and the decision last.
+
+    Empty tables are left out. The sentences are about the comparisons that the decision does not repeat.
+    """
     answer, *sentences = decision.to_sentences()
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
@@ -140,7 +140,7 @@ def format_report(results: EvaluationResults, decision: Decision) -> str:
 
 
 def build_tables(results: EvaluationResults, decision: Decision) -> dict[str, Table]:
-    """Build the report's tables, and return those that have rows by title."""
+    """Build the tables of the report, by title. Tables without rows are left out."""
     tables = {
         "Differences in points, with half the 95 % interval": build_difference_table(decision.comparisons),
         "Differences on each data set": build_difference_table(decision.comparisons, by_data_set=True),
@@ -151,15 +151,10 @@ def build_tables(results: EvaluationResults, decision: Decision) -> dict[str, Ta
 
 
 def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool = False) -> Table:
-    """Build the table of comparisons, with a row for each.
+    """Build the table of comparisons, with a row for each comparison or, with `by_data_set`, for each data set.
 
-    The columns are both systems, encoder, metric, scores × 100, difference with its interval, number of queries, texts
-    or pairs, and outcome.
-
-    Args:
-        comparisons: comparisons of an evaluation.
-        by_data_set: whether each data set of a comparison has a row, instead of all together. Comparisons on one data
-            set are then left out.
+    The columns are both systems, encoder, metric, scores × 100, difference with its interval, number of units, and
+    outcome. With `by_data_set`, comparisons on a single data set are left out.
     """
     return Table.from_records(
         (
@@ -177,9 +172,9 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: EvaluationResults) -> Table:
-    """Build the table of the raw vectors' mean score × 100, over all tasks and by type of task, by encoder.
+    """Build the table of every encoder's mean score × 100 with raw vectors, over all tasks and by type of task.
 
-    Only tasks that all encoders completed count.
+    Only tasks that all encoders completed count. The table is empty if there are none.
     """
     grid = Grid(results)
     # Means over different tasks could not be compared.
@@ -198,7 +193,7 @@ def build_raw_score_table(results: EvaluationResults) -> Table:
 
 
 def build_score_table(results: EvaluationResults) -> Table:
-    """Build the table of all scores × 100, with a row for each data set and encoder and a column for each method."""
+    """Build the table of all scores × 100, with a row for a data set and an encoder, and a column for a method."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     records = build_score_records(results)
     columns = dict.fromkeys(record["method"] for record in records)
@@ -210,13 +205,10 @@ def build_score_table(results: EvaluationResults) -> Table:
 
 
 def build_score_records(results: EvaluationResults, metrics: bool = False) -> list[dict[str, Any]]:
-    """Return a flat dict for each score, sorted by encoder and task.
+    """Build a flat dict for each score of an evaluation, sorted by encoder and task.
 
-    Keys include task, encoder, method, score, control (the raw vectors' score), difference in points and error.
-
-    Args:
-        results: results of an evaluation.
-        metrics: whether to add all metrics of mteb.
+    Keys include task, encoder, method, score, control (the score of the raw vectors), difference in points to the
+    control, and error. With `metrics`, the dicts also have all metrics of mteb. Missing values are None.
     """
     grid = Grid(results)
     rows = []
@@ -246,10 +238,10 @@ def build_score_records(results: EvaluationResults, metrics: bool = False) -> li
 
 
 def list_problems(results: EvaluationResults) -> Iterator[str]:
-    """Yield a sentence for each problem of an evaluation.
+    """Yield a sentence for every problem of an evaluation.
 
-    Problems are unusable encoders, tasks and methods, left-out rows, and failed scores. Scores of a task that failed
-    with the same error share a sentence.
+    Problems are encoders that could not be used, tasks that could not be evaluated, left-out rows, methods that do not
+    suit an encoder, and failed scores. Failed scores of a task with the same error share a sentence.
     """
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:

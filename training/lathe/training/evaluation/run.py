@@ -1,7 +1,7 @@
-"""Run of an evaluation, from suite to scores, which resumes a stopped one.
+"""Run of an evaluation, from suite to scores. A stopped run is resumed from the output folder.
 
 OUT/
-├── .vectors-…/    vectors of the encoder that is evaluated, deleted after it  encoders.py
+├── .vectors-…/    vectors of the encoder that is being evaluated; temporary   encoders.py
 ├── methods/       the chains that are compared
 ├── tasks.jsonl    descriptions of the tasks                                   worker.py
 ├── scores.jsonl   results log: a line for each task, encoder and method       worker.py
@@ -45,13 +45,13 @@ from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
 SCORES, TASKS = "scores.jsonl", "tasks.jsonl"
-"""File names of the results log, in the output folder. Of several lines on one score or task, the last counts."""
+"""File names of the results log in the output folder. If several lines have the same score or task, the last counts."""
 ENCODE_ROWS = 4096
 """Number of texts whose vectors are in memory at a time."""
 VECTORS_PREFIX = ".vectors-"
 """Beginning of the name of the temporary folder of vectors."""
 SHARES = {"load": 0.05, "collect": 0.05, "encode": 0.4, "score": 0.5}
-"""Share of each stage in the work on one encoder."""
+"""Share of a stage in the work on one encoder."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Request:
         encoders: encoders, at least one.
         out: output folder.
         chains: fitted chains to evaluate.
-        limit: maximum number of rows of a data set; None for all.
+        limit: maximum number of rows of a data set; None for all rows.
         processes: number of scoring processes.
         device: torch device of the encoders; None for the default.
-        stores: where vectors are stored, and read instead of being computed again; None stores none.
+        stores: where vectors are stored, so that texts are not encoded again; None stores none.
     """
 
     suite: Suite
@@ -79,19 +79,19 @@ class Request:
     stores: VectorStores | None = None
 
     def list_methods(self) -> list[EvaluatedMethod]:
-        """Return the methods to evaluate: raw vectors, chains of transforms, and compressing chains with rescoring."""
+        """List the methods to evaluate: raw vectors, chains of transforms, and compressing chains with rescoring."""
         rescored = (chain.with_rescoring() for chain in self.chains if chain.compresses)
         return [CONTROL_METHOD, *self.chains, *rescored]
 
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """Encoder of an evaluation with its methods, whose scores are in `EvaluationResults`.
+    """An encoder of an evaluation with its methods. The scores are in `EvaluationResults`.
 
     Attributes:
         member: description of the encoder.
         methods: methods that were evaluated, by name.
-        problems: reasons why methods could not be evaluated, by name.
+        problems: reasons why other methods could not be evaluated, by name.
     """
 
     member: Member
@@ -101,14 +101,14 @@ class EncoderResult:
 
 @dataclass(frozen=True)
 class EvaluationResults:
-    """EvaluationResults of an evaluation: tasks, encoders, scores and problems.
+    """Results of an evaluation: tasks, encoders, scores and problems.
 
     Attributes:
         request: the request.
-        tasks: description of each task; failed ones have an error.
-        encoders: results by encoder, in the order requested.
+        tasks: descriptions of the tasks; tasks that could not be evaluated have an error.
+        encoders: results by encoder, in the order of the request.
         scores: scores of the requested tasks, encoders and methods.
-        problems: messages on encoders that could not be used.
+        problems: messages about encoders that could not be used.
     """
 
     request: Request
@@ -121,8 +121,8 @@ class EvaluationResults:
 def evaluate(request: Request, on_progress: Progress) -> EvaluationResults:
     """Score every method of every encoder on every task of the suite.
 
-    Intermediate results are written to `request.out`, and work that an earlier run finished is not repeated. A task,
-    method or encoder that fails does not stop the others. Its problem is part of the results.
+    Scores are logged in the output folder, and work that an earlier run finished is not repeated. If a task, method or
+    encoder fails, the results name the problem, and the run continues.
 
     Args:
         request: what to evaluate, and the output folder.
@@ -140,7 +140,7 @@ def evaluate(request: Request, on_progress: Progress) -> EvaluationResults:
 class Evaluation:
     """One run of an evaluation, which scores every method of every encoder on every task.
 
-    Construction reads the results log. It raises `EvaluationError` if two encoders have the same name.
+    Creating the object reads the results log, and raises `EvaluationError` if two encoders have the same name.
 
     Args:
         request: what to evaluate.
@@ -157,15 +157,15 @@ class Evaluation:
         self.tasks = {task.key: task for task in self.task_log.read()}
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
-        # EvaluationResults of encoders with the same name would be mixed up.
+        # Results of encoders with the same name would be mixed up.
         for name, count in Counter(encoder.spec.name for encoder in request.encoders).items():
             if count > 1:
-                raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
+                raise EvaluationError(f"two encoders are called {name}; give them different names in LATHE_ENCODERS")
 
     def run(self) -> EvaluationResults:
-        """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
+        """Evaluate the encoders one after another, so that one encoder is in memory at a time, and return all results.
 
-        An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
+        An encoder that cannot be loaded, or fails on texts, is left out and named in `problems` of the results.
 
         Raises:
             EncoderError: if no encoder can be used.
@@ -188,9 +188,9 @@ class Evaluation:
         return EvaluationResults(self.request, self.list_tasks(), results, self.select_scores(results), self.problems)
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> list[Score]:
-        """Return the scores in the results log that belong to this request and the given encoders.
+        """Select the scores in the results log that belong to this request and the given encoders.
 
-        Each score gets the names of task, encoder and method that this request uses.
+        The selected scores get the names of task, encoder and method of this request, which may differ from the log.
         """
         return [
             replace(score, task=entry.name, encoder=result.member.name, method=method.name)
@@ -201,22 +201,25 @@ class Evaluation:
         ]
 
     def find_score(self, entry: Entry, member: Member, method: EvaluatedMethod) -> Score | None:
-        """Return the latest score of a method on a task with an encoder, also a failed one, or None without one."""
+        """Return the latest score of a method on a task with an encoder, also if it failed, or None without a score."""
         return self.scores.get((entry.key, member.output, method.key))
 
     def has_score(self, entry: Entry, member: Member, method: EvaluatedMethod) -> bool:
-        """Return whether a method has a score. Failed ones do not count, so that they are tried again."""
+        """Return whether a method has a score without an error on a task with an encoder.
+
+        Failed scores do not count, so that they are computed again.
+        """
         score = self.find_score(entry, member, method)
         return score is not None and score.error is None
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Evaluate one encoder: encode the tasks' texts, and score the methods on the tasks.
+        """Evaluate one encoder: encode the texts of the tasks, score the methods, and write the scores to the log.
 
-        Returns the encoder's methods and problems, while the scores go to the results log. Descriptions of tasks,
-        methods and scores are written to the output folder. Tasks that have all their scores are not read again.
+        Returns the encoder's methods and problems. Task descriptions and chains are written to the output folder too.
+        Tasks with scores of all methods are not read again.
 
         Raises:
-            EncoderError: if the encoder cannot encode the texts.
+            EncoderError: if the encoder fails on the texts.
             EvaluationError: if no data set can be evaluated.
         """
         member = encoder.member
@@ -236,14 +239,14 @@ class Evaluation:
         return result
 
     def list_texts(self, tasks: Sequence[TaskDescription]) -> list[tuple[str | None, str]]:
-        """Return the distinct (prompt name, text) pairs that the tasks encode."""
+        """List the distinct `(prompt name, text)` pairs that the tasks encode."""
         return list(dict.fromkeys(pair for task in tasks for pair in task.asked))
 
     @contextmanager
     def open_folder(self, member: Member) -> Iterator[Path]:
-        """Yield a new temporary folder for the encoder's vectors, from which the workers read them.
+        """Create a temporary folder for the encoder's vectors, and delete the folder after the block.
 
-        It is deleted after the block. Folders that a killed run left are deleted first.
+        Folders that a killed run left behind are deleted first.
         """
         for left in self.request.out.glob(f"{VECTORS_PREFIX}*"):  # by a killed run
             shutil.rmtree(left, ignore_errors=True)
@@ -251,13 +254,13 @@ class Evaluation:
             yield Path(folder)
 
     def list_methods(self, member: Member) -> Sequence[EvaluatedMethod]:
-        """Return the methods to evaluate on an encoder, including those that cannot transform its vectors."""
+        """List the methods of the request. Methods that cannot transform the encoder's vectors are included."""
         return self.request.list_methods()
 
     def is_finished(self, entry: Entry, member: Member) -> bool:
-        """Return whether the results log has a score of every suitable method for this task and encoder.
+        """Return whether every suitable method has a score without an error on this task and encoder.
 
-        If so, the task need not be read again.
+        A finished task is not read again.
         """
         return entry.key in self.tasks and all(
             self.has_score(entry, member, method)
@@ -267,18 +270,18 @@ class Evaluation:
         )
 
     def list_tasks(self) -> list[TaskDescription]:
-        """Return the description of every task of the suite, in its order.
+        """List the descriptions of all tasks in the order of the suite, then of the suite's unusable data sets.
 
-        A description with an error follows for each data set that could not be read.
+        The description of an unusable data set has the reason as error.
         """
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[entry.key] for entry in self.entries), *unread]
 
     def collect(self, entries: Sequence[Entry], prompts: Mapping[str, str], workers: Workers) -> list[TaskDescription]:
-        """Return the description of each task, with the texts that it encodes under these prompts.
+        """Collect the descriptions of tasks, with the texts that the tasks encode under these prompts.
 
-        Tasks that are not cached are run on random vectors in the workers. Results are cached in memory. New tasks
-        without an error are appended to the log of tasks. Failed ones have an error.
+        Tasks are run on random vectors in the workers, unless their description is cached in memory. A task that fails
+        has a description with an error. Descriptions of new tasks without an error are appended to the task log.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [entry for entry in entries if entry.key not in known]
@@ -291,19 +294,19 @@ class Evaluation:
             known[entry.key] = TaskDescription(entry.name, entry.key, error=str(result)) if failed else result
             self.progress.report("collect", done / len(new), f"read {entry.name}")
 
-        # Logged without the texts, so that finished tasks need not be read again. Failed ones are read by a later run.
+        # Logged without the texts, so that finished tasks are not read again. A later run reads failed tasks again.
         read = [known[entry.key] for entry in new if entry.key not in self.tasks]
         self.task_log.append(replace(task, asked=()) for task in read if task.error is None)
         return [known[entry.key] for entry in entries]
 
     def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:
-        """Encode (prompt name, text) pairs, write their vectors to the folder, and return the vectors by key.
+        """Encode `(prompt name, text)` pairs, write the vectors to files in the folder, and memory-map the files.
 
         Raises:
             EncoderError: if the encoder fails, or returns NaN or inf.
         """
         member = encoder.member
-        # Reversed: of texts with the same key, the first names the prompt.
+        # Reversed, so that the first of several pairs with the same key names the prompt.
         by_key = {text_key(text, member.prompt(name)): (name, text) for name, text in reversed(asked)}
         write_vectors(folder, self._encode_blocks(encoder, by_key))
         return TextVectors.open(folder, member.dimensions)
@@ -311,7 +314,10 @@ class Evaluation:
     def _encode_blocks(
         self, encoder: EvaluatedEncoder, by_key: Mapping[bytes, tuple[str | None, str]]
     ) -> Iterator[tuple[Sequence[bytes], FloatArray]]:
-        """Encode (prompt name, text) pairs, prompt by prompt, and yield blocks of keys with their vectors `(n, d)`."""
+        """Encode `(prompt name, text)` pairs, prompt by prompt, and yield blocks of keys with vectors `(n, d)`.
+
+        Reports the progress of the stage `encode`.
+        """
         done = 0
         for prompt in dict.fromkeys(name for name, _ in by_key.values()):
             pairs = [(key, text) for key, (name, text) in by_key.items() if name == prompt]
@@ -326,9 +332,10 @@ class Evaluation:
                 done += len(texts)
 
     def prepare_methods(self, member: Member, vectors: TextVectors) -> EncoderResult:
-        """Write the chains of transforms to the output folder, from which the workers load them.
+        """Select the methods that can transform the encoder's vectors, and save their chains for the workers.
 
-        Methods that cannot transform the encoder's vectors are left out, with their reason in the result's `problems`.
+        Chains are saved in the output folder, unless they are there already. For the other methods, `problems` of the
+        result has the reasons.
         """
         methods: dict[str, EvaluatedMethod] = {}
         problems: dict[str, str] = {}
@@ -350,14 +357,14 @@ class Evaluation:
         return replace(method, folder=folder)
 
     def score(self, encoder: EncoderResult, folder: Path, usable: Mapping[str, str], workers: Workers) -> None:
-        """Score an encoder's methods on all usable tasks, and append the scores to the results log.
+        """Score an encoder's methods on all usable tasks in the workers, and append the scores to the results log.
 
-        The worker processes score. Scores that the log has already are skipped. What fails gets a score with an error.
+        Scores without an error in the log are not computed again. A failure is logged as a score with an error.
 
         Args:
             encoder: the encoder with its methods.
-            folder: folder of its vectors.
-            usable: types of the tasks that can be evaluated, by key.
+            folder: folder of the encoder's vectors.
+            usable: mteb type by key of the tasks that can be evaluated.
             workers: process pool.
         """
         member, jobs = encoder.member, []
@@ -380,10 +387,9 @@ class Evaluation:
 
 
 class StagedProgress:
-    """Progress of an evaluation of several encoders.
+    """Progress of an evaluation of several encoders, computed from the progress of the current encoder's stage.
 
-    It is computed from the progress of the current stage of the current encoder. The stages are `load`, `collect`,
-    `encode` and `score`.
+    The stages are `load`, `collect`, `encode` and `score`.
 
     Args:
         on_progress: called with progress in [0, 1] and a message.
@@ -396,22 +402,18 @@ class StagedProgress:
         self.begin_encoder(0)
 
     def begin_encoder(self, number: int) -> None:
-        """Begin the next encoder: clear the current stage, and restart the clock by which the time left is estimated.
-
-        Args:
-            number: number of the encoder, counted from 0.
-        """
+        """Begin with the encoder of this number, counted from 0: clear the stage, and restart the clock."""
         self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
         """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
 
-        The message ends with the estimated time left in the stage if that is over a second. Another stage than at the
-        last call restarts the clock.
+        The estimated time left in the stage is appended to the message if it is over a second. If the stage has changed
+        since the last call, the clock is restarted.
 
         Args:
             stage: current stage.
-            fraction: fraction of the stage that is done.
+            fraction: fraction of the stage that is done, in [0, 1].
             sentence: message.
         """
         if stage != self.stage:

@@ -1,4 +1,4 @@
-"""Suites: the data sets to evaluate, and optionally the encoders.
+"""Suites: data sets to evaluate, and optionally encoders.
 
 A suite is a folder of data sets (each subfolder with a `META.json`), `mteb:TASK,…` (tasks and benchmarks of mteb, from
 the hub), a YAML file, or the name of a suite that comes with Lathe. A YAML file:
@@ -9,13 +9,13 @@ the hub), a YAML file, or the name of a suite that comes with Lathe. A YAML file
     tasks:
       - mteb: STSBenchmark                  # a task or a benchmark of mteb
       - folder: data/my_set                 # relative to this file
-      - name: FinSTS                        # a data set of the hub in one of our layouts
+      - name: FinSTS                        # a data set of the hub in a layout of `lathe.training.datasets.layouts`
         task: sts
         hub: FinanceMTEB/FinSTS
         revision: 0f9c…
         split: test
         language: en
-        columns: {sentence1: a, sentence2: b}   # column names of the data set, by ours, where they differ
+        columns: {sentence1: a, sentence2: b}   # column names of the data set by the layout's, where they differ
     encoders:                               # optional
       - model: intfloat/e5-base
         family: intfloat
@@ -51,22 +51,22 @@ BETWEEN_NAMES = re.compile(r",(?![^()]*\))")
 
 @dataclass(frozen=True)
 class Entry:
-    """Data set of a suite.
+    """A data set of a suite.
 
     Attributes:
         name: name in results.
         kind: where the data set comes from.
         place: folder, repository on the hub, or name of the mteb task.
         task: layout of the data; empty for tasks of mteb.
-        language: two-letter language of the texts; two languages, such as de-en, are translations.
+        language: two-letter language of the texts; two languages, such as de-en, mean translations.
         revision: revision of the hub's repository.
         split: split of the hub's data set.
-        columns: pairs of our column name and the hub's.
-        main_score: main metric, instead of the default one; None for the default.
-        type: mteb's task type, instead of the layout's; empty for the default.
-        subsets: subsets of the mteb task; empty for all.
-        splits: splits of the mteb task to evaluate on; empty for its defaults.
-        limit: maximum number of rows that are evaluated; None for all.
+        columns: pairs of the layout's column name and the data set's column name.
+        main_score: main metric of the task; None for the default metric.
+        type: mteb's task type; empty for the type of the layout.
+        subsets: subsets of the mteb task; empty for all subsets.
+        splits: splits of the mteb task to evaluate on; empty for the task's default splits.
+        limit: maximum number of rows that are evaluated; None for all rows.
     """
 
     name: str
@@ -81,13 +81,13 @@ class Entry:
     type: str = ""
     subsets: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
-    # Scores under several limits have one digest of the data.
+    # Without a repr, the limit is not part of `digest`, which identifies the data.
     limit: int | None = field(default=None, repr=False)
 
     def build_data_set(self) -> EvaluatedDataSet:
-        """Build the data set of a folder or of the Hugging Face hub, without reading its data.
+        """Build the data set object of a folder or of the Hugging Face hub, without reading the data.
 
-        Not for tasks of mteb.
+        Entries of kind `mteb` have no such object.
         """
         if self.kind == "folder":
             return FolderDataSet(self.name, self.task, Path(self.place), self.language)
@@ -96,10 +96,10 @@ class Entry:
         )
 
     def digest(self) -> str:
-        """Return a hash of the data set and the version of mteb, as 32 hexadecimal digits.
+        """Hash what identifies the data of the entry, so that scores with equal hashes are comparable.
 
-        Scores under equal hashes are comparable. For a folder, it is the hash of the data set alone, for which all
-        files are read.
+        For a folder, all files are read and hashed. Otherwise the entry without the row limit and the version of mteb
+        are hashed, as 32 hexadecimal digits.
         """
         if self.kind == "folder":
             return FolderDataSet(self.name, self.task, Path(self.place), self.language).digest()
@@ -113,15 +113,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Suite:
-    """Data sets to evaluate, with problems of unusable ones, and optionally encoders.
+    """Data sets to evaluate, and optionally encoders.
 
     Attributes:
         written: name that the user gave.
         title: title of the report.
         entries: usable data sets.
-        problems: reasons why other data sets cannot be used, by name.
-        encoders: encoders of the suite, called like their models; empty if the user must name them.
-        reference: URL of the publication, or empty.
+        problems: reasons why other data sets of the suite cannot be used, by name.
+        encoders: encoders of the suite, with the names of their models; empty if the user must name encoders.
+        reference: URL of the publication; empty without one.
     """
 
     written: str
@@ -133,13 +133,16 @@ class Suite:
 
 
 def open_suite(written: str) -> Suite:
-    """Return the suite of evaluation tasks that a user names, without reading their data.
+    """Find the suite that a user names, and list its data sets without reading rows.
+
+    Data sets that cannot be used are listed in `problems` of the suite.
 
     Args:
-        written: folder, YAML file, `mteb:TASK,…`, or name of a suite that comes with Lathe.
+        written: folder, YAML file, `mteb:TASK,…`, or name of a suite that comes with Lathe. A file of the user precedes
+            a suite of Lathe with the same name.
 
     Raises:
-        EvaluationError: if there is no such suite, it is empty, or its file is invalid.
+        EvaluationError: if there is no such suite, the suite is empty, or its file is invalid.
     """
     if written.startswith("mteb:"):
         names = [name.strip() for name in BETWEEN_NAMES.split(written.removeprefix("mteb:")) if name.strip()]
@@ -163,10 +166,10 @@ def open_suite(written: str) -> Suite:
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Return a suite of all data sets below a folder, one for each folder with a META.json.
+    """Find all data sets below a folder, which are the folders with a META.json, and build a suite of them.
 
-    Data sets that cannot be used are named in the suite's `problems`. A folder with JSON lines but without a META.json
-    is unusable. Data sets that have nothing to evaluate are left out.
+    Data sets that cannot be used, such as folders with JSON lines but without a META.json, are listed in `problems` of
+    the suite. Data sets without anything to evaluate are left out.
 
     Raises:
         EvaluationError: if there is no data set.
@@ -186,13 +189,13 @@ def open_folder_suite(written: str, root: Path) -> Suite:
             entries += [entry] if entry else []
 
     if not entries and not problems:
-        raise EvaluationError(f"the folder {written} holds no data sets: folders with a {META} and files beside it")
+        raise EvaluationError(f"the folder {written} holds no data sets: folders with a {META} and files next to it")
 
     return Suite(written, root.resolve().name, tuple(entries), problems)
 
 
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
-    """Read a data set's META.json, and return the suite's entry, or None if nothing can be evaluated.
+    """Read a data set's META.json, and build the entry of the suite. Return None if there is nothing to evaluate.
 
     Raises:
         EvaluationError: if META.json is missing or invalid.
@@ -201,16 +204,16 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
     if task == UNLABELLED:
         return None
     if not isinstance(language, str):
-        raise EvaluationError(f"{META} names the language {language!r}; it must be a text such as en or de-en")
+        raise EvaluationError(f"{META} names the language {language!r}; it must be a string such as en or de-en")
     if not isinstance(task, str) or task not in LAYOUTS:
-        raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(LAYOUTS)} and {UNLABELLED}")
+        raise EvaluationError(f"{META} names the task {task!r}; it must be one of {', '.join(LAYOUTS)}, {UNLABELLED}")
 
     evaluated = LAYOUTS[task].choose_evaluation_task(folder, language)
     return Entry(name, "folder", str(folder), evaluated, language) if evaluated else None
 
 
 def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
-    """Yield a suite entry for each distinct task among names of mteb tasks and benchmarks.
+    """Look up names of tasks and benchmarks in mteb, and yield a suite entry for every distinct task.
 
     Raises:
         EvaluationError: if mteb does not know a name.
@@ -223,10 +226,10 @@ def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
 
 
 def _read_yaml_suite(written: str, path: Path) -> Suite:
-    """Read a YAML file, and return its suite: title, tasks, and the encoders and reference that it may name.
+    """Read the title, tasks, encoders and reference of a suite from a YAML file. Only the tasks are required.
 
     Raises:
-        EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two with the same name.
+        EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two tasks with the same name.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -251,27 +254,28 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
     names = [entry.name for entry in entries]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise EvaluationError(f"the suite file {path.name} has two tasks that are called {repeated!r}")
+        raise EvaluationError(f"the suite file {path.name} has two tasks called {repeated!r}; rename one")
 
     return Suite(written, title, entries, problems, encoders, reference)
 
 
-def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
-    """Read one item of the `tasks` in a YAML suite file as a suite without name and title.
+def _read_item(item: Mapping[str, Any], root: Path) -> Suite:
+    """Parse an item of the `tasks` in a YAML suite file as a suite without name and title.
 
-    An item names an mteb task or benchmark, a folder relative to `beside`, or a data set of the hub.
+    An item names an mteb task or benchmark (`mteb`), a folder relative to `root` (`folder`), or a data set of the
+    Hugging Face hub (`hub`).
 
     Raises:
         EvaluationError: if the item has none of these keys, or an unknown task.
     """
     if not isinstance(item, dict):
-        raise EvaluationError(f"a task of a suite file is written as mteb: {item}, not as {item!r} alone")
+        raise EvaluationError(f"the task {item!r} of a suite file is not a mapping; write mteb: {item}")
     if "mteb" in item:
         return Suite("", "", tuple(_expand_mteb_names([str(item["mteb"])])))
     if "folder" in item:
-        return open_folder_suite(str(item["folder"]), beside / str(item["folder"]))
+        return open_folder_suite(str(item["folder"]), root / str(item["folder"]))
     if "hub" not in item:
-        raise EvaluationError(f"a task of a suite file has 'mteb', 'folder' or 'hub'; this has {', '.join(item)}")
+        raise EvaluationError(f"a task of a suite file has {', '.join(item)}; it must have 'mteb', 'folder' or 'hub'")
 
     task = str(item["task"])
     if task not in LAYOUTS:

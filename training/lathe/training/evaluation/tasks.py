@@ -1,8 +1,8 @@
-"""Tasks and benchmarks of mteb by name, with their data, before and while they are evaluated.
+"""Tasks and benchmarks of mteb by name, and their data reduced to a row limit.
 
-A row limit selects the same subset of a data set in every run. The subset of a larger limit contains that of a smaller
-one, except for searches, where a larger limit leaves room for other queries. Limited are the evaluated rows: test rows,
-pairs, queries, documents. As many training rows are kept, spread evenly over the labels.
+A row limit selects the same subset of a data set in every run. The subset of a larger limit contains the subset of a
+smaller limit, except for searches, where a larger limit has room for other queries. The limit applies to evaluated rows
+(test rows, pairs, queries, documents), and to training rows, which are spread evenly over the labels.
 
 Only worker processes import this module: importing mteb takes seconds, and it prints progress bars.
 """
@@ -21,15 +21,15 @@ from lathe.training.errors import DataSetError, EvaluationError
 
 
 def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
-    """Return the mteb task with this name, restricted to these subsets and splits, without its data.
+    """Find the mteb task with this name, restricted to these subsets and splits, without loading its data.
 
     Args:
         name: name of the task in mteb.
-        subsets: subsets of its data; empty for all.
-        splits: splits to evaluate on; empty for the task's own.
+        subsets: subsets of the task's data; empty for all subsets.
+        splits: splits to evaluate on; empty for the task's default splits.
 
     Raises:
-        EvaluationError: if mteb does not know the name, or the task is an aggregate of others.
+        EvaluationError: if mteb does not know the name, or the task is an aggregate of other tasks.
     """
     try:
         task = mteb.get_task(name, hf_subsets=list(subsets) or None, eval_splits=list(splits) or None)
@@ -38,18 +38,18 @@ def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()
 
     if isinstance(task, AbsTaskAggregate):
         parts = ", ".join(part.metadata.name for part in task.metadata.tasks)
-        raise EvaluationError(f"{name} is made of other tasks; name those: {parts}")
+        raise EvaluationError(f"{name} is an aggregate of other tasks: name these tasks instead: {parts}")
 
     return task
 
 
 def list_tasks(name: str) -> list[AbsTask]:
-    """Return the tasks of the mteb benchmark with this name, or a list with the one task of this name.
+    """List the tasks of the mteb benchmark with this name, or the single task with this name.
 
-    A benchmark's tasks have the subsets and splits that the benchmark uses.
+    The tasks of a benchmark have the subsets and splits of the benchmark.
 
     Raises:
-        EvaluationError: if mteb does not know the name.
+        EvaluationError: if mteb knows neither a benchmark nor a task of this name, or the task is an aggregate.
     """
     try:
         return list(mteb.get_benchmark(name).tasks)
@@ -80,9 +80,9 @@ def load_data(task: AbsTask) -> None:
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
-    """Yield each evaluated split of each subset of a task.
+    """Yield `(dict, key)` for each evaluated split of each subset of a task: `dict[key]` holds the split.
 
-    A split is a pair of the dict that holds it and its key there. Assigning to that key replaces the split.
+    An assignment to `dict[key]` replaces the split in the task.
     """
     data: Any = task.dataset
     for split in task.eval_splits:
@@ -97,13 +97,16 @@ BINARY = 2
 def limit_rows(task: AbsTask, rows: int) -> None:
     """Reduce a loaded mteb task in place to at most `rows` random rows in each evaluated split.
 
-    The task's seed makes the choice the same each time. Of a search, at most `rows` queries whose relevant documents
-    fit are kept, and at most `rows` documents. In reranking, all candidates of these queries are kept. Clusterings
-    whose rows are lists keep all rows, with shorter lists. Of a classification's training rows at most `rows` are kept,
-    spread evenly over the labels. Pairs that an old data set holds as lists in one row become one row each.
+    The choice depends on the task's seed and is the same in every run. By type of task:
+
+    - Search: at most `rows` documents, and at most `rows` queries, with all their relevant documents.
+    - Reranking: at most `rows` queries with all their candidates.
+    - Clustering with a list of texts in each row: all rows, with shorter lists.
+    - Classification: training rows are also reduced to `rows`, spread evenly over the labels.
+    - Pair classification: if all pairs are lists in a single row, they first become one row each.
 
     Raises:
-        DataSetError: if no query fits into the limit with all its relevant documents.
+        DataSetError: if no query of a search fits into the limit with all its relevant documents.
     """
     if isinstance(task, AbsTaskRetrieval):
         for holder, split in iterate_splits(task):
@@ -136,11 +139,10 @@ def _shuffle_rows(rows: int, seed: int) -> list[int]:
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return a clustering data set with shorter lists in each row.
+    """Shorten the lists in every row of a clustering data set to `rows // len(data)` items, but at least one item.
 
-    The items at the same random positions of all lists are kept, in their order. All rows are kept. Each row keeps at
-    most `rows` divided by the number of rows items, but one at least. Items beyond the end of its shortest list are
-    dropped first.
+    In a row, the items at the same random positions of all lists are kept, in their order. Items beyond the end of the
+    row's shortest list are never kept. All rows are kept.
     """
     share = max(1, rows // len(data))
 
@@ -153,10 +155,10 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, and return them in ascending order.
+    """Choose at most `rows` row numbers at random, in ascending order, with three different labels if possible.
 
-    Rows of three different labels are among them if there are as many and `rows` allows it. mteb takes rows of exactly
-    two labels for a binary task and fails if these are not 0 and 1.
+    If all chosen rows had one of two labels, mteb would take the task for a binary task, and fail if the labels are not
+    0 and 1.
     """
     order = _shuffle_rows(len(labels), seed)
     first_rows: dict[str, int] = {}
@@ -181,14 +183,13 @@ def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Return a smaller copy of a search split.
+    """Return a copy of a search split with at most `rows` random queries and at most `rows` documents.
 
-    It has at most `rows` random queries whose relevant documents all fit, these documents, and random other documents
-    up to the limit. In reranking, where each query has candidate documents, only the candidates of the chosen queries
-    remain, and the limit is on queries.
+    All relevant documents of the chosen queries are kept, and other documents are added at random up to `rows`. In
+    reranking, the candidates of the chosen queries are kept instead, however many there are.
 
     Raises:
-        DataSetError: if no query fits into the limit with all its relevant documents.
+        DataSetError: if no query has all its relevant documents within the limit.
     """
     relevant, ranked = data["relevant_docs"], data["top_ranked"]
     ids = list(data["queries"]["id"])
@@ -197,7 +198,7 @@ def _limit_search(data: Any, rows: int, seed: int) -> Any:
 
     for index in _shuffle_rows(len(ids), seed):
         relevant_ids = {key for key, grade in relevant.get(ids[index], {}).items() if grade > 0}
-        # A query without all its relevant documents in the corpus would score lower for no fault of a method.
+        # A query with a relevant document outside the corpus would score lower with any method.
         if ranked is None and len(documents | relevant_ids) > rows:
             continue
         if len(chosen_queries) < rows and relevant_ids:
@@ -205,7 +206,7 @@ def _limit_search(data: Any, rows: int, seed: int) -> Any:
             documents |= relevant_ids if ranked is None else set(ranked[ids[index]])
 
     if not chosen_queries:
-        raise DataSetError(f"no query has its relevant documents within a limit of {rows}")
+        raise DataSetError(f"no query has all its relevant documents within a limit of {rows} rows: raise the limit")
 
     corpus = list(data["corpus"]["id"])
     if ranked is None:

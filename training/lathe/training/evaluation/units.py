@@ -1,17 +1,19 @@
 """Values of single queries, texts or pairs, so that methods can be compared within one data set.
 
-mteb returns one score for a data set. A difference of two scores needs an interval over what the data set consists of,
-its units, and two methods are compared on the same ones. What is computed for a unit depends on the type of the task:
+mteb returns one score for a data set. The interval of a difference between two scores is estimated from the units of
+the data set: queries, texts or pairs. Two methods are compared on the same units. The value of a unit depends on the
+type of the task:
 
-    Retrieval, Reranking   query   its own metric, from mteb (pytrec_eval)
+    Retrieval, Reranking   query   metric of the query, from mteb (pytrec_eval)
     Classification         text    share of the ten classifiers that are right
-    BitextMining           pair    F1 of its translation
+    BitextMining           pair    F1 of the translation
     STS                    pair    jackknife of Spearman's ρ of the cosines
     PairClassification     pair    jackknife of the average precision
     Clustering             text    the ten samples of texts that mteb draws with replacement, as a bootstrap
 
-The mean of the values is the score, for the last three up to a bias of order 1/n, and their variance divided by their
-number is the sampling variance of the score. So the differences of two methods' values are tested alike for all types.
+The mean of the values is the score, for the last three types up to a bias of order 1/n. The variance of the values
+divided by their number is the sampling variance of the score. So differences between two methods' values are tested in
+the same way for all types.
 """
 
 import json
@@ -28,24 +30,24 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MAX_JACKKNIFE_GROUPS = 1000
-"""Maximum number of groups of pairs that a jackknife leaves out one by one.
+"""Maximum number of groups of units that a jackknife leaves out one by one.
 
-With at most as many pairs, a group is one pair. The metric is computed once for each group.
+With fewer units, a group is a single unit. The metric is computed once for each group.
 """
 TOLERANCE = 1e-4
-"""Maximum difference between mteb's score and that of the values. mteb rounds scores to five decimals."""
+"""Maximum difference between mteb's score and the score of the values. mteb rounds scores to five decimals."""
 TREC_METRICS = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "precision": "P", "hit_rate": "success"}
-"""Names of pytrec_eval's metrics, by the first part of mteb's, such as ndcg of ndcg_at_10."""
+"""pytrec_eval's names of metrics, by the first part of mteb's name, such as ndcg of ndcg_at_10."""
 
 
 @dataclass(frozen=True)
 class UnitValues:
-    """Values of a data set's units (queries, texts or pairs) under one method, and the score that follows from them.
+    """Values of a data set's units (queries, texts or pairs) under one method, and the score of the data set.
 
     Attributes:
-        score: score of the whole data set that follows from them.
+        score: score of the whole data set, computed from the units.
         units: number of units.
-        values: `(n,)`, in the order of the units; n is smaller than `units` if these are in groups.
+        values: values of units or of groups of units, `(n,)`, in the order of the units.
     """
 
     score: float
@@ -54,15 +56,16 @@ class UnitValues:
 
 
 Record = Path | list[dict[str, dict[str, float]]]
-"""What mteb computed for single units: the folder of its predictions, or of a search the metrics of each query."""
+"""What mteb computed for single units: the folder of its predictions, or for a search a list of metrics by query."""
 
 
 @contextmanager
 def record_units(task: Any) -> Iterator[Record]:
-    """Record what mteb computes for each query, text or pair of a task while the block runs.
+    """Record what mteb computes for single queries, texts or pairs of a task while the block runs.
 
-    For a search, a list is yielded that gets the metrics of each query, once for each split. For other tasks a
-    temporary folder is yielded, into which mteb should write its predictions. The folder is deleted after the block.
+    For a search, yield a list, to which mteb's metrics by query are appended once for each split; the task's
+    `task_specific_scores` is patched within the block. For other tasks, yield a temporary folder for mteb's
+    predictions, which is deleted after the block.
     """
     from mteb.abstasks import AbsTaskRetrieval
 
@@ -86,15 +89,15 @@ def record_units(task: Any) -> Iterator[Record]:
 
 
 def compute_units(task: Any, scores: Mapping[str, Any], record: Record) -> UnitValues | None:
-    """Return the value of each query, text or pair that mteb's main score averages.
+    """Compute the values of single queries, texts or pairs whose mean is mteb's main score.
 
-    Returns None if the task has no such values: for other types and metrics than those at the top of the module, for
-    several splits or subsets, and if the values do not give mteb's score.
+    Returns None for task types and metrics that are not listed at the top of the module, for several splits or subsets,
+    and if the values do not give mteb's score.
 
     Args:
         task: task of mteb, with its data.
-        scores: mteb's scores, a list of those of each subset, by split.
-        record: what was recorded.
+        scores: by split, the list of mteb's scores of the subsets.
+        record: what `record_units` recorded.
     """
     (split, (subset_scores, *others)), *other_splits = scores.items()
     if others or other_splits:
@@ -109,7 +112,7 @@ def compute_units(task: Any, scores: Mapping[str, Any], record: Record) -> UnitV
         saved = json.loads((record / task.prediction_file_name).read_text())[subset][split]
         unit_values = compute(task, saved, data[split], subset_scores)
 
-    # Values of another metric than mteb's score would give a wrong interval; without values there is none.
+    # Values of another metric than mteb's main score would give a wrong interval.
     if unit_values is None or abs(unit_values.score - float(subset_scores["main_score"])) > TOLERANCE:
         return None
 
@@ -117,7 +120,10 @@ def compute_units(task: Any, scores: Mapping[str, Any], record: Record) -> UnitV
 
 
 def _score_queries(metric: str, by_query: list[dict[str, dict[str, float]]]) -> UnitValues | None:
-    """Return a metric of each query, ordered by id, or None if mteb did not record it once."""
+    """Return the values of a metric by query, ordered by query id.
+
+    Returns None if mteb did not record the metric exactly once for every query.
+    """
     name, _, cut = metric.partition("_at_")
     key = f"{TREC_METRICS.get(name, name)}_{cut}"
     if len(by_query) != 1 or not all(key in metrics for metrics in by_query[0].values()):
@@ -127,7 +133,7 @@ def _score_queries(metric: str, by_query: list[dict[str, dict[str, float]]]) -> 
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the share of mteb's classifiers that label each test text correctly, whose mean is the accuracy."""
+    """Compute for each test text the share of mteb's classifiers that predict its label. The mean is the accuracy."""
     labels = np.asarray(rows[task.label_column_name][:])
     # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
     right = np.array([np.asarray(predicted) == labels for predicted in predictions], dtype=float).mean(axis=0)
@@ -135,9 +141,9 @@ def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitVal
 
 
 def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the F1 of each sentence pair in a bitext task, each pair being a class.
+    """Compute the F1 score of each sentence pair of a bitext task, where every pair is a class. The mean is mteb's F1.
 
-    The mean is mteb's F1. Returns None for data with several pairs of languages or with gold alignments.
+    Returns None for data with several pairs of languages or with gold alignments.
     """
     from sklearn.metrics import f1_score
 
@@ -152,7 +158,7 @@ def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return Spearman's ρ of the cosines of a task's pairs with their gold scores, and its jackknife values."""
+    """Compute Spearman's ρ between cosines and gold scores of a task's pairs, with jackknife pseudo-values."""
     from scipy.stats import rankdata
 
     def spearman(chosen: NDArray[np.bool_]) -> float:
@@ -163,9 +169,9 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the average precision of a pair classification with its jackknife values.
+    """Compute the average precision of a pair classification, with jackknife pseudo-values.
 
-    Of several similarities, the one with the highest average precision is used, as in mteb's `max_ap`.
+    Of several similarities, the similarity with the highest average precision is used, as in mteb's `max_ap`.
     """
     from sklearn.metrics import average_precision_score
 
@@ -180,12 +186,15 @@ def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) ->
 
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the V-measures of mteb's samples of texts, spread so that their standard error is a bootstrap's.
+    """Scale the V-measures of mteb's bootstrap samples around their mean, so that they can be used like unit values.
 
-    Returns None for several levels or under a row limit. The values are spread around their mean. Each sample draws as
-    many texts as there are with replacement, so the standard deviation over samples is the standard error of the score.
-    It also contains the noise of k-means, so intervals are up to twice as wide as needed. Under a row limit mteb draws
-    more texts than there are, whose deviations are mostly that noise.
+    Returns None for several levels of labels, and if mteb's samples do not have as many texts as the data set, as under
+    a row limit.
+
+    mteb samples texts with replacement, so the standard deviation over samples is the standard error of the score. With
+    m samples, deviations are multiplied by √m, because the standard error of the mean of values divides by √m. The
+    deviations also contain the noise of k-means, so intervals are up to twice as long as needed. Under a row limit,
+    they would be mostly that noise.
     """
     levels = scores["v_measures"]
     if len(levels) != 1 or task.max_documents_per_cluster != len(rows):
@@ -202,18 +211,17 @@ _BY_TYPE: dict[tuple[str, str], Callable[[Any, Any, Any, Any], UnitValues | None
     ("PairClassification", "max_ap"): _jackknife_precision,
     ("Clustering", "v_measure"): _bootstrap_clusterings,
 }
-"""Functions by type of task and main score.
+"""Functions that compute unit values, by type of task and main score.
 
-Their arguments are task, predictions, rows of the test and mteb's scores.
+The arguments are the task, mteb's predictions, the test rows and mteb's scores.
 """
 
 
 def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:
-    """Return a metric over all units with its jackknife pseudo-values.
+    """Compute a metric over all units, and its jackknife pseudo-values, whose spread estimates the standard error.
 
-    The spread of these values estimates the metric's standard error. A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ
-    leaves out the i-th of g groups. A group is one unit, or every g-th if there are more units than
-    `MAX_JACKKNIFE_GROUPS`.
+    A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups of units. A group is a single unit,
+    or every g-th unit if there are more than `MAX_JACKKNIFE_GROUPS` units.
 
     Args:
         metric: returns the metric of the units that a mask `(units,)` selects.

@@ -1,9 +1,9 @@
-"""Scoring processes, whose pool survives the death of one, their work, and what it results in.
+"""Pool of scoring processes that survives the death of a process, the functions that they run, and the results.
 
-They collect the texts that a task uses and score methods on it. The results are entries of the results log.
+The functions collect the texts that a task encodes, and score methods on a task. The results are entries of the results
+log. Errors are returned as messages.
 
-Each process has one thread, since two processes with one thread do more than one with two. Errors are returned as
-messages.
+Each process has one thread, because two processes with one thread do more work than one process with two.
 """
 
 import os
@@ -41,17 +41,17 @@ class Score:
 
     Attributes:
         task: name of the task.
-        task_key: hash of its data and the row limit, `Entry.key`.
+        task_key: hash of the task's data and the row limit, `Entry.key`.
         encoder: name of the encoder.
-        fingerprint: hash of the encoder's output; see `Member.output`.
+        fingerprint: hash of the encoder's output, `Member.output`.
         method: name of the method.
-        method_key: hash of the fitted map.
+        method_key: hash of the method, `EvaluatedMethod.key`.
         score: mteb's main score, in [0, 1] for most tasks; None after an error.
         metrics: all metrics that mteb computed, by name.
         seconds: duration.
-        error: reason why there is no score; None if there is one.
-        units: number of queries, texts or pairs of the data set, see units.py; 0 without their values.
-        values: values of the units in their order, or of groups of them.
+        error: reason why there is no score; None if there is a score.
+        units: number of queries, texts or pairs of the data set, see units.py; 0 without `values`.
+        values: values of units or of groups of units, in the order of the units; empty if they are not known.
     """
 
     task: str
@@ -69,7 +69,7 @@ class Score:
 
     @property
     def cell(self) -> tuple[str, str, str]:
-        """Key of the score, independent of names: hashes of task, encoder output and method."""
+        """Key of the score: hashes of task, encoder output and method. Names of these are not part of the key."""
         return self.task_key, self.fingerprint, self.method_key
 
 
@@ -79,13 +79,13 @@ class TaskDescription:
 
     Attributes:
         task: name of the task.
-        key: hash of its data and the row limit, `Entry.key`.
+        key: hash of the task's data and the row limit, `Entry.key`.
         type: task type of mteb.
         language: two-letter languages, separated by "-" or ",".
         main_score: name of the main metric.
-        asked: (prompt name, text) pairs that the task encodes; empty when read from the log.
+        asked: `(prompt name, text)` pairs that the task encodes; empty if the description was read from the log.
         texts: number of these pairs.
-        warnings: sentences on left-out rows.
+        warnings: sentences about left-out rows.
         error: reason why the task cannot be evaluated; None if it can.
     """
 
@@ -103,7 +103,7 @@ class TaskDescription:
 def prepare_process() -> None:
     """Set up a worker process: one thread for torch and BLAS, and no progress bars, logs, warnings or stderr.
 
-    A background thread ends the process when its parent is gone.
+    Starts a background thread that ends the process when the parent process is gone.
     """
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
@@ -122,7 +122,7 @@ def prepare_process() -> None:
 
 
 def _end_with_parent() -> None:
-    """Block until the parent process is gone, then exit this process, which would otherwise wait for jobs forever."""
+    """Wait until the parent process is gone, then exit this process, which would otherwise wait for jobs forever."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -133,8 +133,8 @@ def _end_with_parent() -> None:
 def load_task(entry: Entry) -> tuple[Any, tuple[str, ...]]:
     """Load the mteb task of a suite's entry with its data, reduced to the entry's row limit.
 
-    Returns the task, and sentences about rows that were left out. The last result is cached. The main score and task
-    type that the suite gives replace the task's own.
+    Returns the task, and sentences about rows that were left out. The last result is cached. A main score and a task
+    type of the entry replace the task's default.
 
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
@@ -159,9 +159,9 @@ def load_task(entry: Entry) -> tuple[Any, tuple[str, ...]]:
 
 
 def collect_texts(entry: Entry, prompts: Mapping[str, str]) -> TaskDescription:
-    """Run a task once on random vectors, and return its description.
+    """Run a task once on random vectors, and describe it with the texts and prompt names that it encoded.
 
-    The description has the texts that the task encodes and their prompt names. An exception becomes its `error`.
+    If an exception is raised, the description has the exception's message as `error`.
     """
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector
@@ -180,15 +180,15 @@ def collect_texts(entry: Entry, prompts: Mapping[str, str]) -> TaskDescription:
 
 
 def score_methods(entry: Entry, member: Member, folder: Path, methods: Sequence[EvaluatedMethod]) -> list[Score]:
-    """Score methods on one task with one encoder's raw vectors.
+    """Score methods on one task with the stored raw vectors of one encoder.
 
-    If a method raises an exception, its score has no value and the message as `error`.
+    If a method raises an exception, the score of the method has the exception as `error` and no value.
 
     Args:
         entry: the task.
         member: the encoder.
-        folder: folder of its raw vectors.
-        methods: raw vectors and chains; a chain with a folder is read from there.
+        folder: folder of the encoder's raw vectors.
+        methods: methods to score. A method with a folder has its chain loaded from there.
     """
     from lathe.training.evaluation.model import RescoringModel, StoredModel
 
@@ -217,18 +217,18 @@ def score_methods(entry: Entry, member: Member, folder: Path, methods: Sequence[
 
 
 def describe_cell(entry: Entry, member: Member, method: EvaluatedMethod, error: str | None = None) -> Score:
-    """Return the score of a method on a task with an encoder, without a value."""
+    """Build a `Score` without a value, of a method on a task with an encoder: not measured yet, or failed."""
     return Score(entry.name, entry.key, member.name, member.output, method.name, method.key, None, error=error)
 
 
 def open_vectors(folder: Path, dimensions: int) -> TextVectors:
-    """Memory-map an encoder's vectors, and return them. The last result is cached until its file is replaced."""
+    """Memory-map the vectors of an encoder from a folder. The last result is cached until the file is replaced."""
     return _open_vectors(folder, dimensions, (folder / VECTORS).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
 def _open_vectors(folder: Path, dimensions: int, written: int) -> TextVectors:
-    """Memory-map the vectors of a folder. The file's time `written` is only part of the cache's key."""
+    """Memory-map the vectors of a folder. The file's modification time `written` is only part of the cache's key."""
     return TextVectors.open(folder, dimensions)
 
 
@@ -238,9 +238,9 @@ class Measurement:
 
     Attributes:
         score: mteb's main score.
-        metrics: all scalar metrics of mteb by name, without NaN and without those named nauc. With several splits or
+        metrics: all scalar metrics of mteb by name, without NaN and without metrics named nauc. With several splits or
             subsets, names begin with `SPLIT.SUBSET.`.
-        units: values of the single queries, texts or pairs; None if not asked for or if the task has none, see
+        units: values of single queries, texts or pairs; None if they were not requested, or the task has none, see
             units.py.
     """
 
@@ -250,28 +250,22 @@ class Measurement:
 
 
 def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
-    """Evaluate a model on a task with mteb.
+    """Evaluate a model on a task with mteb, after resetting the task's random state to its seed.
 
-    The task's random state is reset to its seed first. mteb's caches are off: the results log also keeps failures and
-    the values of units, and damaged lines of it are skipped.
+    Raises `EvaluationError` if the main score is NaN. mteb's cache is off, because the results log also has failures
+    and the values of units.
 
     Args:
         model: model of mteb.
         task: task of mteb, with its data.
-        with_units: whether to compute the values of units.
-
-    Returns:
-        The main score, all other metrics and, with `with_units`, the values of single queries, texts or pairs.
-
-    Raises:
-        EvaluationError: if the main score is NaN.
+        with_units: whether to compute the values of single queries, texts or pairs.
     """
     import mteb
 
     from lathe.training.evaluation.model import BATCH_ROWS
     from lathe.training.evaluation.units import compute_units, record_units
 
-    # mteb draws from the task's generators: every method must meet the same draws.
+    # mteb samples with the task's generators: every method must be scored on the same samples.
     task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
 
     with record_units(task) if with_units else nullcontext() as record:
@@ -290,14 +284,14 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     score = float(result.get_score())
     if score != score:
         raise EvaluationError(
-            f"the {task.metadata.main_score} is not a number: the vectors, or the labels, are all alike"
+            f"the {task.metadata.main_score} of {task.metadata.name} is NaN: all vectors, or all labels, are equal"
         )
 
     metrics: dict[str, float] = {}
     for split, subsets in result.scores.items():
         for subset in subsets:
             prefix = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
-            # NaN is no JSON, and nauc metrics are about abstention, which is not compared here.
+            # NaN is not valid JSON, and nauc metrics are about abstention, which is not compared here.
             metrics |= {
                 f"{prefix}{key}": value
                 for key, value in subset.items()
@@ -308,13 +302,13 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
 
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
-"""Function and its arguments, all picklable."""
+"""A picklable function with picklable arguments."""
 
 
 class Workers:
-    """Pool of single-threaded processes, started at the first job.
+    """Pool of single-threaded processes. The processes start at the first job.
 
-    As a context manager, it stops the processes at the end of the block.
+    As a context manager, the pool stops the processes at the end of the block.
 
     Args:
         processes: number of processes.
@@ -335,11 +329,11 @@ class Workers:
             self.executor.shutdown(wait=True, cancel_futures=True)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or exception.
+        """Run jobs in parallel, and yield `(position in jobs, result or exception)` in the order in which jobs finish.
 
-        They come in the order in which the jobs finish. If a process dies, the pool fails the jobs of all processes.
-        The first waiting jobs are then retried alone: one whose process dies again yields an `EvaluationError`, and the
-        remaining jobs run in parallel again.
+        If a process dies, its job is retried, and yields an `EvaluationError` if the process dies again. The first
+        waiting jobs are retried one at a time, because the pool fails all running jobs when a process dies. The
+        remaining jobs then run in parallel again.
         """
         waiting = dict(enumerate(jobs))
         suspects: list[int] = []
@@ -360,6 +354,6 @@ class Workers:
                         # The job that killed a process is most likely among the first that wait.
                         suspects = list(waiting)[: 2 * self.processes]
                         break
-                    error = EvaluationError("the process that worked on it died; most likely memory ran out")
+                    error = EvaluationError("the scoring process died, most likely because memory ran out")
                 del waiting[futures[future]]
                 yield futures[future], error or future.result()

@@ -27,8 +27,8 @@ PART = 4
 UNSEEN_LOSSES = 3
 """Number of missed rows that are possible although none was observed (rule of three, 95 % confidence)."""
 UNTRENDED_LOSS = 1.6
-"""Logits by which recall may lie below its trend, for each factor of ten beyond ten times the sample. The largest deviation
-among a million rows made from 25,000 texts, predicted from 20,000 of them (benchmarks/places.md)."""
+"""Logits by which recall may lie below its trend, for each factor of ten beyond ten times the sample: the largest error
+among a million rows made from 25,000 texts, predicted from 20,000 of these (benchmarks/places.md)."""
 RESAMPLES = 300
 """Number of resamples of the queries, for the interval."""
 
