@@ -73,10 +73,10 @@ def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_toke
             (200, {"content-type": "text/html"}, b"<html>sk-secret</html>"),
             "not JSON",
             True,
-            "not JSON but text/html came",
+            "not JSON but text/html",
         ),
         ((200, {}, b'{"choices": [{}]}'), "other JSON", True, "JSON without a message"),
-        ((200, {}, b'{"error": "busy"}'), "other JSON", True, "an error came back: busy"),
+        ((200, {}, b'{"error": "busy"}'), "other JSON", True, "the response is an error: busy"),
         ((200, {"content-length": 999}, b'{"choices"'), "cut connection", True, "the connection was cut"),
         (
             (200, {"content-encoding": "gzip"}, b"no gzip"),

@@ -46,9 +46,9 @@ def test_a_synthesis_job_resolves_paths_against_its_folder_and_has_defaults(read
         ("queries: 0", "queries: Input should be greater than or equal to 1, got 0"),
         ("similarity: 0", "similarity: Input should be greater than 0"),
         ("limits: {max_tokens: -1}", "limits.max_tokens: "),
-        ("test_sets: [{}]", "test_sets.0: name a folder or a jsonl file, one of them"),
-        ("test_sets: [{folder: a, fields: [b]}]", "test_sets.0: fields are those of a jsonl file"),
-        ("stages: {documents: {parameters: {stream: true}}}", "stages.documents.parameters: stream is not set here"),
+        ("test_sets: [{}]", "test_sets.0: a test set needs either a folder or a jsonl file"),
+        ("test_sets: [{folder: a, fields: [b]}]", "test_sets.0: fields are for a jsonl file"),
+        ("stages: {documents: {parameters: {stream: true}}}", "parameters: stream cannot be set in parameters"),
         ("stages: {documents: {min_characters: 9999}}", "stages.documents: min_characters 9999 is more than"),
         ("stages: {documents: {parameters: {since: 2026-11-22}}}", "stages.documents.parameters.since"),
         ("prices: {input: 1}", "prices.output is missing"),
@@ -75,7 +75,7 @@ def test_open_endpoint_reads_the_key_from_its_environment_variable_and_hides_the
         ({"base_url": "http://a:b/v1"}, "is not an address"),
         ({"base_url": "https://me:sk-secret@a/v1"}, "holds a name or password"),
         ({"base_url": "https://a/v1?key=sk-secret"}, "must end before any ?"),
-        ({"base_url": "https://a/v1/chat/completions"}, "leave that off"),
+        ({"base_url": "https://a/v1/chat/completions"}, "leave /chat/completions out"),
         (
             {"key_variable": "LLM_KEY"},
             "the environment variable LLM_KEY, which endpoint.key_variable names, is not set",
@@ -115,7 +115,7 @@ def test_read_seeds_returns_distinct_seeds_with_their_lines(tmp_path, write_line
             "no 'answer' at s.jsonl line 1, s.jsonl line 2, s.jsonl line 3 and 2 more",
         ),
         ([{"q": "a", "answer": "b"}], "no 'question' at s.jsonl line 1: every seed needs"),
-        ([{"question": "a", "answer": ["b"]}], "s.jsonl line 1: 'answer' must be a text, not ['b']"),
+        ([{"question": "a", "answer": ["b"]}], "s.jsonl line 1: 'answer' must be a string, not ['b']"),
         (["text"], "s.jsonl line 1: not an object"),
     ],
 )
@@ -146,7 +146,7 @@ def test_write_templates_copies_the_shipped_templates_and_never_overwrites(tmp_p
     copies = write_templates(tmp_path / "mine")
     assert [path.name for path in copies] == [f"{stage}.txt" for stage in STAGES]
     assert all(path.read_bytes() == (FULL / path.name).read_bytes() for path in copies)
-    with pytest.raises(JobError, match="exists already; templates are never overwritten"):
+    with pytest.raises(JobError, match="exists already and is not overwritten"):
         write_templates(tmp_path / "mine")
     assert read_templates(job_with({}, personas=5, queries=5)).keys() == set(STAGES)
 
@@ -160,13 +160,13 @@ def test_a_template_in_the_jobs_folder_replaces_the_shipped_one(job_with):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"documents.txt": "Write something."}, "the template documents.txt lacks its placeholder $query"),
-        ({"personas.txt": "$question?"}, "the template personas.txt lacks its placeholder $answer"),
-        ({"queries.txt": "$persona"}, "the template queries.txt lacks its placeholder $count"),
+        ({"documents.txt": "Write something."}, "the template documents.txt lacks the placeholder $query"),
+        ({"personas.txt": "$question?"}, "the template personas.txt lacks the placeholder $answer"),
+        ({"queries.txt": "$persona"}, "the template queries.txt lacks the placeholder $count"),
         ({"filter.txt": "$query $price"}, "filter.txt has an unknown placeholder $price; there are $question, $answer"),
-        ({"filter.txt": "$query for $5"}, "filter.txt has a $ that names nothing; write $$ for a dollar sign"),
+        ({"filter.txt": "$query for $5"}, "filter.txt has a $ without a name; write $$ for a dollar sign"),
         ({"filter.txt": b"$query \xff"}, "filter.txt is not UTF-8"),
-        ({"query.txt": "$persona"}, "has a template query.txt that nothing asks with; there are personas.txt"),
+        ({"query.txt": "$persona"}, "has a template query.txt that no stage uses; templates are personas.txt"),
     ],
 )
 def test_an_invalid_template_is_refused_with_the_reason(job_with, files, message):

@@ -42,7 +42,7 @@ def build_held_out(*texts, similarity=0.5):
 
 def test_find_matches_finds_a_near_duplicate_of_a_held_out_text():
     matches = build_held_out(TEXT).find_matches([TEXT.replace("spring", "summer")])
-    assert matches[0].how == "nearly the same text, 0.89 alike"
+    assert matches[0].how == "nearly the same text, similarity 0.89"
 
 
 def test_find_matches_finds_13_shared_words_in_a_row_but_not_12():

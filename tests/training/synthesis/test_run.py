@@ -97,7 +97,7 @@ def test_the_token_budget_is_not_exceeded(synthesize, chat_server, chat_completi
     )
     outcome = synthesize(limits={"max_tokens": 5000, "concurrency": 1})
     spent = sum(record.tokens for record in outcome.log)
-    assert "5,000 tokens leaves nothing" in outcome.sender.spent
+    assert "5,000 tokens has too few left" in outcome.sender.spent
     assert 5000 - 1200 < spent <= 5000  # a passage may have 1,000, with its prompt
 
 
@@ -132,7 +132,7 @@ def test_a_folder_with_answers_of_another_job_is_refused(synthesize, tmp_path, c
     synthesize(seeds=1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "filter.txt").write_text("$query? yes or no")
-    with pytest.raises(JobError, match=f"out holds answers of other {what}; name another folder"):
+    with pytest.raises(JobError, match=f"out holds answers that were made with other {what}; name another folder"):
         synthesize(**{"seeds": 1} | changed)
 
 
@@ -155,7 +155,7 @@ def test_a_folder_in_use_by_another_run_is_refused(synthesize, chat_server, tmp_
     first = threading.Thread(target=synthesize, kwargs={"seeds": 1})
     first.start()
     assert entered.wait(10)
-    with pytest.raises(JobError, match="another run is at work"):
+    with pytest.raises(JobError, match="another run is writing"):
         synthesize(seeds=1)
     leave.set()
     first.join()
@@ -271,7 +271,7 @@ def test_unusable_answers_are_asked_for_again_and_then_rejected_with_the_reason(
 
 def test_a_retry_after_of_hours_ends_the_run(synthesize, chat_server):
     chat_server.script = lambda server, body: None if is_probe(body) else (429, {"retry-after": "7200"}, b"{}")
-    with pytest.raises(JobError, match="asks to wait 120 minutes.*the same command goes on"):
+    with pytest.raises(JobError, match="asks to wait 120 minutes.*the same command resumes"):
         synthesize()
 
 
@@ -304,7 +304,9 @@ def test_five_failed_calls_in_a_row_end_the_run_and_keep_its_answers(synthesize,
     chat_server.script = lambda server, body: (
         (500, {}, b'{"error": {"message": "out of memory"}}') if len(server.bodies) > 6 else None
     )
-    with pytest.raises(JobError, match="5 calls in a row were not answered, the last: 500: out of memory. What was"):
+    with pytest.raises(
+        JobError, match="5 calls in a row were not answered, the last: 500: out of memory. The answers so far"
+    ):
         synthesize(seeds=20, limits={"retries": 1})
     chat_server.reset()
     synthesize(seeds=20)
@@ -316,6 +318,6 @@ def test_a_rejected_key_ends_the_run_at_once(synthesize, chat_server, monkeypatc
     chat_server.script = lambda server, body: (
         None if is_probe(body) else (401, {}, b'{"error": {"message": "bad key sk-secret"}}')
     )
-    with pytest.raises(JobError, match="does not take the key: 401: bad key …"):
+    with pytest.raises(JobError, match="rejects the API key: 401: bad key …"):
         synthesize(seeds=20, endpoint={"key_variable": "LLM_KEY"}, limits={"concurrency": 1})
     assert len(chat_server.prompts) == 1

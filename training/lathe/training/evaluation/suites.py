@@ -206,7 +206,7 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
     if not isinstance(language, str):
         raise EvaluationError(f"{META} names the language {language!r}; it must be a string such as en or de-en")
     if not isinstance(task, str) or task not in LAYOUTS:
-        raise EvaluationError(f"{META} names the task {task!r}; it must be one of {', '.join(LAYOUTS)}, {UNLABELLED}")
+        raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(LAYOUTS)} and {UNLABELLED}")
 
     evaluated = LAYOUTS[task].choose_evaluation_task(folder, language)
     return Entry(name, "folder", str(folder), evaluated, language) if evaluated else None

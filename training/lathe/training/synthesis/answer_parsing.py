@@ -1,7 +1,7 @@
-"""The four stages: their calls, and how an answer is parsed into usable items and rejected ones.
+"""Calls of the four stages, and the parsing of an answer into usable items and rejected texts.
 
-Answers are parsed however they are wrapped: JSON, JSON in a fence or in prose, a list, plain text. Faults of an item
-are found as far as they show without understanding it.
+Answers may be JSON, JSON in a code fence or in prose, a bulleted list, or plain text. Items are checked for faults that
+rules can find, such as a refusal or too great a length.
 """
 
 import json
@@ -20,9 +20,9 @@ from lathe.training.workspace import digest
 THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 """Reasoning that a model writes before its answer."""
 WHOLE_FENCE = re.compile(r"```[\w-]*\s*\n(.*)\n\s*```", re.DOTALL)
-"""Code fence that is a whole text, with its content."""
+"""Code fence around a whole text; group 1 is the content."""
 LISTED = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+(.+?)\s*$", re.MULTILINE)
-"""Line of a bulleted or numbered list, with its item."""
+"""Line of a bulleted or numbered list; group 1 is the item."""
 PREAMBLE = re.compile(r"(sure|certainly|of course|here (is|are)|okay|below is)\b[^\n]{0,200}:\s*\n+", re.IGNORECASE)
 """Opening sentence that announces the answer, up to a colon and a line break."""
 VERDICT = re.compile(r"\W*(yes|no|true|false)\b", re.IGNORECASE)
@@ -35,26 +35,29 @@ ANNOUNCEMENT = re.compile(
 LABEL = re.compile(r"[\s*\"'“]*(the \w+ )?(question|query|q|persona)\b( is)?[\s*#]*\d*[\s*]*:[\s*\"'“]*", re.IGNORECASE)
 """Label before an item, such as "**Question 1:**", "Q:" or "The second question is:"."""
 CODE = re.compile(r"```|[{}]|\":")
-"""Mark of JSON or code, of which no part is prose."""
+"""Characters that occur in JSON or code, but not in prose."""
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)]*(?=\s|\Z)|(?<=[。！？])")
-"""End of a sentence, with the quotation marks and brackets that close it."""
+"""End of a sentence, with closing quotation marks and brackets."""
 MIN_WORDS = 5
-"""Minimum number of words of a paragraph that is taken as a description or a question."""
+"""Minimum number of words of a paragraph that is accepted as a persona or a question."""
 TRIES = 50
 """Maximum number of brackets in a text that are tried as the start of JSON."""
 
 
 def remove_thoughts(text: str) -> str:
-    """Return an answer without the thoughts of a reasoning model, also if only their closing tag is there."""
+    """Remove the thoughts of a reasoning model from an answer, and strip it.
+
+    Thoughts are all between `<think>` and `</think>`, or up to `</think>` without an opening tag.
+    """
     answer = THOUGHT.sub("", text)
     return answer.rpartition("</think>")[2].strip()
 
 
 def _find_json_values(text: str) -> Iterator[Any]:
-    """Yield each JSON list or object in a text, parsed, in order.
+    """Find the JSON lists and objects in a text, and yield their parsed values in order.
 
-    Values nested in another are not yielded by themselves, and other text is skipped. At most `TRIES` brackets are
-    tried.
+    Values within another value are not yielded separately. Other text is skipped. At most `TRIES` brackets are tried as
+    the start of a value.
     """
     decoder, position = json.JSONDecoder(), 0
     for _ in range(TRIES):
@@ -73,17 +76,17 @@ def _find_json_values(text: str) -> Iterator[Any]:
 
 
 def _unwrap_items(value: Any) -> list[Any]:
-    """Return the items of a JSON list, or of the list that is an object's only value, else the value in a list."""
+    """Return the items of a JSON list, or of a list that is the only value of an object, else `[value]`."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
     return list(value) if isinstance(value, list) else [value]
 
 
 def parse_personas(text: str) -> list[str]:
-    """Parse a model's answer into personas, texts of the form "persona. task".
+    """Parse a model's answer into personas, which are texts of the form "persona. task".
 
-    They are made of JSON objects with both fields. Without such JSON, they are the items of a list or the paragraphs of
-    the answer. The result may be empty.
+    Personas come from JSON objects with the fields `persona` and `task`. Without such objects, they are the items of a
+    bulleted list or the paragraphs of the answer. The result may be empty.
     """
     for value in _find_json_values(text):
         objects = [item for item in _unwrap_items(value) if isinstance(item, dict)]
@@ -94,10 +97,10 @@ def parse_personas(text: str) -> list[str]:
 
 
 def parse_queries(text: str) -> list[str]:
-    """Parse a model's answer into queries, the items of a JSON list.
+    """Parse a model's answer into queries: the items of a JSON list, of a bulleted list, questions, or paragraphs.
 
-    An item of the JSON list is a string, or an object with one text. Without JSON, the queries are the items of a
-    bulleted list, or the questions in the answer, or else its paragraphs.
+    The first of these that the answer has is used. An item of a JSON list may be a string, or an object with a single
+    string. The result may be empty.
     """
     for value in _find_json_values(text):
         items = [_extract_only_text(item) for item in _unwrap_items(value)]
@@ -113,10 +116,10 @@ def parse_queries(text: str) -> list[str]:
 
 
 def _split_prose(text: str) -> list[str]:
-    """Return the items of a bulleted or numbered list in a text, else its paragraphs of at least `MIN_WORDS` words.
+    """Split a text into the items of a bulleted or numbered list, else into paragraphs of at least `MIN_WORDS` words.
 
-    Quotation marks and labels of an item are removed, as are paragraphs that only announce the answer, and items with
-    JSON or code. An answer that begins as a JSON list has no paragraphs.
+    Items with JSON or code, and paragraphs that only announce the answer, are left out. Labels and quotation marks
+    around an item are removed. A text that begins like a JSON list has no paragraphs.
     """
     items = LISTED.findall(text)
     if not items and not text.startswith("["):
@@ -127,15 +130,15 @@ def _split_prose(text: str) -> list[str]:
 
 
 def _split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text, line by line, without labels such as "Q:" and quotation marks."""
+    """Split the lines of a text into sentences, without labels such as "Q:" and without quotation marks around them."""
     pieces = [piece for line in text.splitlines() for piece in _cut_at_sentence_ends(line)]
     return [_remove_label(piece).strip().strip("\"'“”*") for piece in pieces]
 
 
 def _cut_at_sentence_ends(text: str) -> list[str]:
-    """Split a text after each end of a sentence into pieces, which joined give the text.
+    """Split a text after each end of a sentence. The pieces joined give the text.
 
-    The last piece is what follows the last end: empty, or an unfinished sentence.
+    The last piece is the text after the last end of a sentence: empty, or an unfinished sentence.
     """
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
@@ -147,12 +150,12 @@ def _remove_label(text: str) -> str:
 
 
 def _remove_unfinished_item(items: list[str]) -> list[str]:
-    """Return the items of an answer that was cut off, without the last one, which may be unfinished."""
+    """Return the items of an answer that was cut off without the last item, which may be unfinished."""
     return items[:-1]
 
 
 def _remove_unfinished_sentence(items: list[str]) -> list[str]:
-    """Cut each passage of an unfinished answer after its last finished sentence.
+    """Cut the passages of an answer that was cut off after the last finished sentence.
 
     Passages without a finished sentence are left out.
     """
@@ -160,9 +163,9 @@ def _remove_unfinished_sentence(items: list[str]) -> list[str]:
 
 
 def parse_verdict(text: str) -> list[str]:
-    """Parse a model's answer into `["yes"]` or `["no"]`, from JSON or from the beginning of the text.
+    """Parse a model's answer into `["yes"]`, `["no"]` or `[]`, from JSON or from the beginning of the text.
 
-    The list is empty if the answer says neither.
+    Also `true` and `false` are accepted. The list is empty if the answer is neither yes nor no.
     """
     for value in _find_json_values(text):
         items = [
@@ -178,9 +181,9 @@ def parse_verdict(text: str) -> list[str]:
 
 
 def parse_document(text: str) -> list[str]:
-    """Parse a model's answer into one passage, in a list, without code fence, announcing sentence or JSON around it.
+    """Parse a model's answer into a list with one passage, without a code fence, announcement or JSON around it.
 
-    The list is empty if the answer is JSON that does not hold exactly one text.
+    The list is empty if the answer is a JSON object that does not hold exactly one string.
     """
     if fenced := WHOLE_FENCE.fullmatch(text):
         text = fenced[1].strip()
@@ -200,7 +203,7 @@ def _find_verdict(value: Any) -> str | None:
 
 
 def _extract_only_text(item: Any) -> str:
-    """Return a string, or the only string among an object's values, stripped, or "" for any other value."""
+    """Return a string, or the only string among the values of an object, stripped. Return "" for other values."""
     if isinstance(item, dict):
         texts = [value for value in item.values() if isinstance(value, str)]
         item = texts[0] if len(texts) == 1 else None
@@ -208,7 +211,7 @@ def _extract_only_text(item: Any) -> str:
 
 
 def _clean_text(value: Any) -> str:
-    """Return a string stripped, with unpaired surrogates replaced by "?", or "" for any other value."""
+    """Strip a string, and replace unpaired surrogates by "?". Return "" for other values."""
     return value.encode("utf-8", "replace").decode().strip() if isinstance(value, str) else ""
 
 
@@ -221,26 +224,30 @@ REFUSAL = re.compile(
 BLANK = re.compile(
     r"\[(insert|your|company|client|name|date|amount|year)\b[^\]]{0,60}\]|\{\{[^}]{0,60}\}\}|lorem ipsum", re.IGNORECASE
 )
-"""Placeholders that were left open, such as "[insert name]"."""
+"""Placeholders that the model did not fill in, such as "[insert name]"."""
 MIN_SCRIPT_SHARE = 0.8
-"""Minimum share of letters in scripts of the seed; names and formulas bring letters of others."""
+"""Minimum share of letters in scripts of the sample; names and formulas may have letters of other scripts."""
 MIN_REPETITIVE_WORDS, MIN_DISTINCT_SHARE = 60, 0.5
-"""Minimum number of words, and minimum share of distinct three-word runs: a long text below it is repetitive."""
+"""A text of at least `MIN_REPETITIVE_WORDS` words is repetitive if its share of distinct three-word runs is below
+`MIN_DISTINCT_SHARE`."""
 JAPANESE = {"HIRAGANA", "KATAKANA"}
-"""Scripts of which Japanese uses both, besides CJK."""
+"""Scripts that Japanese texts mix with CJK characters."""
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether a text begins like the refusal of a language model."""
+    """Return whether a text begins like the refusal of a language model, in English, Chinese or Japanese."""
     return REFUSAL.match(text) is not None
 
 
 def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
-    """Return the first fault of a generated text as a short reason, such as "too long", or None if it has no fault.
+    """Find the first fault of a generated text, as a short reason such as "too long". Return None without a fault.
+
+    Checked are: empty, refused, too short, too long, another script than the sample, placeholders left open,
+    repetitive.
 
     Args:
         text: the text.
-        settings: limits of its length.
+        settings: settings of the stage, with limits of the length.
         sample: another text in the expected language; "" skips the check of the script.
     """
     if not text:
@@ -267,9 +274,9 @@ def _is_repetitive(text: str) -> bool:
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Return whether too many letters of a text are of scripts, such as Cyrillic, that the sample text lacks.
+    """Return whether fewer than `MIN_SCRIPT_SHARE` of a text's letters are in scripts that the sample text has.
 
-    False if either has no letters. A sample with Japanese kana allows both kana and CJK.
+    Returns False if the text or the sample has no letters. A sample with Japanese kana allows both kana and CJK.
     """
     allowed = {_name_script(character) for character in sample if character.isalpha()}
     if allowed & JAPANESE:
@@ -297,17 +304,17 @@ FINISHED_PARTS: Mapping[StageName, Callable[[list[str]], list[str]]] = {
     "filter": list,
     "documents": _remove_unfinished_sentence,
 }
-"""Function that removes what is unfinished from the items of an answer that was cut off, by stage."""
+"""Function that removes unfinished text from the items of an answer that was cut off, by stage."""
 CUT_OFF, CONTENT_FILTER = "length", "content_filter"
-"""Finish reasons of the protocol that leave no whole answer."""
+"""Finish reasons of the protocol for an incomplete answer: too many tokens, and a content filter."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Request to a language model that a stage of the synthesis needs, before it is sent.
+    """A request to a language model that a stage of the synthesis needs.
 
     Attributes:
-        stage: stage that asks.
+        stage: stage of the synthesis.
         prompt: filled-in prompt.
         model: name of the model.
         parameters: parameters of the request.
@@ -328,28 +335,28 @@ class Call:
 
     @property
     def key(self) -> str:
-        """Digest of stage, model, parameters and prompt, on which the answer depends, as 32 hexadecimal digits."""
+        """Digest of stage, model, parameters and prompt, as 32 hexadecimal digits."""
         return digest(self.stage, self.model, self.parameters, self.prompt)[:32]
 
 
 def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> tuple[list[str], list[tuple[str, str]]]:
-    """Parse a model's answer to a call into usable items and rejected texts.
+    """Parse a model's answer to a call into usable items and rejected texts with reasons.
 
-    The thoughts of a reasoning model are removed first. An answer that was refused, is empty, or not as asked gives no
-    items and one reason. Of an answer that was cut off, the finished items count, and the finished sentences of a
-    passage. A filter's yes or no always counts.
+    At most `call.count` distinct items without a fault are kept, see `find_fault`. A refusal, an empty answer, or an
+    answer without items is rejected as a whole. If an answer was cut off, only finished items, or finished sentences of
+    a passage, are used. A yes or no in the stage `filter` is used even if a content filter ended the answer.
 
     Args:
-        answer: the answer.
-        call: the call that it answers.
-        settings: settings of the stage, with limits of length.
+        answer: the answer; thoughts of a reasoning model are removed.
+        call: the call that was answered.
+        settings: settings of the stage, with limits of the length.
 
     Returns:
-        The distinct usable items, at most `call.count`, and a list of (reason, text) for what cannot be used.
+        The usable items, and a list of `(reason, text)` for what cannot be used.
     """
     text = remove_thoughts(answer.text)
     parsed = list(dict.fromkeys(PARSERS[call.stage](text)))
-    # A filter's yes or no counts however the answer ended.
+    # A yes or no of the filter is used however the answer ended.
     if answer.finish_reason == CONTENT_FILTER and not (call.stage == "filter" and parsed):
         return [], [("refused", text)]
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions protocol: one request, and its answer or a `CallError`."""
+"""OpenAI's chat completions protocol: one request to an endpoint, and the answer or a `CallError`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from lathe.training.synthesis.job import EndpointSettings
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address and key of an endpoint that speaks the chat completions protocol. The key is left out of the repr.
+    """Address and key of an endpoint of the chat completions protocol. The key is left out of the repr.
 
     Attributes:
         url: address that `/chat/completions` is appended to.
-        host: host, with the port if there is one.
+        host: host, followed by the port if the address has one.
         key: API key; None for an endpoint without keys.
     """
 
@@ -28,12 +28,10 @@ class Endpoint:
 
 
 def read_endpoint(settings: EndpointSettings) -> Endpoint:
-    """Check the settings of an endpoint, read its API key from the environment, and return address, host and key.
-
-    No connection is made.
+    """Read an endpoint's address from the settings, and its API key from the environment, without connecting.
 
     Raises:
-        JobError: if the address is not valid, or there is no key.
+        JobError: if the address is not valid, or the environment variable of the key is not set.
     """
     url = settings.base_url.rstrip("/")
     try:
@@ -43,17 +41,17 @@ def read_endpoint(settings: EndpointSettings) -> Endpoint:
         raise JobError(str(error)) from error
 
     if parts.path.endswith("/completions"):
-        raise JobError(f"endpoint.base_url is what /chat/completions is added to; leave that off {url!r}")
+        raise JobError(f"endpoint.base_url is {url!r}; leave /chat/completions out, it is appended")
 
     return Endpoint(url, f"{parts.hostname}{f':{parts.port}' if parts.port else ''}", key)
 
 
 MAX_ANSWER_BYTES = 16_000_000
-"""Maximum size of a response; a larger one is not an answer."""
+"""Maximum size of a response. A larger response is not an answer."""
 BYTES_PER_TOKEN = 4
 """Approximate UTF-8 bytes of a token, to estimate tokens if the endpoint does not count them."""
 NOT_JSON, OTHER_JSON = "not JSON", "other JSON"
-"""Kinds of failures: responses with a success status that are not an answer."""
+"""Kinds of failures for a response with a success status that is not an answer."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,10 @@ class ChatAnswer:
 
     Attributes:
         text: text of the answer or of the refusal; may be empty.
-        finish_reason: why it ends: `stop`, `length`, `content_filter`, or "" if unknown.
-        prompt_tokens: tokens of the prompt, as the endpoint counted them.
-        completion_tokens: tokens of the answer, as the endpoint counted them.
-        counted: False if the endpoint counts no tokens, and both numbers are estimated from lengths.
+        finish_reason: why the answer ends: `stop`, `length`, `content_filter`, or "" if unknown.
+        prompt_tokens: number of tokens of the prompt.
+        completion_tokens: number of tokens of the answer.
+        counted: whether the endpoint counted the tokens. If not, both numbers are estimated from lengths.
     """
 
     text: str
@@ -78,16 +76,16 @@ class ChatAnswer:
 async def ask_model(
     client: EndpointClient, endpoint: Endpoint, model: str, prompt: str, parameters: Mapping[str, Any]
 ) -> ChatAnswer:
-    """Send one prompt to a model of the endpoint, once, and return the answer.
+    """Send one prompt to a model of the endpoint, without retries, and return the answer.
 
     Raises:
-        CallError: if no answer comes.
+        CallError: if the request fails, or the response is not an answer.
     """
     body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
     try:
         headers, payload = await client.post(f"{endpoint.url}/chat/completions", orjson.dumps(body), MAX_ANSWER_BYTES)
     except CallError as error:
-        if error.kind == UNREADABLE:  # a model that wrote without end may stop next time
+        if error.kind == UNREADABLE:  # a model that did not stop writing may stop at the next attempt
             raise CallError(NOT_JSON, str(error), retryable=True) from error
         raise
 
@@ -95,24 +93,24 @@ async def ask_model(
     try:
         response = orjson.loads(payload)
     except orjson.JSONDecodeError as error:
-        kind = client.redact(headers.get("content-type", "nothing it names"))
-        raise CallError(NOT_JSON, f"not JSON but {kind} came back: {quoted!r}", retryable=True) from error
+        kind = client.redact(headers.get("content-type", "an unknown type"))
+        raise CallError(NOT_JSON, f"the response is not JSON but {kind}: {quoted!r}", retryable=True) from error
 
-    # The status was a success, so only the body tells that there is no answer.
+    # The status is a success, so only the body tells that there is no answer.
     if isinstance(response, dict) and response.get("error"):
         message = client.redact(extract_message(response))
-        raise CallError(OTHER_JSON, f"an error came back: {message}", retryable=True)
+        raise CallError(OTHER_JSON, f"the response is an error: {message}", retryable=True)
     if not isinstance(response, dict) or not isinstance(response.get("choices"), list):
-        raise CallError(OTHER_JSON, f"JSON without choices came back: {quoted}", retryable=True)
+        raise CallError(OTHER_JSON, f"the response is JSON without choices: {quoted}", retryable=True)
 
     return _read_answer(response, prompt)
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
-    """Return the answer in the first choice of a chat completion's JSON.
+    """Read the answer from the first choice of a chat completion's JSON.
 
-    The tokens of prompt and answer are estimated if the endpoint did not count them. A refusal without text becomes an
-    answer with the finish reason `content_filter`.
+    If the endpoint did not count tokens, they are estimated. A refusal without content becomes an answer with the text
+    of the refusal and the finish reason `content_filter`.
 
     Raises:
         CallError: if the first choice has no message.
@@ -122,7 +120,7 @@ def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
         message = choice["message"]
         content, refusal = message.get("content"), message.get("refusal")
     except (IndexError, KeyError, TypeError, AttributeError) as error:
-        raise CallError(OTHER_JSON, "JSON without a message came back", retryable=True) from error
+        raise CallError(OTHER_JSON, "the response is JSON without a message", retryable=True) from error
 
     text, refused, reason = _extract_text(content), _extract_text(refusal), choice.get("finish_reason")
     counts = _read_token_counts(response.get("usage"))
@@ -148,7 +146,7 @@ def _read_token_counts(usage: Any) -> tuple[int, int] | None:
 
 
 def _extract_text(content: Any) -> str:
-    """Return the text of a message, whose content is a string or a list of parts, which are joined, else ""."""
+    """Return the text of a message's content: a string, or the joined texts of a list of parts. Return "" otherwise."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
@@ -156,5 +154,5 @@ def _extract_text(content: Any) -> str:
 
 
 def estimate_tokens(text: str) -> int:
-    """Return an estimate of the number of tokens of a text from its length in bytes, at least 1."""
+    """Estimate the number of tokens of a text from its length in bytes. The estimate is at least 1."""
     return 1 + len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN

@@ -1,7 +1,7 @@
-"""Matches of texts with test sets, whose texts must not be trained on.
+"""Detection of data leakage: texts that match a text of a test set must not be trained on.
 
-A text matches if a test set has it (ignoring case and punctuation), has a near duplicate of it, or shares a run of so
-many words with it (13, as for GPT-3: Brown et al. 2020, Appendix C).
+Two texts match if they are equal (ignoring case and punctuation), are near duplicates, or share a long run of words
+(by default 13 words, as for GPT-3: Brown et al. 2020, Appendix C).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class Match:
     Attributes:
         test_set: name of the test set.
         test_text: matching text of the test set.
-        how: description of how the two match.
+        how: description of the match: equal, nearly equal, or the shared words.
     """
 
     test_set: str
@@ -33,16 +33,16 @@ class Match:
 
 
 class HeldOutIndex:
-    """Index of the texts of test sets, which finds texts that match one of them.
+    """Index of the texts of test sets, which finds other texts that match a text of a test set.
 
     Args:
-        sets: texts by the name of their set.
-        similarity: Jaccard similarity from which two texts are near duplicates.
-        shared_words: length in words of a common run that makes a match.
+        sets: texts by name of the test set.
+        similarity: minimum Jaccard similarity of near duplicates.
+        shared_words: minimum length in words of a common run that is a match.
 
     Attributes:
         counts: number of texts by test set.
-        texts: test set and text, by normalized text.
+        texts: `(test set, text)` by normalized text.
     """
 
     def __init__(self, sets: dict[str, list[str]], similarity: float, shared_words: int) -> None:
@@ -55,18 +55,21 @@ class HeldOutIndex:
 
     @cached_property
     def near(self) -> NearDuplicates:
-        """Index of the texts that finds near duplicates, built at first use."""
+        """Index that finds near duplicates of the texts, built at the first access."""
         index = NearDuplicates(self.similarity)
         for _, text in self.texts.values():
             index.add(text)
         return index
 
     def find_matches(self, texts: Sequence[str]) -> dict[int, Match]:
-        """Find texts that equal, nearly duplicate or overlap a text of a test set, by the position of the text."""
+        """Find the texts that equal, nearly duplicate or overlap a text of a test set, as matches by position.
+
+        Positions of texts without a match are missing in the result.
+        """
         if not self.texts:
             return {}
 
-        # runs: positions of the texts that hold a run of words; only texts without a match have theirs looked up.
+        # Positions of texts by run of words. Runs are only looked up for texts without another match.
         runs: dict[str, list[int]] = {}
         matches = {position: match for position, text in enumerate(texts) if (match := self._find_match(text))}
         for position, text in enumerate(texts):
@@ -82,7 +85,7 @@ class HeldOutIndex:
         return matches
 
     def _find_match(self, text: str) -> Match | None:
-        """Return the test text that a text equals or nearly duplicates, with its test set, or None."""
+        """Find the test text that a text equals or nearly duplicates. Return None without such a test text."""
         same = self.texts.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")
@@ -93,21 +96,22 @@ class HeldOutIndex:
 
         test_text, similarity = closest
         test_set = self.texts[normalize_text(test_text)][0]
-        return Match(test_set, test_text, f"nearly the same text, {similarity:.2f} alike")
+        return Match(test_set, test_text, f"nearly the same text, similarity {similarity:.2f}")
 
 
 def read_held_out_texts(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOutIndex:
     """Read the texts of a job's test sets into an index that finds duplicates and overlaps.
 
-    Sets of the same name are merged.
+    Test sets with the same name are merged. A test set that cannot be read or holds no text is refused, because texts
+    could not be checked against it.
 
     Args:
         settings: the test sets.
-        similarity: Jaccard similarity from which two texts are near duplicates.
-        shared_words: length in words of a common run that makes a match.
+        similarity: minimum Jaccard similarity of near duplicates.
+        shared_words: minimum length in words of a common run that is a match.
 
     Raises:
-        JobError: if a test set is missing, cannot be read or holds no text, since nothing could be checked against it.
+        JobError: if a test set is missing, cannot be read or holds no text.
     """
     sets: dict[str, list[str]] = {}
     for test_set in settings:
@@ -125,11 +129,11 @@ def read_held_out_texts(settings: Sequence[HeldOutSettings], similarity: float, 
 
 
 def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name and the test texts of each data set in a folder.
+    """Read the data sets in a folder, and yield name and test texts of every data set.
 
     Raises:
         DataSetError: if the folder is missing, or a data set cannot be read.
-        EvaluationError: if there is no data set.
+        EvaluationError: if the folder holds no data set.
     """
     if not folder.is_dir():
         raise DataSetError(f"there is no folder {folder}")
@@ -146,13 +150,13 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read a test set from a file of JSON lines, and return its name (up to the first dot) and texts.
+    """Read a test set from a file of JSON lines, as `(file name up to the first dot, texts)`.
 
-    Each non-blank string in one of the fields is a text of its own, also each in a list. Without `fields`, all fields
-    of a row are read.
+    The texts are all strings in the given fields that are not blank, including the strings in lists. Without `fields`,
+    all fields of a row are read.
 
     Raises:
-        DataSetError: if the file cannot be read, lacks a field, or holds no text.
+        DataSetError: if the file is missing or cannot be read, a row lacks a field, or there is no text.
     """
     if not path.is_file():
         raise DataSetError(f"there is no file {path}")
@@ -163,9 +167,9 @@ def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the strings in the given fields of a row that are not blank, also the strings within lists.
+    """Yield the strings in the given fields of a row, or in all fields if none are given, without blank strings.
 
-    Without fields, all fields of the row are read.
+    Strings in lists are included.
 
     Raises:
         DataSetError: if the row lacks a field.

@@ -22,16 +22,16 @@ from lathe.training.settings import Count, NotNegative, Positive, StrictSettings
 
 StageName = Literal["personas", "queries", "filter", "documents"]
 STAGES: tuple[StageName, ...] = ("personas", "queries", "filter", "documents")
-"""Names of the stages, in their order."""
+"""Names of the stages, in order."""
 RESERVED_FIELDS = ("model", "messages", "stream", "n", "temperature", "max_tokens", "max_completion_tokens")
-"""Request fields that users cannot set in `parameters`: other settings set them, or they change the form of the
-answer."""
+"""Request fields that users cannot set in `parameters`, because other settings set them, or because they change the
+format of the answer."""
 
 
 def _check_parameters(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
     reserved = [name for name in RESERVED_FIELDS if name in parameters]
     if reserved:
-        raise ValueError(f"{reserved[0]} is not set here: see docs/synthesis.md for the setting that makes it")
+        raise ValueError(f"{reserved[0]} cannot be set in parameters: see docs/synthesis.md for the setting to use")
     return parameters
 
 
@@ -43,10 +43,10 @@ class EndpointSettings(StrictSettings):
 
     Attributes:
         base_url: address that `/chat/completions` is appended to.
-        model: name of the model at the endpoint, for stages that name no other.
+        model: name of the model at the endpoint, for stages without a model.
         key_variable: environment variable that holds the key; None for an endpoint without keys.
         timeout: maximum seconds for one whole answer.
-        limit_field: the endpoint's name of the limit on an answer's tokens.
+        limit_field: name of the request field that limits the tokens of an answer.
         parameters: further fields of every request, such as `top_p`.
     """
 
@@ -59,7 +59,10 @@ class EndpointSettings(StrictSettings):
 
 
 class SeedSettings(StrictSettings):
-    """Settings of the seeds: a file of JSON lines, and the fields of question, answer and, if rows have it, context."""
+    """Settings of the seeds: a file of JSON lines, and the names of the fields with question, answer and context.
+
+    The field `context` is optional in the rows.
+    """
 
     jsonl: Path
     question: str = "question"
@@ -68,15 +71,15 @@ class SeedSettings(StrictSettings):
 
 
 class StageSettings(StrictSettings):
-    """Settings of the requests of one stage, and limits on the length of its texts.
+    """Settings of the requests of one stage, and limits on the length of the generated texts.
 
     Attributes:
-        model: name of the model; None for the endpoint's.
-        temperature: sampling temperature; None leaves it out of the request.
+        model: name of the model; None for the endpoint's model.
+        temperature: sampling temperature; None leaves the temperature out of the request.
         max_tokens: maximum number of tokens of an answer.
-        min_characters: minimum length of each text in an answer.
-        max_characters: maximum length of each text in an answer.
-        parameters: further fields of the request, besides the endpoint's.
+        min_characters: minimum length of a text in an answer.
+        max_characters: maximum length of a text in an answer.
+        parameters: further fields of the request, in addition to the endpoint's parameters.
     """
 
     model: str | None = None
@@ -94,17 +97,17 @@ class StageSettings(StrictSettings):
 
 
 STAGE_DEFAULTS: Mapping[StageName, Mapping[str, float]] = {
-    # Personas: who would ask a question, and for what task. A filter answers yes or no.
+    # A persona says who would ask a question, and for what task. The filter answers yes or no.
     "personas": {"temperature": 1.0, "max_tokens": 400, "min_characters": 20, "max_characters": 1000},
     "queries": {"temperature": 1.0, "max_tokens": 400, "min_characters": 8, "max_characters": 500},
     "filter": {"temperature": 0.0, "max_tokens": 20, "min_characters": 2, "max_characters": 3},
     "documents": {"temperature": 0.7, "max_tokens": 1000, "min_characters": 200, "max_characters": 6000},
 }
-"""Settings that a stage has unless the job sets others."""
+"""Default settings by stage."""
 
 
 class StagesSettings(StrictSettings):
-    """Settings of the four stages, each with its `STAGE_DEFAULTS`."""
+    """Settings of the four stages. Missing settings are taken from `STAGE_DEFAULTS`."""
 
     personas: StageSettings
     queries: StageSettings
@@ -114,7 +117,7 @@ class StagesSettings(StrictSettings):
     @model_validator(mode="before")
     @classmethod
     def _add_defaults(cls, settings: Any) -> Any:
-        """Complete the settings with the defaults of every stage. Anything but an object stays as it is."""
+        """Add the defaults of every stage to the settings. Values that are not objects are returned unchanged."""
         if not isinstance(settings, dict):
             return settings
         stages = {
@@ -133,9 +136,9 @@ class TemplateSettings(StrictSettings):
     """Settings of the prompt templates.
 
     Attributes:
-        folder: folder with the user's own templates; templates that it lacks are the shipped ones.
-        shipped: which shipped templates: `full`, or `short` ones for models of less than about a billion parameters,
-            which do not follow the full ones.
+        folder: folder with the user's templates; shipped templates replace missing ones. None for shipped templates.
+        shipped: which shipped templates to use: `full`, or `short` for models with less than about a billion
+            parameters, which do not follow the full templates.
     """
 
     folder: Path | None = None
@@ -143,19 +146,20 @@ class TemplateSettings(StrictSettings):
 
 
 class LimitSettings(StrictSettings):
-    """Limits on rate, retries and total requests, all of which may change between runs.
+    """Limits on rate, retries and total requests. All limits may change between runs of a job.
 
     Attributes:
-        concurrency: maximum number of requests at once.
-        requests_per_minute: maximum rate, spread evenly; None for no limit.
+        concurrency: maximum number of concurrent requests.
+        requests_per_minute: maximum rate of requests, spread evenly; None for no limit.
         tokens_per_minute: maximum rate of tokens of prompts and answers; None for no limit.
-        retries: maximum number of retries of a request without an answer: 429, 5xx, no connection, a time-out, or a
-            response that is not an answer.
-        backoff: seconds before the first retry; doubled for each further one, and multiplied by a random factor below
-            1.
-        attempts: maximum number of answers to a call, until one can be used.
-        max_requests: maximum number of requests in all runs of a folder, at which the run stops; None for no limit.
-        max_tokens: maximum number of tokens of prompts and answers in all runs of a folder; None for no limit.
+        retries: maximum number of retries of a request without an answer: status 429 or 5xx, no connection, a
+            time-out, or a response that is not an answer.
+        backoff: maximum seconds before the first retry. The maximum doubles with every further retry, and the wait is a
+            random share of it.
+        attempts: maximum number of answers to a call if the answers cannot be used.
+        max_requests: number of requests in all runs of a folder at which the run stops; None for no limit.
+        max_tokens: number of tokens of prompts and answers in all runs of a folder at which the run stops; None for no
+            limit.
     """
 
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8
@@ -180,9 +184,9 @@ class HeldOutSettings(StrictSettings):
     """Settings of a test set whose texts must not be trained on: a folder of data sets, or a file of JSON lines.
 
     Attributes:
-        folder: a data set in one of our layouts, or a folder of such data sets; their test texts are held out.
-        jsonl: a file of JSON lines.
-        fields: fields of the file's rows that are held out; empty for every text in them.
+        folder: folder of a labelled data set, or of several; their test texts are held out.
+        jsonl: file of JSON lines.
+        fields: fields of the file's rows whose texts are held out; empty for all fields.
     """
 
     folder: Path | None = None
@@ -192,9 +196,9 @@ class HeldOutSettings(StrictSettings):
     @model_validator(mode="after")
     def _check_one_location(self) -> Self:
         if (self.folder is None) == (self.jsonl is None):
-            raise ValueError("name a folder or a jsonl file, one of them")
+            raise ValueError("a test set needs either a folder or a jsonl file")
         if self.fields and self.jsonl is None:
-            raise ValueError("fields are those of a jsonl file; a folder's layout says where its texts are")
+            raise ValueError("fields are for a jsonl file; leave fields out for a folder, whose layout names them")
         return self
 
     @property
@@ -209,18 +213,18 @@ class SynthesisJob(StrictSettings):
     Attributes:
         endpoint: endpoint that answers the requests.
         seeds: questions with answers to start from.
-        personas: number of personas of each seed.
-        queries: number of queries of each persona.
-        filter: whether the model is asked which queries need documents; False keeps every query, for a model that
-            answers yes, or no, to nearly all of them.
+        personas: number of personas per seed.
+        queries: number of queries per persona.
+        filter: whether the model is asked which queries need documents. False keeps every query, for a model that gives
+            the same verdict on nearly all queries.
         stages: settings of the stages.
         templates: prompt templates.
         limits: limits on rate, retries and total requests.
         prices: prices for the cost in the report; None for no cost.
-        similarity: Jaccard similarity of three-word runs from which two texts are near duplicates, see
-            near_duplicates.py; questions of a dozen words that differ in one word have about 0.5.
+        similarity: minimum Jaccard similarity of near duplicates, see near_duplicates.py; questions of a dozen words
+            that differ in one word have about 0.5.
         test_sets: test sets whose texts must not occur in the pairs.
-        shared_words: length in words of a run in common with a test set from which a text counts as known.
+        shared_words: minimum length in words of a run in common with a test text at which a text is left out.
     """
 
     endpoint: EndpointSettings
@@ -237,17 +241,17 @@ class SynthesisJob(StrictSettings):
     shared_words: Annotated[int, Field(ge=5)] = 13
 
     def asks(self, name: StageName) -> bool:
-        """Return whether a stage sends calls to the model: all but a filter that the job leaves out."""
+        """Return whether a stage sends calls to the model. Only the filter may be turned off."""
         return self.filter or name != "filter"
 
     def model_of(self, name: StageName) -> str:
-        """Return the name of the model that answers a stage: the stage's own, or else the endpoint's."""
+        """Return the name of the model for a stage: the stage's model, or else the endpoint's model."""
         return self.stages[name].model or self.endpoint.model
 
     def parameters_of(self, name: StageName) -> dict[str, Any]:
-        """Return the request fields of a stage besides model and messages.
+        """Return the fields of a stage's requests, without `model` and `messages`.
 
-        They are its temperature, its token limit, and the parameters of the endpoint and the stage.
+        These are the temperature unless it is None, the token limit, and the parameters of the endpoint and the stage.
         """
         stage = self.stages[name]
         temperature = {} if stage.temperature is None else {"temperature": stage.temperature}

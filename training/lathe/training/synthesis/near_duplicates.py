@@ -1,7 +1,7 @@
-"""Near-duplicate search: candidates by MinHash and locality-sensitive hashing, each confirmed by its similarity.
+"""Near-duplicate search: candidates by MinHash and locality-sensitive hashing, confirmed by the exact similarity.
 
-The similarity of two texts is Jaccard's index of the sets of their runs of three words, |A ∩ B| / |A ∪ B|. Case
-and punctuation do not count. A character of Chinese or Japanese counts as a word, since no spaces separate words.
+The similarity of two texts is the Jaccard index of their sets of three-word shingles, |A ∩ B| / |A ∪ B|. Case and
+punctuation are ignored. A Chinese or Japanese character counts as a word, because no spaces separate words.
 """
 
 import re
@@ -16,45 +16,45 @@ if TYPE_CHECKING:
     from datasketch import MinHash
 
 RUN = 3
-"""Words of a shingle: texts on one subject share shorter runs anyway, and one changed word destroys more of longer
+"""Words of a shingle. Shorter runs are shared by all texts on a subject, and a changed word destroys more of longer
 runs."""
 PERMUTATIONS = 128
 """Number of hash functions of a MinHash sketch."""
 MISS_WEIGHT, FALSE_ALARM_WEIGHT = 0.9, 0.1
-"""Weights of false negatives and false positives in tuning the hash: candidates are confirmed, so a false positive
+"""Weights of false negatives and false positives for tuning the bands. Candidates are confirmed, so a false positive
 costs only time."""
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 """A word of a normalized text: one Chinese or Japanese character, or a run of other characters without spaces."""
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text in lower case without punctuation. Each Chinese or Japanese character is a word."""
+    """Split a text into words in lower case without punctuation. Each Chinese or Japanese character is a word."""
     return WORD.findall(normalize_text(text))
 
 
 def split_shingles(text: str, run: int = RUN) -> set[str]:
     """Return the set of a text's shingles, which are runs of `run` consecutive words.
 
-    The only shingle of a shorter text is the whole text.
+    A text with fewer words has a single shingle of all its words.
     """
     words = split_words(text)
     return {" ".join(words[start : start + run]) for start in range(max(1, len(words) - run + 1))}
 
 
 def compute_jaccard(first: set[str], second: set[str]) -> float:
-    """Return the Jaccard similarity of two sets, |A ∩ B| / |A ∪ B|, in [0, 1].
+    """Compute the Jaccard similarity of two sets, |A ∩ B| / |A ∪ B|, in [0, 1].
 
     Raises:
-        ZeroDivisionError: if both are empty.
+        ZeroDivisionError: if both sets are empty.
     """
     return len(first & second) / len(first | second)
 
 
 @lru_cache
 def _lsh_bands(similarity: float) -> tuple[int, int]:
-    """Return the bands, and the rows per band, of locality-sensitive hashing for at least this Jaccard similarity.
+    """Compute `(bands, rows per band)` of locality-sensitive hashing for a minimum Jaccard similarity.
 
-    They are cached, as computing them takes 0.1 s.
+    The result is cached, because the computation takes 0.1 s.
     """
     from datasketch import MinHashLSH
 
@@ -63,10 +63,10 @@ def _lsh_bands(similarity: float) -> tuple[int, int]:
 
 
 class NearDuplicates:
-    """Index of texts that finds the most similar one to a text, if it is a near duplicate.
+    """Index of texts that finds the closest near duplicate of another text.
 
     Args:
-        similarity: minimum Jaccard similarity of near duplicates, between their sets of three-word runs.
+        similarity: minimum Jaccard similarity between the sets of three-word shingles of near duplicates.
 
     Raises:
         JobError: if datasketch is not installed.
@@ -86,18 +86,19 @@ class NearDuplicates:
         self.buckets = MinHashLSH(num_perm=PERMUTATIONS, params=_lsh_bands(similarity))
 
     def add(self, text: str) -> None:
-        """Add a text to the index, under the next position."""
+        """Add a text to the index."""
         self.buckets.insert(len(self.texts), self._sketch(split_shingles(text)))
         self.texts.append(text)
 
     def find_closest(self, text: str) -> tuple[str, float] | None:
-        """Return the text in the index that is most similar to a text, and the Jaccard similarity of the two.
+        """Find the most similar text in the index, and return `(text in the index, Jaccard similarity)`.
 
-        None if no text reaches the minimum similarity.
+        Returns None if no text that was found reaches the minimum similarity. Of equally similar texts, the text that
+        was added first is returned.
         """
         runs = split_shingles(text)
         positions = self.buckets.query(self._sketch(runs))
-        # Of equally similar texts the earliest counts: max takes the largest −position.
+        # Of equally similar texts the earliest is taken: max prefers the largest −position.
         similar = [(compute_jaccard(runs, split_shingles(self.texts[position])), -position) for position in positions]
         similarity, position = max(similar, default=(0.0, 0))
         return (self.texts[-position], similarity) if similarity >= self.similarity else None

@@ -1,13 +1,15 @@
-"""Seeds, calls of each stage, and the pairs that their answers make.
+"""Seeds, the calls of every stage, and the pairs that follow from the answers.
 
 seeds ─ personas ─ queries ─ filter ─ documents ─ pairs
   │                   │         │         │
-  known to tests   similar,  need no   similar,
-                   known     document  known
+  match a test set    │      need no   near duplicates,
+                      │      document  match a test set
+           near duplicates,
+           match a test set
 
-Everything is derived from the answer log: a resumed run builds the same calls, finds those answered that are in the
-log, and asks the rest. The filter keeps queries that need documents to be answered, as in FinMTEB's Section 4.2: other
-queries do not teach retrieval. A job may leave the filter out; it then has no calls and keeps every query.
+Everything is derived from the answer log: a resumed run builds the same calls, takes the answers that are in the log,
+and sends the other calls. The filter keeps queries that need documents to be answered, as in FinMTEB's Section 4.2:
+other queries do not teach retrieval. A job may leave the filter out; then there are no calls, and every query is kept.
 """
 
 from collections import Counter
@@ -28,13 +30,13 @@ from lathe.training.workspace import digest
 
 @dataclass(frozen=True)
 class Seed:
-    """A question with its answer, which personas and queries are generated from.
+    """A question with an answer, from which personas and queries are generated.
 
     Attributes:
         place: row that the seed comes from, for messages.
         question: the question.
         answer: the answer.
-        context: context of the question; "" if there is none.
+        context: context of the question; "" without context.
     """
 
     place: str
@@ -44,23 +46,23 @@ class Seed:
 
     @property
     def key(self) -> str:
-        """Digest of question, answer and context, 16 hexadecimal digits."""
+        """Digest of question, answer and context, as 16 hexadecimal digits."""
         return digest(self.question, self.answer, self.context)[:16]
 
     @property
     def text(self) -> str:
-        """Question, answer and, if there is one, context, joined by newlines."""
+        """Question, answer and context (if there is one), joined by newlines."""
         return "\n".join(filter(None, (self.question, self.answer, self.context)))
 
 
 def read_seeds(settings: SeedSettings) -> list[Seed]:
-    """Read the seeds, questions with answers and context, from a file of JSON lines.
+    """Read the distinct seeds, which are questions with answers and context, from a file of JSON lines.
 
-    Distinct seeds are returned in the order of the file.
+    Every row must have a question and an answer. The seeds are in the order of the file.
 
     Raises:
-        JobError: if the file is missing or has no rows, or a row has no question or answer, or a field that is not a
-            string.
+        JobError: if the file is missing or has no rows, a row lacks a question or an answer, or one of the fields is
+            not a string.
         DataSetError: if the file cannot be read or is not JSON lines.
     """
     name = settings.jsonl.name
@@ -87,7 +89,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
             )
 
     if not distinct:
-        raise JobError(f"{name} has no rows: there is nothing to start from")
+        raise JobError(f"{name} has no rows: a synthesis needs at least one question with an answer")
 
     return list(distinct.values())
 
@@ -102,26 +104,26 @@ def _read_text_field(record: Record, field: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise JobError(f"{record.place}: {field!r} must be a text, not {shorten_value(value)}")
+        raise JobError(f"{record.place}: {field!r} must be a string, not {shorten_value(value)}")
     return value.strip()
 
 
 DISTINCT: tuple[StageName, ...] = ("queries", "documents")
-"""Stages whose texts are trained on, so they must be distinct and match no test set."""
+"""Stages whose texts are trained on. These texts must be distinct and match no test set."""
 NO_DOCUMENT = "takes no document"
-"""Reason of the filter to reject a query."""
+"""Reason for which the filter rejects a query."""
 
 
 @dataclass(frozen=True)
 class PairDraft:
-    """A pair under construction: what the stages so far made of a seed.
+    """A pair under construction: a seed with the texts of the stages so far.
 
     Attributes:
-        seed: seed that it starts from.
-        persona: who asks, and for what task.
-        query: the question.
-        document: passage that answers the query.
-        keys: keys of the calls so far, by stage; "" for a stage that is left out.
+        seed: the seed.
+        persona: who asks, and for what task; "" before the stage `personas`.
+        query: the question; "" before the stage `queries`.
+        document: passage that answers the query; "" before the stage `documents`.
+        keys: keys of the calls so far, in the order of the stages; "" for a stage that is left out.
     """
 
     seed: Seed
@@ -131,9 +133,9 @@ class PairDraft:
     keys: tuple[str, ...] = ()
 
     def with_item(self, stage: StageName, item: str, key: str) -> "PairDraft":
-        """Return a copy of the draft with an item of a stage's answer and the key of the call.
+        """Return a copy of the draft with the item of a stage's answer as its text, and with the key of the call.
 
-        The filter's item is not stored.
+        In the stage `filter`, only the key is added.
         """
         keys = (*self.keys, key)
         if stage == "personas":
@@ -143,9 +145,9 @@ class PairDraft:
         return replace(self, document=item if stage == "documents" else "", keys=keys)
 
     def new_texts(self, stage: str) -> tuple[str, ...]:
-        """Return the texts that a stage added and that must match no test set.
+        """Return the texts that a stage added: question and answer for `seeds`, the query for `queries`.
 
-        For the stage `seeds` they are question and answer.
+        For other stages, it is the document.
         """
         texts = {"seeds": (self.seed.question, self.seed.answer), "queries": (self.query,)}
         return texts.get(stage, (self.document,))
@@ -153,7 +155,7 @@ class PairDraft:
     def template_values(self, count: int) -> dict[str, object]:
         """Return the values of all placeholders that a prompt template may use, by name.
 
-        `count` is the number of items to ask for.
+        `count` is the number of items that the prompt asks for.
         """
         seed = {name: getattr(self.seed, name) for name in ("question", "answer", "context")}
         return seed | {"persona": self.persona, "query": self.query, "count": count}
@@ -161,10 +163,10 @@ class PairDraft:
 
 @dataclass(frozen=True)
 class _RejectedText:
-    """Text that a stage rejected, and why.
+    """A text that a stage rejected, and the reason.
 
     Attributes:
-        stage: stage that rejected the text; `seeds` before the first.
+        stage: stage that rejected the text; `seeds` for seeds.
         reason: short reason, by which rejections are counted.
         text: the text.
         seed: seed that the text comes from.
@@ -183,16 +185,16 @@ class Pipeline:
 
     Args:
         job: settings of the job.
-        prompts: prompt template of each stage.
+        prompts: prompt template by stage.
         seeds: questions with answers to start from.
         held_out: index of the test texts that must not occur.
         log: answer log.
 
     Attributes:
-        calls: distinct calls of each stage so far.
-        kept: number of drafts kept after each stage so far, and of seeds.
-        rejected: texts rejected so far.
-        pairs: finished pairs; empty until all stages are through.
+        calls: distinct calls by stage, for the stages so far.
+        kept: number of drafts that were kept, by stage and for `seeds`.
+        rejected: texts that were rejected so far.
+        pairs: finished pairs; empty until the last stage is finished.
     """
 
     def __init__(
@@ -210,11 +212,11 @@ class Pipeline:
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """Yield each stage with the distinct calls to a model that it needs.
+        """Yield every stage with the distinct calls to a model that it needs, and build the pairs after the last stage.
 
-        The answers to them must be logged before the next stage is taken from the iterator. Seeds, queries and
-        documents that match a test set are rejected, as are queries and documents that nearly duplicate an earlier one.
-        Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
+        The caller must log the answers to the calls of a stage before it asks for the next stage. Iterating fills
+        `calls`, `kept`, `rejected` and finally `pairs`. Rejected are seeds, queries and documents that match a test
+        set, and queries and documents that nearly duplicate an earlier text.
         """
         drafts = self._reject_known("seeds", [PairDraft(seed) for seed in self.seeds])
         self.kept["seeds"] = len(drafts)
@@ -251,16 +253,16 @@ class Pipeline:
         )
 
     def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
-        """Yield the drafts of the next stage, one for each usable item of the logged answers to the calls.
+        """Yield a draft for every usable item of the logged answers to the calls of a stage.
 
-        Unusable items, and queries that the filter rejects, are recorded in `rejected`. A draft whose call is not
-        answered yet yields none. Unusable answers are recorded once no attempts are left.
+        Unusable items, and queries that the filter rejects, are added to `rejected`. For a call without a usable answer
+        no draft is yielded, and once its attempts are exhausted, the last answer is added to `rejected`.
         """
         for draft, call in zip(drafts, calls, strict=True):
             answer = self.log.find_usable(call.key)
             attempts = self.log.list_answers(call.key)
             if answer is None and len(attempts) >= self.job.limits.attempts:
-                # The last attempt stands for all: each was unusable.
+                # The last attempt stands for all attempts, which were all unusable.
                 reason, text = attempts[-1].dropped[0]
                 self._reject(stage, reason, text, draft, attempts=len(attempts))
 
@@ -277,7 +279,7 @@ class Pipeline:
                     yield draft.with_item(stage, item, call.key)
 
     def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new text nearly duplicates no earlier one, and record the others in `rejected`."""
+        """Return the drafts whose new text does not nearly duplicate an earlier text. Add the others to `rejected`."""
         index, distinct = NearDuplicates(self.job.similarity), []
         for draft in drafts:
             (text,) = draft.new_texts(stage)
@@ -292,12 +294,12 @@ class Pipeline:
         return distinct
 
     def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new texts match no text of a test set, and record the others in `rejected`."""
+        """Return the drafts whose new texts match no text of a test set. Add the other drafts to `rejected`."""
         texts = [(position, text) for position, draft in enumerate(drafts) for text in draft.new_texts(stage)]
         matches = self.held_out.find_matches([text for _, text in texts])
         first_matches: dict[int, int] = {}
 
-        # In reverse, so that a draft with several matching texts is rejected for the first of them.
+        # In reverse, so that a draft with several matching texts is rejected for the first matching text.
         for index in sorted(matches, reverse=True):
             first_matches[texts[index][0]] = index
 

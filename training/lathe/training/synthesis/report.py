@@ -1,4 +1,4 @@
-"""Results of a synthesis on disk: pairs, rejected texts with reasons, statistics."""
+"""Result files of a synthesis: pairs, rejected texts with reasons, and a report with statistics."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class SynthesisOutcome:
-    """Result of a run that ended, whether or not all calls are answered.
+    """Result of a run that has ended, with or without answers to all calls.
 
     Attributes:
         job: settings of the job.
@@ -50,14 +50,14 @@ class SynthesisOutcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every call is settled: no budget was spent, no error stopped the run, and no call was given up."""
+        """Whether the run ended without an exhausted budget, without an error, and without unanswered calls."""
         return self.sender.spent is None and self.sender.error is None and not self.sender.unanswered
 
 
 def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
     """Write the pairs, the rejected texts and the report of a run to a folder.
 
-    The files are pairs.jsonl, rejected.jsonl and report.json. Earlier files are replaced.
+    The files are pairs.jsonl, rejected.jsonl and report.json. Existing files are replaced.
     """
     replace_synced(out / PAIRS, serialize_lines(_build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
     replace_synced(out / REJECTED, serialize_lines(_list_rejected_rows(outcome)))
@@ -65,7 +65,7 @@ def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
 
 
 def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Return the JSON object of a pair, which a training can read as a row of a source, with its provenance."""
+    """Build the JSON object of a pair with texts and provenance, which `lathe train` can read as a row of a source."""
     answers = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
         "anchor": pair.query,
@@ -87,11 +87,11 @@ def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
 
 
 def build_report(outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Return the contents of report.json as a JSON-serializable dict.
+    """Build the contents of report.json as a JSON-serializable dict.
 
-    It has the pairs, the texts that each stage kept and rejected, tokens, cost, and whether the run is complete. Tokens
-    and cost (if the job has prices) are those of all runs in the folder. Requests, failures and seconds are those of
-    this run. Test sets, settings and versions are added.
+    It has whether the run is complete, the number of pairs, the texts that each stage kept and rejected, tokens, cost
+    (if the job has prices), test sets, settings and the version. Tokens and cost count all runs in the folder.
+    Requests, failures and seconds count this run.
     """
     job, sender = outcome.job, outcome.sender
     prompt_tokens = sum(answer.prompt_tokens for answer in outcome.log)
@@ -158,12 +158,9 @@ def _count_reasons(outcome: SynthesisOutcome, stage: str) -> dict[str, int]:
 
 
 def build_stage_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return a table of seeds and stages as rows of texts, the header first.
+    """Build a table of seeds and stages from the contents of report.json, as rows of strings with the header first.
 
-    Columns are calls, answers, kept texts, texts left out by reason, and answers that could not be used.
-
-    Args:
-        report: contents of report.json.
+    Columns are stage, calls, answers, kept texts, texts left out by reason, and unusable answers by reason.
     """
     table: list[tuple[str, ...]] = [("stage", "calls", "answers", "kept", "left out", "answers that could not be used")]
     seeds = report["seeds"]
@@ -179,14 +176,13 @@ def _format_counts(counts: dict[str, int]) -> str:
 
 
 def format_amount(amount: float) -> str:
-    """Return an amount of money as text, with 2 decimals from 1 on, else with 4."""
+    """Format an amount of money with 2 decimals, or with 4 decimals if it is less than 1."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
 def summarize_run(report: dict[str, Any]) -> list[str]:
-    """Summarize a run in sentences: requests, failures, tokens, cost, unanswered calls, and why it stopped.
+    """Summarize the contents of report.json in sentences.
 
-    Args:
-        report: contents of report.json.
+    The sentences are about requests, failures, tokens, cost, unanswered calls, and why the run stopped.
     """
     return render_sentences(TEMPLATE, report | {"format_counts": _format_counts, "format_amount": format_amount})

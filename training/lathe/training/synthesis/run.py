@@ -1,7 +1,7 @@
-"""A synthesis job, from its settings to pairs that can be trained on.
+"""Run of a synthesis job, from its settings to pairs that can be trained on.
 
 OUT/
-├── job.json          what the answers depend on, to resume only the same job
+├── job.json          settings that the answers depend on, to resume only the same job
 ├── templates/        the prompt templates used
 ├── answers/          every answer with its provenance         answer_log.py
 ├── pairs.jsonl       an anchor and a positive on each line    ┐
@@ -33,16 +33,16 @@ from lathe.transforms.files import replace_synced
 from lathe.transforms.progress import Progress
 
 JOB = "job.json"
-"""Name of the file that says what a folder's answers depend on."""
+"""Name of the file with the settings that the answers of a folder depend on."""
 
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job with everything that it reads from disk.
+    """A job with the templates, seeds and test sets that were read from disk.
 
     Attributes:
         job: settings of the job.
-        prompts: prompt template of each stage.
+        prompts: prompt template by stage.
         seeds: questions with answers to start from.
         held_out: index of the test texts that must not occur.
     """
@@ -53,11 +53,11 @@ class PreparedJob:
     held_out: HeldOutIndex
 
     def list_dependencies(self) -> dict[str, Any]:
-        """Return the settings that the answers in an output folder depend on.
+        """Return the settings that the answers in an output folder depend on, as a JSON-serializable dict.
 
-        A run may resume in a folder if they are the same: digests of seeds and templates, the numbers of personas and
-        queries, and the settings of the stages. Limits, prices, the endpoint's address and test sets are left out, so
-        they may change between runs.
+        These are digests of seeds and templates, the numbers of personas and queries, and the settings of the stages. A
+        run may only be resumed with equal settings. Limits, prices, the endpoint's address and test sets are left out,
+        so they may change between runs.
         """
         stages = {
             name: {
@@ -77,7 +77,7 @@ class PreparedJob:
 
 
 def prepare_job(job: SynthesisJob) -> PreparedJob:
-    """Read the prompt templates, seeds and test sets of a job, and return them together with the job.
+    """Read and check the prompt templates, seeds and test sets of a job.
 
     Raises:
         JobError: if templates, seeds or test sets cannot be used.
@@ -89,16 +89,15 @@ def prepare_job(job: SynthesisJob) -> PreparedJob:
 
 
 def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
-    """Send all calls that have no settled answer yet, and write answers and results to the folder `out`.
+    """Send all calls of a job that are not settled yet, and write templates, answers and results to the folder `out`.
 
-    An earlier run of the same job in the folder is resumed. The results of the answers so far are also written if the
-    endpoint fails.
+    An earlier run of the same job in the folder is resumed. If the endpoint fails, the results of the answers so far
+    are written before the error is raised.
 
     Raises:
-        JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
-            another run uses it.
+        JobError: if the endpoint fails, the folder holds answers of another job, or another run uses the folder.
     """
-    busy = JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
+    busy = JobError(f"another run is writing to {out}; wait for its end, or name another folder with --out")
     with lock_folder(out, busy):
         _check_same_job(prepared, out)
         # Written before the first call, so that a killed run can be resumed.
@@ -111,7 +110,7 @@ def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progr
         pipeline = Pipeline(prepared.job, prepared.prompts, prepared.seeds, prepared.held_out, log)
         sender = asyncio.run(_ask_all(pipeline, endpoint, prepared.job, log, on_progress))
         outcome = SynthesisOutcome(prepared.job, pipeline, log, sender, endpoint, time.monotonic() - begun)
-        write_outcome(outcome, out)  # what was answered makes pairs, however it ended
+        write_outcome(outcome, out)  # the answers so far give pairs, however the run ended
         if sender.error is not None:
             raise sender.error
 
@@ -128,13 +127,9 @@ async def _ask_all(
 
 
 def _check_same_job(prepared: PreparedJob, out: Path) -> None:
-    """Check that the answers in a folder, if any, were made with the settings of this job.
-
-    Raises:
-        JobError: if they depend on others.
-    """
+    """Raise `JobError` if a folder holds answers that were made with other settings than those of this job."""
     if not any((out / "answers").glob("*.jsonl")):
         return
     if changed := find_changed_setting(out / JOB, prepared.list_dependencies()):
         name = changed.partition(".")[0]
-        raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
+        raise JobError(f"{out} holds answers that were made with other {name}; name another folder with --out")

@@ -1,10 +1,10 @@
 """Concurrent requests within a budget, whose answers are logged.
 
-call ─ answered well, or badly often enough? ─ yes ─ done
+call ─ has a usable answer, or as many unusable answers as allowed? ─ yes ─ settled
   │ no
 check the budget, send the request (chat.py), with the retries of training/lathe/training/endpoint_client.py
-  ├── an answer       logged (answer_log.py); if it cannot be used, the call is asked again
-  └── none            left for the next run; several such calls in a row stop this run
+  ├── an answer       logged (answer_log.py); if it cannot be used, the call is sent again
+  └── no answer       left for the next run; several such calls in a row stop this run
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from lathe.transforms.progress import Progress
 
 
 class _Budget:
-    """Requests and tokens used so far, with those reserved for requests under way, and their limits.
+    """Limits on requests and tokens, with the numbers used so far and reserved for running requests.
 
     Args:
         max_requests: maximum number of requests; None for no limit.
@@ -55,27 +55,27 @@ class _Budget:
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is spent"
         if self.max_tokens is not None and self.tokens + tokens > self.max_tokens:
-            return f"the budget of {self.max_tokens:,} tokens leaves nothing for another request"
+            return f"the budget of {self.max_tokens:,} tokens has too few left for another request"
         return None
 
     def reserve(self, tokens: int) -> None:
-        """Count a request, and count `tokens`, the most that it can use, as used."""
+        """Count a request as used, with `tokens`, the maximum number of tokens that it can use."""
         self.requests += 1
         self.tokens += tokens
 
     def settle(self, reserved: int, used: int) -> None:
-        """Replace the tokens that were reserved for a request by the tokens that it used."""
+        """Replace the tokens that were reserved for a request by the tokens that the request used."""
         self.tokens += used - reserved
 
 
 MAX_PAUSE = 60.0
-"""Maximum pause between retries in seconds, unless the endpoint asks for more."""
+"""Maximum pause between retries in seconds, unless the endpoint asks for a longer pause."""
 MAX_FAILED_CALLS = 5
 """Number of consecutive calls without an answer after which the run stops."""
 UNAUTHORIZED, FORBIDDEN = 401, 403
-"""HTTP statuses of a rejected key, and of a prompt that a moderator flagged."""
+"""HTTP statuses of a rejected key, and of a prompt that moderation flagged."""
 MIN_RETRY_TEMPERATURE = 0.7
-"""Minimum temperature of attempts after the first: at temperature 0 a model would repeat its answer."""
+"""Minimum temperature of attempts after the first. At temperature 0, a model would repeat the unusable answer."""
 CHECK_PROMPT = "Say yes."
 """Prompt of the request that checks the endpoint."""
 CHECK_TOKENS = 16
@@ -83,11 +83,11 @@ CHECK_TOKENS = 16
 
 
 class _HaltedError(Exception):
-    """Raised within a call because the run was halted."""
+    """Raised within a call because the run is halted, and no more requests may be sent."""
 
 
 class Sender(AbstractAsyncContextManager["Sender"]):
-    """Asynchronous context manager that sends the requests of a run concurrently within its budget.
+    """Sender of the calls of a run, concurrently and within a budget. Use as an asynchronous context manager.
 
     Args:
         endpoint: address and key.
@@ -98,17 +98,18 @@ class Sender(AbstractAsyncContextManager["Sender"]):
     Attributes:
         sent: number of requests sent.
         failures: number of failed requests by kind.
-        unanswered: calls given up, with the error, by key.
-        consecutive_failures: number of consecutive calls given up for which the endpoint is to blame.
+        unanswered: calls that got no answer, with the error, by key.
+        consecutive_failures: number of consecutive calls without an answer that are not the fault of the prompt.
         halted: event that is set when no more requests may be sent.
-        spent: which budget is spent; None if none is.
-        error: why the run was stopped; None if it was not.
+        spent: sentence on the budget that is spent; None if no budget is spent.
+        error: error that stopped the run; None if no error did.
+        has_checked_models: whether the endpoint was checked already.
     """
 
     def __init__(self, endpoint: Endpoint, log: AnswerLog, job: SynthesisJob, on_progress: Progress) -> None:
         self.endpoint, self.log, self.job, self.on_progress = endpoint, log, job, on_progress
         limits = job.limits
-        # Without a circuit breaker: a run ends after some calls without an answer, and waits for nothing else.
+        # Without a circuit breaker: the run stops by itself after some calls without an answer.
         policy = RetryPolicy(limits.backoff, MAX_PAUSE, limits.retries, max_failures=math.inf)
         limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
         self.client = EndpointClient(endpoint.key, job.endpoint.timeout, policy, limiter, sleep=self._sleep)
@@ -120,7 +121,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         self.failures: Counter[str] = Counter()
         self.unanswered: dict[str, tuple[Call, str]] = {}
         self.consecutive_failures = 0
-        # An event and no flag, so that workers that wait are woken.
+        # An event instead of a flag, so that waiting workers are woken.
         self.halted = asyncio.Event()
         self.spent: str | None = None
         self.error: JobError | None = None
@@ -131,12 +132,13 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         await self.client.close()
 
     async def send_calls(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Send every call of a stage that has no settled answer yet, concurrently, and add the answers to the log.
+        """Send every call of a stage that is not settled yet, concurrently, and add the answers to the log.
 
-        Nothing is raised: if the budget is spent or the endpoint fails, this returns early, and `spent` or `error` says
-        why. Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with
-        an unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
-        `MIN_RETRY_TEMPERATURE`.
+        Calls with unusable answers are sent again up to `limits.attempts` times. If the budget is spent or the endpoint
+        fails, nothing is raised: the method returns early, and `spent` or `error` says why.
+
+        Equal calls are sent once. Before the first call, a short request to every model checks the endpoint. Repeated
+        calls have a temperature of at least `MIN_RETRY_TEMPERATURE`.
         """
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
@@ -149,7 +151,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
 
         async def settle_calls() -> None:
             nonlocal done
-            for call in queue:  # one queue for all who work
+            for call in queue:  # all workers share the queue
                 if self.halted.is_set():
                     return
                 await self._ask_until_settled(call)
@@ -165,11 +167,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _check_models(self) -> None:
-        """Send a short request to each model of the job.
+        """Send a short request to every model of the job, and halt the run with `error` if a request is refused.
 
-        If one is refused, or the endpoint cannot be reached, halt the run and set `error`. A rate limit, a server error
-        or a time-out is ignored, since a retry may help. The requests count towards the budget; if it is spent, no more
-        are sent.
+        The run is also halted if the endpoint cannot be reached. A rate limit, a server error or a time-out is ignored,
+        because a retry may help. The requests count towards the budget.
         """
         self.has_checked_models = True
         asking = [stage for stage in STAGES if self.job.asks(stage)]
@@ -183,14 +184,14 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             except CallError as error:
                 if error.retryable and (error.status or error.kind == TIME_OUT):
                     continue
-                self._halt(f"the endpoint {self.endpoint.url} does not answer as {model} should: {error}")
+                self._halt(f"the endpoint {self.endpoint.url} cannot be used with the model {model}: {error}")
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
-        """Send a call until the log has a usable answer to it, or as many unusable ones as the job allows.
+        """Send a call until the log has a usable answer, or as many unusable answers as the job allows.
 
-        Every answer is logged. After the first attempt the call's temperature is raised to at least
-        `MIN_RETRY_TEMPERATURE`. Returns early if the run is halted or the call gets no answer.
+        Every answer is logged. From the second attempt on, the temperature is raised to at least
+        `MIN_RETRY_TEMPERATURE`. Returns early if the run is halted or no answer comes.
         """
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
@@ -225,10 +226,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             )
 
     async def _send(self, call: Call, parameters: dict[str, Any]) -> ChatAnswer | None:
-        """Send a call, with retries, and return its answer, usable or not.
+        """Send a call, with retries, and return the answer, usable or not, or None if there is no answer.
 
-        Returns None if no answer comes, or if the run is halted or over budget. A call that is given up is recorded in
-        `unanswered`, an answer resets `consecutive_failures`, and a rejected key stops the run.
+        An answer resets `consecutive_failures`. A call without an answer is recorded in `unanswered`. A rejected key
+        stops the run. There is no answer either if the run is halted or over budget.
         """
         try:
             answer = await self.client.call(
@@ -239,7 +240,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             return None
         except CallError as error:
             if error.status == UNAUTHORIZED:
-                self._fail(f"the endpoint does not take the key: {error}")
+                self._fail(f"the endpoint rejects the API key: {error}")
             else:
                 self._give_up(call, error)
             return None
@@ -248,14 +249,14 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         return answer
 
     async def _send_request(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer:
-        """Send one request, and return its answer.
+        """Send one request without retries, charge its tokens to the budget and the rate limit, and return the answer.
 
-        The tokens are charged to the budget and the rate limit, and a failure is counted by its kind. If the endpoint
-        asks for a pause of over `MAX_ASKED_PAUSE`, such as of a daily limit, the run is stopped.
+        A failure is counted by kind in `failures`. If the endpoint asks for a pause longer than `MAX_ASKED_PAUSE`, as
+        for a daily limit, the run is stopped.
 
         Raises:
-            CallError: if no answer comes.
-            _HaltedError: if the run is halted or over budget.
+            CallError: if there is no answer.
+            _HaltedError: if the run is halted, or this request would exceed the budget, which then halts the run.
         """
         max_tokens = self._count_tokens(prompt, parameters)
         if self.halted.is_set() or self._halt_if_over_budget(max_tokens):
@@ -274,25 +275,25 @@ class Sender(AbstractAsyncContextManager["Sender"]):
 
         used = answer.prompt_tokens + answer.completion_tokens
         self.budget.settle(max_tokens, used)
-        # The slot was reserved for the longest answer allowed: the difference is given back to the rate limit.
+        # The slot was reserved for the longest allowed answer: the difference is given back to the rate limit.
         self.client.limiter.correct_tokens(used - max_tokens)
 
         return answer
 
     def _count_tokens(self, prompt: str, parameters: dict[str, Any]) -> int:
-        """Return an estimate of the tokens of a prompt together with the longest answer allowed."""
+        """Estimate the tokens of a prompt together with the longest allowed answer."""
         return estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait a number of seconds, or raise `_HaltedError` as soon as the run is halted."""
+        """Wait a number of seconds. Raise `_HaltedError` as soon as the run is halted."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.halted.wait(), seconds)
             raise _HaltedError
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Halt the run if the budget does not allow another request of this many tokens.
+        """Halt the run and set `spent` if the budget does not allow another request of this many tokens.
 
-        Returns whether it was halted for that. Then `spent` says which budget is spent.
+        Returns whether the budget does not allow the request.
         """
         reason = self.budget.refusal_reason(tokens)
         if reason is not None:
@@ -301,23 +302,23 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         return reason is not None
 
     def _give_up(self, call: Call, error: CallError) -> None:
-        """Record in `unanswered` a call that got no answer, to be sent in the next run.
+        """Record a call without an answer in `unanswered`, and stop the run after `MAX_FAILED_CALLS` in a row.
 
-        After `MAX_FAILED_CALLS` such calls in a row, stop the run. Calls whose prompt may be to blame, too long or
-        flagged by a moderator, do not count.
+        Calls whose prompt may be the cause, because it is too long or flagged by moderation, do not count. Unanswered
+        calls are sent again in the next run.
         """
         self.unanswered[call.key] = (call, str(error))
-        # A refused prompt says nothing of the endpoint.
+        # A refused prompt says nothing about the state of the endpoint.
         self.consecutive_failures += not error.blames_content and error.status != FORBIDDEN
         if self.consecutive_failures >= MAX_FAILED_CALLS:
             self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")
 
     def _fail(self, reason: str) -> None:
-        """Stop the run with a reason, to which the error adds that the run can be resumed."""
-        self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
+        """Halt the run with a reason, to which the message adds that the run can be resumed."""
+        self._halt(f"{reason}. The answers so far are stored; the same command resumes the run")
 
     def _halt(self, reason: str) -> None:
-        """Send no more requests, and set `error` to the reason unless it is set. Requests under way are waited for."""
+        """Set `error` to the reason, unless it is set already, and set `halted`, so that no more requests are sent."""
         self.error = self.error or JobError(reason)
         self.halted.set()
 

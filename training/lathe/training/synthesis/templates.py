@@ -1,7 +1,4 @@
-"""Prompt templates: text files with placeholders such as $name.
-
-$$ is a dollar sign.
-"""
+"""Prompt templates: text files with placeholders such as $query. A dollar sign is written $$."""
 
 import string
 from collections.abc import Mapping
@@ -15,14 +12,14 @@ from lathe.training.workspace import digest
 FULL = Path(__file__).parent / "templates"
 """Folder of the shipped templates."""
 SHIPPED: Mapping[str, Path] = {"full": FULL, "short": FULL / "short"}
-"""Folders of the shipped templates: the full ones, and short ones for small models."""
+"""Folders of the shipped templates: full templates, and short templates for small models."""
 REQUIRED: Mapping[StageName, tuple[str, ...]] = {
     "personas": ("question", "answer"),
     "queries": ("persona",),
     "filter": ("query",),
     "documents": ("query",),
 }
-"""Placeholders that a stage's template must use: without them, all calls would be the same."""
+"""Placeholders that a stage's template must use. Without them, all calls of the stage would be the same."""
 SEED = ("question", "answer", "context")
 """Placeholders of the seed."""
 ALLOWED: Mapping[StageName, tuple[str, ...]] = {
@@ -31,33 +28,38 @@ ALLOWED: Mapping[StageName, tuple[str, ...]] = {
     "filter": (*SEED, "persona", "query"),
     "documents": (*SEED, "persona", "query"),
 }
-"""Placeholders that a stage's template may use; `count` is required if more than one item is wanted."""
+"""Placeholders that a stage's template may use; `count` is required for more than one item."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt template that has been checked."""
+    """Prompt template whose placeholders have been checked."""
 
     text: str
 
     @property
     def hash(self) -> str:
-        """Digest of the template's text, 16 hexadecimal digits."""
+        """Digest of the template's text, as 16 hexadecimal digits."""
         return digest(self.text)[:16]
 
     def fill(self, **values: object) -> str:
-        """Return the prompt with its placeholders replaced by the values, and ignore further values."""
+        """Replace the placeholders of the template by the values, and strip the result. Further values are ignored.
+
+        Raises:
+            KeyError: if a placeholder has no value.
+        """
         return string.Template(self.text).substitute(values).strip()
 
 
 def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
-    """Read and check the prompt template of each stage, and return the templates by stage.
+    """Read and check the prompt template of every stage. Missing templates are read from the shipped folder.
 
-    A template that the job's folder lacks is read from the shipped ones.
+    A folder with a .txt file that belongs to no stage is refused, and so is a template that lacks a required
+    placeholder or has an unknown placeholder.
 
     Raises:
-        JobError: if the folder is missing or has a .txt file of another name, or a template is not UTF-8, lacks a
-            required placeholder or has an unknown one.
+        JobError: if the folder is missing or has a further .txt file, or a template is not UTF-8 or has wrong
+            placeholders.
     """
     shipped = SHIPPED[job.templates.shipped]
     folder = job.templates.folder or shipped
@@ -68,7 +70,7 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
     unknown = sorted(path.name for path in folder.glob("*.txt") if path.name not in known)
     if unknown:
         raise JobError(
-            f"{folder.name} has a template {unknown[0]} that nothing asks with; there are {', '.join(known)}"
+            f"{folder.name} has a template {unknown[0]} that no stage uses; templates are {', '.join(known)}"
         )
 
     items = {"personas": job.personas, "queries": job.queries}
@@ -79,10 +81,10 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
 
 
 def _read_template(path: Path, name: StageName, count: int) -> Prompt:
-    """Read and check the prompt template of one stage. From a `count` of 2 on, the template must use `$count`.
+    """Read and check the prompt template of one stage. If `count` is 2 or more, the template must use `$count`.
 
     Raises:
-        JobError: if the template is not UTF-8, lacks a required placeholder or has an unknown one.
+        JobError: if the template is not UTF-8, lacks a required placeholder, or has an unknown placeholder.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -91,14 +93,14 @@ def _read_template(path: Path, name: StageName, count: int) -> Prompt:
 
     template = string.Template(text)
     if not template.is_valid():
-        raise JobError(f"the template {path.name} has a $ that names nothing; write $$ for a dollar sign")
+        raise JobError(f"the template {path.name} has a $ without a name; write $$ for a dollar sign")
 
-    # A template for several items must say how many.
+    # A template for several items must say how many items.
     needed = (*REQUIRED[name], *(("count",) if count > 1 else ()))
     placeholders, fillable = template.get_identifiers(), ALLOWED[name]
     for placeholder in needed:
         if placeholder not in placeholders:
-            raise JobError(f"the template {path.name} lacks its placeholder ${placeholder}")
+            raise JobError(f"the template {path.name} lacks the placeholder ${placeholder}")
 
     for placeholder in placeholders:
         if placeholder not in fillable:
@@ -112,16 +114,15 @@ def _read_template(path: Path, name: StageName, count: int) -> Prompt:
 
 
 def write_templates(folder: Path) -> list[Path]:
-    """Copy the full shipped templates to a folder, to be edited there, and return the paths of the copies.
+    """Copy the full shipped templates to a folder, which is created if needed, and return the paths of the copies.
 
-    Raises:
-        JobError: if one of the files exists already; then nothing is copied.
+    If a file of the same name exists already, nothing is copied and `JobError` is raised.
     """
     paths = [folder / f"{name}.txt" for name in STAGES]
     # Checked before the first copy, so that either all templates are copied or none.
     existing = next((path for path in paths if path.exists()), None)
     if existing is not None:
-        raise JobError(f"{existing} exists already; templates are never overwritten")
+        raise JobError(f"{existing} exists already and is not overwritten; name another folder")
 
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
