@@ -159,7 +159,7 @@ def test_pool_names_a_task_that_kills_workers_or_runs_out_of_memory(engine):
     with closing(pool_of(Mortal)) as pool:
         assert [(done.number, done.result) for done in pool.run_tasks(tasks([5, 6]))] == [(0, 5), (1, 6)]
         [done] = pool.run_tasks(tasks([2]))
-        assert isinstance(done.error, EngineError) and "memory at shard 2: take fewer workers" in str(done.error)
+        assert isinstance(done.error, EngineError) and "memory at shard 2: use fewer workers" in str(done.error)
         with pytest.raises(EngineError, match=f"{MAX_TRIES} workers died at shard 1"):
             list(pool.run_tasks(tasks([1])))
 

@@ -1,7 +1,7 @@
-"""Fits on several processes or machines with Ray: workers encode and compute moments, this process does the rest.
+"""Fits on several processes or machines with Ray: workers encode shards and compute moments, the driver does the rest.
 
                   ┌─ worker: encodes shards ──────┐
-driver ─ pool ────┤                               ├─ the workspace, a folder that all of them see
+driver ─ pool ────┤                               ├─ the workspace, a folder that driver and workers share
                   └─ worker: moments of blocks ───┘
 """
 

@@ -1,6 +1,6 @@
 """Engine whose Ray workers encode shards and compute moments, and the connection to Ray.
 
-Ray runs as a cluster, or is started on this machine for as long as it is needed.
+Ray runs as a cluster, or is started on this machine and shut down afterwards.
 """
 
 import logging
@@ -32,22 +32,21 @@ from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import BLOCK_ROWS, Vectors
 
 BlockMoments = Callable[[Iterator[Block], bytes | None, bool], Iterator[Moments]]
-"""Function of blocks, a serialized chain or None, and whether to normalize; yields the moments of each block in order.
-The chain is applied to the rows first, then they are L2-normalized if asked."""
+"""Function that takes blocks, a serialized chain or None, and whether to normalize, and yields the moments in the
+order of the blocks. The chain is applied to the rows first, and then the rows are L2-normalized."""
 
 
 class SharedRows(SelectedRows):
-    """Selected rows of encoded vectors on disk.
+    """Selected rows of encoded vectors on disk, whose moments are computed by workers.
 
-    Rows are read in this process, and moments are computed by workers. The blocks are those of a single pass in this
-    process and are merged in the same order: the moments are the same to the last bit, if the workers compute with as
-    many threads.
+    Indexing reads rows in this process. Blocks of rows are the same as in a fit without workers, and moments are merged
+    in the same order. So the moments are equal to the last bit if workers have as many threads as this process.
 
     Args:
         vectors: vectors in files, as `encode_source` returns them.
         chosen: indices of the selected rows `(m,)`, ascending.
         moments: computes the moments of blocks on the workers.
-        chain: fitted chain applied to the rows; None for the rows as they are.
+        chain: fitted chain that is applied to the rows; None for unchanged rows.
     """
 
     def __init__(
@@ -59,23 +58,23 @@ class SharedRows(SelectedRows):
             self.shape = (len(chosen), chain.dimensions_after(vectors.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> Any:
-        """Read the selected rows at these positions, transformed if there is a chain of transforms."""
+        """Read the selected rows at these positions, and transform them if there is a chain of transforms."""
         vectors = super().__getitem__(rows)
         return vectors if self.chain is None else self.chain.transform(vectors)
 
     def view_through(self, chain: Chain) -> "SharedRows":
-        """Return a lazy view of these rows as a further fitted chain of transforms maps them."""
+        """Return a lazy view of these rows that is also transformed by another fitted chain. No row is read."""
         return SharedRows(self.vectors, self.chosen, self.moments, chain if self.chain is None else self.chain + chain)
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of each block of rows, in order, computed by workers.
+        """Compute the moments of each block of rows on the workers, and yield them in the order of the blocks.
 
-        Rows are L2-normalized first if `unit`.
+        Rows are transformed by the chain, if there is one, and with `unit` then L2-normalized.
         """
         return self.moments(self.blocks(), None if self.chain is None else serialize_chain(self.chain), unit)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows in blocks of `BLOCK_ROWS`, each with its files and the positions of its rows in these."""
+        """Yield the selected rows in blocks of `BLOCK_ROWS`: files of a block, and indices of rows in these files."""
         files = _as_stacked(self.vectors)
         for start in range(0, len(self.chosen), BLOCK_ROWS):
             rows = self.chosen[start : start + BLOCK_ROWS]
@@ -91,19 +90,20 @@ def _as_stacked(vectors: Any) -> StackedVectors:
 
 
 BLOCKS_AHEAD = 2
-"""Number of blocks per worker whose moments may wait for an earlier block's: d × d doubles each."""
+"""Number of blocks per worker whose moments may wait for the moments of an earlier block. A block's moments take d × d
+doubles."""
 
 
 @contextmanager
 def ray_engine(address: str | None, cores: int, workers: int | None = None) -> Iterator["RayEngine"]:
-    """Connect to Ray, and yield an engine that encodes and computes moments on its workers.
+    """Connect to Ray, or start Ray on this machine, and yield an engine that encodes and computes moments on workers.
 
-    After the block, the workers are ended and Ray is disconnected.
+    After the block, the workers are killed and Ray is disconnected.
 
     Args:
-        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine alone.
-        cores: CPU cores that a Ray started here may use.
-        workers: number of worker processes, which share the cores; None is one for each core.
+        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine.
+        cores: number of CPU cores for Ray if Ray is started on this machine.
+        workers: number of worker processes, which share the cores; None for one worker per core.
 
     Raises:
         EngineError: if Ray cannot be used, or the cluster has no CPU cores.
@@ -113,9 +113,9 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
         if total == 0:
             raise EngineError(f"the Ray cluster at {address} has no CPU cores")
 
-        # A worker without a core of its own would wait for one forever.
+        # More workers than cores would wait for a core forever.
         count = min(workers or total, total)
-        engine = RayEngine(count, min(total // count, *filter(None, nodes)))  # a worker has all its cores on one node
+        engine = RayEngine(count, min(total // count, *filter(None, nodes)))  # all cores of a worker are on one node
         try:
             yield engine
         finally:
@@ -123,13 +123,13 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
 
 
 class RayEngine:
-    """Engine that encodes and computes moments on the workers of a Ray connection.
+    """Engine that encodes and computes moments on Ray workers. Ray must be connected.
 
-    Workers are started when needed, and restarted for another encoder.
+    Workers are started when they are needed, and replaced by others for another encoder.
 
     Args:
         count: number of workers.
-        threads: CPU threads of each worker.
+        threads: number of CPU threads of a worker.
     """
 
     def __init__(self, count: int, threads: int) -> None:
@@ -140,9 +140,8 @@ class RayEngine:
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """Encode the unfinished shards of a run on the workers.
 
-        Workers are started, or restarted if they have another encoder. `report` is called about twice a second with
-        rows done, which are read from the folders. Returns the reasons why files are damaged, by file name. Damaged
-        files are listed only if the source skips them.
+        Returns the reasons why files are damaged, by file name. A damaged file is an error unless the source skips
+        damaged files. `report` is called about twice a second with a shard and its rows done. See `FitEngine.encode`.
         """
         tasks = ShardTasks(run, positions)
         if tasks.shards:
@@ -153,27 +152,24 @@ class RayEngine:
         return tasks.damaged
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the encoded rows at the ascending indices `chosen`, whose moments the workers compute.
-
-        The rows are read when they are used.
-        """
+        """Return a lazy view of the rows at the ascending indices `chosen`, whose moments the workers compute."""
         return SharedRows(vectors, chosen, self.compute_moments)
 
     def compute_moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
         """Compute the moments of each block of rows on the workers, and yield them in the order of the blocks.
 
         Args:
-            blocks: the rows of each block.
-            chain: serialized chain applied to the rows first; None for none.
-            unit: whether the rows are L2-normalized first.
+            blocks: blocks of rows.
+            chain: serialized chain that is applied to the rows first; None for no chain.
+            unit: whether the rows are L2-normalized after the chain.
 
         Raises:
-            InputError: if a row holds NaN or inf; names the row.
+            InputError: if a row holds NaN or inf; the message names the row.
             EngineError: if the workers cannot do the work.
         """
         import ray
 
-        stored_chain = None if chain is None else ray.put(chain)  # once, not with each block
+        stored_chain = None if chain is None else ray.put(chain)  # sent once, not with every block
         tasks = (Task(f"the moments of the rows from {b.first:,}", "moments", (b, stored_chain, unit)) for b in blocks)
         pool, waiting, next_number = self.pool or self._get_pool(None), {}, 0
 
@@ -186,23 +182,23 @@ class RayEngine:
                 next_number += 1
 
     def _get_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Return the pool of workers with this encoder, which is started unless the present one has it."""
+        """Return the pool of workers with this encoder. If the running pool has another encoder, it is replaced."""
         if self.pool is None or encoder is not self.encoder:
             self.close()
             self.pool, self.encoder = self._start_pool(encoder), encoder
         return self.pool
 
     def _start_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Start a pool of workers that load the encoder.
+        """Start a pool of workers that load the encoder. Encoders behind an embeddings API are refused.
 
-        Workers with other versions than this process are refused when they are ready.
+        Workers with other versions of packages than this process are refused when they introduce themselves.
 
         Raises:
             EngineError: if the encoder is behind an embeddings API.
         """
         if encoder is not None and encoder.spec.upstream is not None:
             raise EngineError(
-                f"{encoder.name} is behind an embeddings API, whose rate limits hold in one process: use --engine local"
+                f"{encoder.name} is behind an embeddings API, whose rate limits need one process: use --engine local"
             )
 
         import ray
@@ -220,21 +216,18 @@ class RayEngine:
         )
 
     def close(self) -> None:
-        """End the workers, if any were started."""
+        """Kill the workers, if any were started."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None
 
 
 def check_same_versions(local: Mapping[str, Any], worker: Introduction) -> None:
-    """Check that a worker has the same versions of packages and the same encoder as this process.
+    """Raise `EngineError` if a worker has other versions of packages or another encoder than this process.
 
     Args:
         local: description of this process, from `describe_environment`.
         worker: introduction of the worker.
-
-    Raises:
-        EngineError: if they differ, with the first difference.
     """
     for name, expected in local.items():
         actual = worker.described.get(name)
@@ -243,45 +236,48 @@ def check_same_versions(local: Mapping[str, Any], worker: Introduction) -> None:
         if name == "encoder" and actual and expected:
             setting = next(key for key in {**expected, **actual} if expected.get(key) != actual.get(key))
             name, expected, actual = f"the encoder's {setting}", expected.get(setting), actual.get(setting)
-        raise EngineError(f"{worker.node} is unlike this process: {name} is {actual} there and {expected} here")
+        raise EngineError(
+            f"{worker.node} differs from this process: {name} is {actual} there and {expected} here; install the same"
+        )
 
 
 SHORT = "/tmp"
-"""Folder for Ray's files; its sockets' paths may have 107 bytes at most."""
+"""Folder for Ray's files. It has a short path, because the path of a socket may have at most 107 bytes."""
 
 PREFIX = "lathe-ray-"
-"""Beginning of the name of a folder for Ray's files; the process id follows."""
+"""Beginning of the name of a folder for Ray's files, before the process id."""
 
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for a connection to a cluster's port."""
+"""Seconds to wait for a connection to the port of a cluster."""
 
 ANSWER_SECONDS = 15.0
 """Seconds to wait for a test process to connect to Ray."""
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of a future of its own
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of a change in its next version
 }
 """Environment variables that turn off Ray's usage statistics and a warning."""
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Environment variable that makes Ray listen on 127.0.0.1 only, on every system; otherwise anybody who reaches its
-ports could run code."""
+"""Environment variable that makes Ray listen on 127.0.0.1 only, on every system. Otherwise, anybody who can connect to
+Ray's ports could run code."""
 
 TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)"
-"""Program of the process that tests whether a cluster accepts a connection."""
+"""Python code of the process that tests whether a cluster accepts a connection."""
 
 
 @contextmanager
 def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     """Connect to a Ray cluster, or start Ray on this machine, and yield the number of CPU cores of each live node.
 
-    The connection is closed after the block. Sets environment variables of this process. A Ray started here is shut
-    down after the block, and its folder deleted.
+    Sets environment variables of this process. After the block, Ray is disconnected, or shut down if it was started
+    here, and the temporary folder is deleted.
 
     Args:
-        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray here, on the loopback only.
-        cores: CPU cores that a Ray started here may use.
+        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine, on the loopback
+            interface only.
+        cores: number of CPU cores for Ray if Ray is started on this machine.
 
     Raises:
         EngineError: if Ray is not installed, cannot be started, or does not answer.
@@ -289,10 +285,10 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     if find_spec("ray") is None:
         raise EngineError("the engine ray needs Ray: pip install 'lathe-training[ray]'")
 
-    os.environ |= QUIET | (LOOPBACK if address is None else {})  # read when Ray is imported, and by what it starts
+    os.environ |= QUIET | (LOOPBACK if address is None else {})  # read when Ray is imported, and by Ray's processes
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is not None:
-        # Before Ray is imported into this process, which it would kill if no cluster answers.
+        # Checked in another process first, because Ray kills a process that finds no cluster.
         _check_cluster_answers(address)
 
     folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
@@ -303,9 +299,9 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
 
     try:
         try:
-            with chdir(folder):  # Ray's workers import from the directory that is current here
+            with chdir(folder):  # Ray's workers import from this process's working directory
                 ray.init(**options)
-        except Exception as error:  # after 30 s of starting Ray raises an error of no class of its own
+        except Exception as error:  # if Ray does not start within 30 s, it raises a plain Exception
             raise EngineError(f"Ray cannot be used: {error}") from error
         yield [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     finally:
@@ -314,24 +310,21 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
 
 
 def make_ray_folder(below: Path) -> str:
-    """Create a temporary folder for Ray's logs and sockets, named after this process, and return its path.
+    """Create a temporary folder for Ray's logs and sockets, named after this process, and return the path.
 
-    Folders of processes that no longer run are deleted.
+    On Linux, folders of processes that no longer run are deleted first.
     """
     for old in below.glob(f"{PREFIX}*-*"):
         owner = old.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(old, ignore_errors=True)  # of another user's nothing can be removed
+            shutil.rmtree(old, ignore_errors=True)  # a folder of another user stays
     return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=below)
 
 
 def _check_cluster_answers(address: str) -> None:
-    """Check that a Ray cluster answers at HOST:PORT within about 20 s.
+    """Raise `EngineError` unless the address is HOST:PORT and a Ray cluster answers there within about 20 s.
 
-    Another process tries it, because Ray kills a process that finds no cluster.
-
-    Raises:
-        EngineError: if the address has another form, or no cluster answers.
+    The connection is tried in another process, because Ray kills a process that finds no cluster.
     """
     host, _, port = address.rpartition(":")
     if not host or "://" in host or not port.isdigit():

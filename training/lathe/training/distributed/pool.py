@@ -1,14 +1,12 @@
-"""Pool of Ray actors as workers, each of which does one task at a time, and the tasks by which they encode shards.
+"""Pool of Ray actors as workers, which run one task at a time and are replaced if they die, and the tasks of encoding.
 
-One that dies is replaced.
-
-            introduced, like this process          a task
+            introduced, same versions as here      a task
 starting ───────────────────────────────► idle ◄────────────► busy
    ▲                                                            │ killed, out of memory, node lost:
    └──────────────── replaced ◄─────────────────────────────────┘ its task goes to the next idle worker
 
-Ray's `ActorPool` does less: the task of a worker that dies is lost, its error does not name the task, and the pool goes
-on with one worker fewer.
+Ray's `ActorPool` does not replace workers. The task of a worker that dies is lost, the error does not name it, and the
+pool continues with fewer workers.
 """
 
 import time
@@ -29,7 +27,7 @@ from lathe.training.sources.remote import is_remote
 from lathe.training.sources.shards import Shard, is_path
 
 MAX_TRIES = 3
-"""Number of workers that must die at a task before the task is considered the cause."""
+"""Number of workers that may die at a task, or while starting, before the pool gives up."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,10 @@ class Task:
 
 @dataclass(frozen=True)
 class _TaskResult:
-    """A finished task with the method's return value or exception.
+    """A finished task with the return value or the exception of the method.
 
     Attributes:
-        number: position of the task in the order of all tasks.
+        number: position of the task among all tasks.
         task: the task.
         result: return value of the method.
         error: exception that the method raised; None if it returned.
@@ -65,19 +63,18 @@ class _TaskResult:
 
 
 class TaskQueue:
-    """Queue of tasks in order, taken from an iterable that may be lazy.
-
-    A task whose worker died comes first again.
+    """Queue of tasks from an iterable, which may be lazy. Tasks whose worker died are taken first.
 
     Args:
         tasks: the tasks.
-        max_ahead: maximum number of tasks started from the oldest unfinished one on, itself included; None for any.
+        max_ahead: maximum number of started tasks from the oldest unfinished task on, including that task; None for no
+            limit.
 
     Attributes:
-        waiting: tasks not started, with their numbers.
-        retries: tasks whose worker died, with their numbers.
-        started: number of tasks started.
-        unfinished: numbers of tasks started and not finished.
+        waiting: iterator of `(number, task)` over tasks that are not started.
+        retries: `(number, task)` of tasks whose worker died.
+        started: number of started tasks.
+        unfinished: numbers of started tasks that are not finished.
         tries: number of workers that died at a task, by task number.
     """
 
@@ -89,10 +86,9 @@ class TaskQueue:
         self.tries: Counter[int] = Counter()
 
     def take(self) -> tuple[int, Task] | None:
-        """Remove the next task from the queue, and return its number and the task.
+        """Take the next task from the queue as `(number, task)`. Tasks that were put back come first.
 
-        Tasks that were put back come first. None if no task is left, or if the oldest unfinished task is `max_ahead`
-        tasks behind.
+        Returns None if no task is left, or if the oldest unfinished task is `max_ahead` tasks behind.
         """
         if self.retries:
             return self.retries.pop()
@@ -111,22 +107,21 @@ class TaskQueue:
         self.unfinished.discard(number)
 
     def put_back(self, number: int, task: Task, cause: str) -> None:
-        """Put a task back at the head of the queue because its worker died.
+        """Put a task whose worker died back at the head of the queue.
+
+        Raise `EngineError` instead if `MAX_TRIES` workers died at the task.
 
         Args:
             number: number of the task.
             task: the task.
             cause: cause of the worker's death, for messages.
-
-        Raises:
-            EngineError: if this is the `MAX_TRIES`-th worker that died at the task.
         """
         self.tries[number] += 1
-        # A task at which several workers die is to blame itself, such as by a text that exhausts memory.
+        # If several workers die at a task, the task is the cause, such as a text that exhausts memory.
         if self.tries[number] == MAX_TRIES:
             raise EngineError(
-                f"{MAX_TRIES} workers died at {task.name}, the last one so: {cause}. If their memory ran out, "
-                "take fewer workers (--workers) or machines with more of it"
+                f"{MAX_TRIES} workers died at {task.name}, the last of: {cause}. If memory ran out, use fewer workers "
+                "(--workers) or machines with more memory"
             )
 
         self.retries.append((number, task))
@@ -136,17 +131,17 @@ POLL_SECONDS = 0.5
 """Seconds between two checks of the workers."""
 
 START_SECONDS = 300.0
-"""Seconds within which some worker must be ready; a node may have to load a large model."""
+"""Seconds within which at least one worker must be ready; a node may have to load a large model."""
 
 OUT_OF_MEMORY = "out of memory"
-"""Phrase in the messages of torch, the system and Ray's memory monitor when memory runs out."""
+"""Phrase in messages of torch, the system and Ray's memory monitor when memory runs out."""
 
-MORE_MEMORY = "take fewer workers (--workers) or machines with more memory"
-"""Advice for messages when memory runs out."""
+MORE_MEMORY = "use fewer workers (--workers) or machines with more memory"
+"""Advice in messages when memory runs out."""
 
 
 class Pool:
-    """Pool of workers, all started at once and used as they become ready.
+    """Pool of workers. Creating the pool starts all workers, which are used when they become ready.
 
     Args:
         start: starts a worker and returns its handle, without waiting.
@@ -155,10 +150,10 @@ class Pool:
         count: number of workers.
 
     Attributes:
-        starting: workers that have not introduced themselves yet, by reference.
-        ready: introductions of the usable workers.
-        failed_starts: number of workers that died as they started.
-        last_ready: time at which some worker was last ready.
+        starting: handles of workers that have not introduced themselves yet, by reference.
+        ready: introductions of the usable workers, by handle.
+        failed_starts: number of workers that died while starting.
+        last_ready: monotonic time at which a worker was last ready.
     """
 
     def __init__(
@@ -188,18 +183,20 @@ class Pool:
         max_ahead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[_TaskResult]:
-        """Run all tasks on the workers, and yield their results in the order in which they finish.
+        """Run all tasks on the workers, and yield the results in the order in which tasks finish.
 
-        A result has the method's return value or the exception that it raised. If a worker dies, it is replaced and its
-        task is run again.
+        A result has the return value of the method, or the exception that the method raised. A worker that dies is
+        replaced, and its task is run again, up to `MAX_TRIES` times.
 
         Args:
-            tasks: taken from the iterable in order as workers become free.
-            max_ahead: maximum number of tasks started from the oldest unfinished one on, itself included; None for any.
-            on_wait: called with the running tasks, about twice a second; an exception that it raises ends the run.
+            tasks: tasks, taken from the iterable in order when a worker is idle.
+            max_ahead: maximum number of started tasks from the oldest unfinished task on, including that task; None for
+                no limit.
+            on_wait: called with the running tasks, about twice a second. An exception of this function ends the run.
 
         Raises:
-            EngineError: if no worker becomes ready, one differs from this process, or several die at the same task.
+            EngineError: if no worker becomes ready, a worker differs from this process, or several workers die at the
+                same task.
         """
         import ray
 
@@ -239,12 +236,12 @@ class Pool:
             self._check_ready_worker()
 
     def _admit(self, reference: Any) -> list[Any]:
-        """Add a worker that has started to the ready ones, and return it in a list.
+        """Add a worker that has introduced itself to the ready workers, and return a list with the worker.
 
-        If it died while starting, start another and return an empty list.
+        If the worker died while starting, start another worker, and return an empty list.
 
         Raises:
-            EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died as they started.
+            EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died while starting.
         """
         import ray
 
@@ -254,10 +251,10 @@ class Pool:
         except ray.exceptions.RayTaskError as error:
             raise EngineError(f"a worker cannot start: {_explain_error(error.cause or error)}") from error
         except ray.exceptions.RayError as error:
-            # A module that one worker lacks, all lack: another start would end alike.
+            # If a module is missing for one worker, it is missing for all: another start would fail too.
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES or "No module named" in str(error):
-                raise EngineError(f"workers die as they start: {_explain_error(error)}") from error
+                raise EngineError(f"workers die while starting: {_explain_error(error)}") from error
             self._start_worker()
             return []
 
@@ -269,33 +266,33 @@ class Pool:
         import ray
 
         del self.ready[worker]
-        ray.kill(worker)  # it may be alive, and just not to be reached
+        ray.kill(worker)  # the worker may be alive, and only unreachable
         self.last_ready = time.monotonic()
         self._start_worker()
 
     def _check_ready_worker(self) -> None:
-        """Raise `EngineError` if no worker has been ready within the last `START_SECONDS`."""
+        """Set `last_ready` if a worker is ready. Raise `EngineError` if none has been ready for `START_SECONDS`."""
         if self.ready:
             self.last_ready = time.monotonic()
         elif time.monotonic() - self.last_ready > START_SECONDS:
             raise EngineError(
-                f"none of {self.count} workers was ready within {START_SECONDS:.0f} s: Ray has no room for them "
-                "(ray status says what is taken), or their nodes cannot load the encoder"
+                f"none of {self.count} workers was ready within {START_SECONDS:.0f} s: Ray has no free cores for them "
+                "(see ray status), or their nodes cannot load the encoder"
             )
 
     def close(self) -> None:
-        """Kill all workers, and ignore errors, because a cluster that is gone has ended them already."""
+        """Kill all workers. Errors are ignored."""
         import ray
 
         for worker in [*self.ready, *self.starting.values()]:
-            with suppress(Exception):  # a cluster that is gone has ended them already
+            with suppress(Exception):  # a cluster that is gone has ended its workers already
                 ray.kill(worker)
 
 
 def _worker_exception(error: Any, task: Task) -> Exception:
-    """Return the exception that a worker's method raised, which Ray wraps in its error.
+    """Unwrap the exception that a worker's method raised from Ray's error.
 
-    If the worker ran out of memory, it is an `EngineError` with advice instead.
+    If the worker ran out of memory, return an `EngineError` with advice instead.
     """
     cause: Exception = error.cause or error
     if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
@@ -306,25 +303,26 @@ def _worker_exception(error: Any, task: Task) -> Exception:
 def _explain_error(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
-        return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"
-    if OUT_OF_MEMORY in str(error):  # Ray's last line is a page of its manual
+        return f"{missing.partition(': ')[2] or missing}: every node needs the same installation of Lathe as this one"
+    if OUT_OF_MEMORY in str(error):  # Ray's last line is a link to its manual
         return f"out of memory; {MORE_MEMORY}"
     return lines[-1] if lines else type(error).__name__
 
 
 class ShardTasks:
-    """The tasks of encoding the unfinished shards of a run, and their outcomes.
+    """The tasks that encode the unfinished shards of a run, and their outcomes.
 
-    A task encodes one shard of a local file, or all shards of a remote one.
+    A task encodes a single shard of a local file, or all shards of a remote file. Creating the object writes a token to
+    the run's folder.
 
     Args:
         run: the shards, their folders and the encoder.
         positions: position of each shard at the start.
 
     Attributes:
-        token: token written to the run's folder.
-        shards: unfinished shards by folder; files of the same name and content share a folder.
-        damaged: names of damaged files, with the reasons; further shards of these files are skipped.
+        token: the token.
+        shards: unfinished shards by folder; files with the same name and content share a folder.
+        damaged: reasons why files are damaged, by file name. Further shards of these files are skipped.
     """
 
     def __init__(self, run: EncodingRun, positions: Mapping[Shard, Position]) -> None:
@@ -337,13 +335,10 @@ class ShardTasks:
                 self.shards.setdefault(run.folders[shard].absolute(), []).append(shard)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks of encoding the unfinished shards, file by file.
-
-        Files that have been found damaged by then are left out.
-        """
+        """Yield the tasks that encode the unfinished shards, file by file. Files in `damaged` are skipped."""
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             of_file = list(folders)
-            # All shards of a remote file are one task, so that it is downloaded once.
+            # All shards of a remote file are one task, so that the file is downloaded once.
             for of_task in [of_file] if is_remote(file) or is_hub(file) else [[folder] for folder in of_file]:
                 if self.run.source.format_file_name(file) not in self.damaged:
                     yield self._build_task(file, of_task)
@@ -355,21 +350,22 @@ class ShardTasks:
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
     def report_progress(self, tasks: Iterable[Task], report: Report) -> None:
-        """Call `report` with each shard of the tasks and the number of its rows that are done.
-
-        The number is read from the shard's folder.
-        """
+        """Read from the shards' folders how many rows of the tasks are done, and call `report` for every shard."""
         for task in tasks:
             for folder in _list_folders(task):
                 for shard in self.shards[folder]:
                     report(shard, read_position(folder).rows)
 
     def record_outcome(self, done: _TaskResult, report: Report) -> None:
-        """Report the rows of a finished task, or add a damaged file to `damaged` with the reason.
+        """Report the rows of a finished task. If the task failed, raise its error, or record a damaged file.
+
+        Args:
+            done: the finished task.
+            report: called with every shard of the task and its rows done.
 
         Raises:
-            SourceError: for a damaged file, unless the source skips such files.
-            Exception: any other error that the worker raised.
+            SourceError: for a damaged file, unless the source skips damaged files.
+            Exception: any other error of the task.
         """
         if isinstance(done.error, SourceError):
             file = self.shards[_list_folders(done.task)[0]][0].file

@@ -1,7 +1,4 @@
-"""Worker that encodes shards and computes moments in its own process.
-
-It is independent of Ray, which starts and calls it.
-"""
+"""Worker process that encodes shards and computes moments. Ray starts and calls it; nothing here depends on Ray."""
 
 import os
 import platform
@@ -35,11 +32,11 @@ NAME = ".seen-by-workers"
 
 @dataclass(frozen=True)
 class Token:
-    """A random secret in a file, by which a worker recognizes that it sees the same folder as this process.
+    """A random secret in a file, by which a worker checks that it shares a folder with this process.
 
     Attributes:
         file: path of the token file.
-        secret: content of the file; a folder with the same path on another disk does not hold it.
+        secret: content of the file. A folder with the same path on another disk has no such file.
     """
 
     file: Path
@@ -47,17 +44,13 @@ class Token:
 
     @classmethod
     def write(cls, folder: Path) -> "Token":
-        """Write a file with a new secret into a folder, and return the token with its path and secret."""
+        """Write a new random secret to a file in a folder, and return the token."""
         token = cls(folder.absolute() / NAME, secrets.token_hex())
         token.file.write_text(token.secret)
         return token
 
     def check_visible(self) -> None:
-        """Check that this machine can read the token's file with the same secret, and write to its folder.
-
-        Raises:
-            EngineError: if it cannot, with the name of this machine.
-        """
+        """Raise `EngineError` unless this machine can read the secret from the token's file and write to its folder."""
         try:
             seen = self.file.read_text() == self.secret and os.access(self.file.parent, os.W_OK)
         except OSError:
@@ -65,18 +58,18 @@ class Token:
 
         if not seen:
             raise EngineError(
-                f"{socket.gethostname()} cannot write where the vectors go, {self.file.parent}: "
-                "LATHE_HOME must lie in a folder that all nodes share"
+                f"{socket.gethostname()} does not share the folder of the vectors, {self.file.parent}: "
+                "LATHE_HOME must be in a folder that all nodes share and may write to"
             )
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """Description of a worker, which it sends before it is given work.
+    """Description that a worker sends before it gets tasks.
 
     Attributes:
-        node: host name of its machine.
-        pid: id of its process.
+        node: host name of the worker's machine.
+        pid: id of the worker's process.
         described: versions and encoder, see `describe_environment`.
     """
 
@@ -87,13 +80,13 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows whose moments a worker computes.
+    """A block of rows in files, whose moments a worker computes.
 
     Attributes:
-        parts: the files that contain the rows.
+        parts: files that contain the rows.
         dimensions: dimensions of the rows.
-        rows: indices of the rows in these files `(n,)`.
-        first: index of the first row among all fitted rows, for messages.
+        rows: indices of the rows in the stacked files `(n,)`.
+        first: index of the first row among all rows of the fit, for messages.
     """
 
     parts: Sequence[VectorFile]
@@ -106,10 +99,10 @@ class RayWorker:
     """Worker process that encodes shards and computes moments.
 
     Args:
-        spec: spec of the encoder, which is loaded when first needed; None if nothing is to be encoded.
-        prompt_name: name of the prompt for all texts; None for none.
-        device: device of the encoder.
-        threads: CPU threads that torch may use.
+        spec: spec of the encoder, which is loaded at the first use; None if no texts are to be encoded.
+        prompt_name: name of the default prompt; None for the encoder's default.
+        device: torch device of the encoder.
+        threads: number of CPU threads of torch.
     """
 
     def __init__(self, spec: EncoderSpec | None, prompt_name: str | None, device: str, threads: int) -> None:
@@ -120,12 +113,10 @@ class RayWorker:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """Encoder of the spec, or None without a spec.
-
-        It is loaded at first use, which takes seconds.
+        """Encoder of the spec, loaded at the first access, or None without a spec.
 
         Raises:
-            EncoderError: if it cannot be loaded here.
+            EncoderError: if the encoder cannot be loaded on this machine.
         """
         if self.spec is None:
             return None
@@ -133,13 +124,11 @@ class RayWorker:
         return encoder if self.prompt_name is None else encoder.with_default_prompt(self.prompt_name)
 
     def introduce(self) -> Introduction:
-        """Load the encoder, and return the host name, the process id, and the versions of packages and encoder."""
+        """Load the encoder, and describe this worker: host name, process id, versions of packages, and encoder."""
         return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
-        """Encode shards of one file into their folders.
-
-        A remote file is downloaded once for all of them.
+        """Encode shards of the same file into their folders. A remote file is downloaded once for all shards.
 
         Args:
             shards: shards of the same file.
@@ -148,10 +137,10 @@ class RayWorker:
             token: token in the run's folder.
 
         Raises:
-            EngineError: if this machine does not see the file, or the folder of the token.
+            EngineError: if this machine lacks the file, or does not share the folder of the token.
             SourceError, FitError, EngineError: see `encode_shard`.
         """
-        # Before any text is encoded: a folder that is not shared would lose the vectors.
+        # Checked before any text is encoded: vectors in a folder that is not shared would be lost.
         token.check_visible()
         file = shards[0].file
         if is_path(file) and not Path(file).exists():
@@ -161,34 +150,35 @@ class RayWorker:
                 encode_shard(replace(shard, file=str(opened)), field, self.encoder, folder)
 
     def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
-        """Compute the moments of a block's rows, and return their arrays by name.
+        """Compute the moments of a block's rows, as arrays by name (`Moments.arrays`).
 
         Args:
             block: the rows.
-            chain: serialized chain applied to the rows first; None for none.
-            unit: whether the rows are then L2-normalized.
+            chain: serialized chain that is applied to the rows first; None for no chain.
+            unit: whether the rows are L2-normalized after the chain.
 
         Raises:
-            InputError: if a row holds NaN or inf; names the row.
+            InputError: if a row holds NaN or inf; the message names the row.
         """
         rows: Any = StackedVectors(block.parts, block.dimensions)[block.rows]
         if chain is not None:
             rows = self._load_chain(chain).transform(rows)
         vectors = normalize_in_float64(as_numpy(rows)) if unit else as_numpy(rows)
-        # Sums are float64: merged over many blocks, they would lose digits in float32.
+        # Sums are float64: in float32, sums that are merged over many blocks would lose digits.
         return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:
-        """Return the chain of transforms in `payload`, with the last one cached, because many blocks use the same."""
+        """Deserialize a chain of transforms. The last chain is cached, because many blocks use the same chain."""
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
         return self.chain
 
 
 def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
-    """Return the versions of packages and of Python by name, with the encoder's description under `encoder`.
+    """Return what must be equal in all processes of a fit: versions of packages and Python, and the encoder.
 
-    All processes of a fit must agree in them.
+    The versions are by package name, `python` has the version of Python, and `encoder` the encoder's description, or
+    None.
     """
     packages = ("lathe-training", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}

@@ -26,7 +26,7 @@ STYLE: Any = {
 
 
 def to_svg(figure: Any) -> str:
-    """Return a Matplotlib figure as SVG text without XML headers, and close the figure."""
+    """Convert a Matplotlib figure to SVG text without XML headers, and close the figure."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
@@ -35,9 +35,11 @@ def to_svg(figure: Any) -> str:
 
 
 def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
-    """Draw figures by plot functions that all take `data`, in `STYLE`, and return their SVG texts by title.
+    """Draw figures in `STYLE`, and return SVG texts by title.
 
-    Functions that return None are left out.
+    Args:
+        plots: function by title that draws a figure from `data`, or returns None to draw no figure.
+        data: arguments of all functions.
     """
     with plt.rc_context(STYLE):
         return {title: to_svg(figure) for title, plot in plots.items() if (figure := plot(*data)) is not None}

@@ -1,7 +1,7 @@
-"""Self-contained HTML page of a report, its text for the terminal, made of sections, and the files it is written to.
+"""Sections of a report, rendered as a self-contained HTML page or as text for the terminal, and the files of a report.
 
-Beside the page stands what is known of the machine and the libraries that made it. Sentences about findings are written
-as a Jinja template in the package that owns them.
+Reports also describe the libraries and the machine. Sentences about findings are Jinja templates in the package that
+measures.
 """
 
 import os
@@ -20,7 +20,7 @@ from lathe.training.reporting.tables import Table
 from lathe.transforms.files import replace_synced
 
 TEMPLATE = "page.html.j2"
-"""File name of the Jinja template beside this module."""
+"""File name of the page's Jinja template, in the folder of this module."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Section:
         sentences: findings.
         figures: SVG text by title.
         tables: tables by title.
-        problems: messages on what went wrong.
-        code: lines that a reader copies; empty for none.
+        problems: messages about what went wrong.
+        code: lines for a reader to copy; empty without code.
     """
 
     title: str
@@ -45,12 +45,12 @@ class Section:
 
 
 def render_page(sections: Sequence[Section], about: str, files: str = "", reference: str | None = None) -> str:
-    """Render sections, with their sentences, figures, tables and problems, as the text of one self-contained HTML page.
+    """Render sections as one self-contained HTML page.
 
     Args:
-        sections: sections; the title of the first is the title of the page.
-        about: sentence on what was measured.
-        files: names of the files next to the page that hold all numbers; empty for none.
+        sections: the sections. The title of the first section is the title of the page.
+        about: sentence about what was measured.
+        files: names of the files next to the page that hold all numbers; empty without files.
         reference: URL for further reading, or None.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
@@ -60,7 +60,7 @@ def render_page(sections: Sequence[Section], about: str, files: str = "", refere
 
 
 def format_text(section: Section) -> str:
-    """Return a section as plain text for a terminal: its tables, sentences and problems, without its title."""
+    """Format the tables, sentences and problems of a section as plain text, without title, figures and code."""
     parts = [f"{title}\n{table.to_text()}" for title, table in section.tables.items()]
     if section.sentences:
         parts.append("\n".join(section.sentences))
@@ -70,9 +70,11 @@ def format_text(section: Section) -> str:
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, Any]]) -> list[Path]:
-    """Write files with the given contents, by name, into an existing folder, and return their paths.
+    """Write files into an existing folder, and return their paths. Existing files are replaced atomically.
 
-    Older files are replaced atomically. Text is encoded as UTF-8, and a mapping is written as JSON.
+    Args:
+        folder: the folder.
+        contents: content by file name. Strings are encoded as UTF-8, and mappings are written as JSON.
     """
     for name, content in contents.items():
         if isinstance(content, Mapping):
@@ -82,7 +84,7 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, 
 
 
 def describe_environment(*libraries: str) -> dict[str, Any]:
-    """Return the versions of installed libraries, the number of cores and today's UTC date, for a JSON report.
+    """Return the versions of the given libraries, the number of CPU cores and today's UTC date, as a dict for JSON.
 
     Raises:
         importlib.metadata.PackageNotFoundError: if a library is not installed.
@@ -107,14 +109,16 @@ FILTERS = {
     "percent": text.format_percent,
     "points": text.format_points,
 }
-"""Filters of the templates, by name."""
+"""Jinja filters of the templates, by name."""
 
 
 def render_sentences(template: Path, data: Mapping[str, Any]) -> list[str]:
-    """Fill in a Jinja template that has one sentence per line, and return the sentences, without blank lines.
+    """Render a Jinja template that has one sentence per line, and return the lines that are not blank.
 
-    A name that `data` lacks is an error (`jinja2.UndefinedError`), so that a misspelt one does not vanish. Line breaks
-    within a value, as in the messages of exceptions, become spaces.
+    Line breaks within a value, as in messages of exceptions, become spaces.
+
+    Raises:
+        jinja2.UndefinedError: if the template uses a name that `data` lacks, such as a misspelt name.
     """
     environment = Environment(
         loader=FileSystemLoader(template.parent),

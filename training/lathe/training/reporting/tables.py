@@ -1,4 +1,4 @@
-"""Tables: data frames with a format per column, from which HTML, CSV and plain text are made."""
+"""Tables: data frames with a format per column, for HTML, CSV and plain text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ Format = str | Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Table:
-    """Data frame with a format for each column, which becomes HTML, CSV or plain text.
+    """Data frame with a format for each column, for HTML, CSV or plain text.
 
     Attributes:
-        frame: unformatted values. Columns have dtype object, so that whole numbers among missing values stay whole.
+        frame: unformatted values. Columns have dtype object, so that integers stay integers next to missing values.
         formats: format by column name.
         default: format of the other columns.
     """
@@ -30,9 +30,9 @@ class Table:
     def from_records(
         cls, records: Iterable[Mapping[str, Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from one mapping per row, from column name to value.
+        """Build a table from one mapping per row, of column name to value.
 
-        Values that a row lacks are missing. Columns are in order of their first appearance.
+        Columns are in the order of their first appearance. If a row lacks a column, the value is missing.
         """
         rows = list(records)
         columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -42,7 +42,7 @@ class Table:
     def from_rows(
         cls, rows: Sequence[Sequence[Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from rows of values, of which the first holds the column names."""
+        """Build a table from rows of values. The first row has the column names."""
         header, *values = rows or [[]]
         return cls(pd.DataFrame(values, columns=list(header), dtype=object), formats or {}, default)
 
@@ -52,18 +52,18 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """Formatted values of the table, row by row, with the column names first."""
+        """Rows of formatted values. The first row has the column names."""
         names = [str(name) for name in self.frame.columns]
         formats = [self.formats.get(name, self.default) for name in names]
         rows = self.frame.itertuples(index=False, name=None)
         return [names, *([_format_value(*cell) for cell in zip(row, formats, strict=True)] for row in rows)]
 
     def to_text(self) -> str:
-        """Return the table as lines of text with aligned columns, the first to the left, the others to the right."""
+        """Format the table as text with aligned columns: the first column to the left, the others to the right."""
         return align_columns(self.cells)
 
     def to_csv(self, columns: Sequence[str] | None = None) -> str:
-        """Return the unformatted values as CSV text with a header, in all columns or only those named."""
+        """Format the unformatted values as CSV text with a header. With `columns`, only these columns are written."""
         return str(self.frame.to_csv(columns=columns, index=False, lineterminator="\n"))
 
 
