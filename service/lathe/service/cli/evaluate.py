@@ -36,7 +36,7 @@ def evaluate(
         flag(
             "--encoder",
             "E,…: configured encoders, folders or hub ids; each is compared with the first. "
-            "[default: those of the suite, else the default encoder]",
+            "[default: the suite's encoders, else the default encoder]",
         ),
     ] = None,
     chain: Annotated[

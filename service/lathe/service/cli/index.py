@@ -48,8 +48,8 @@ def export(
 ) -> None:
     """Write an index's items to a file or to a table of PostgreSQL.
 
-    A server may go on serving the index. lathe fit and lathe index import read the file. In a table, rows with the same
-    id are replaced if they differ, and other rows are left alone unless --delete-others is given. The same command
+    A server may serve the index meanwhile. lathe fit and lathe index import read the file. In a table, rows with the
+    same id are replaced if they differ, and other rows are left alone unless --delete-others is given. The same command
     completes an export that was interrupted.
     """
     if (out is None) == (to is None):
@@ -170,7 +170,7 @@ def backup(
 ) -> None:
     """Copy an index as it is now into a folder.
 
-    A server may go on serving it.
+    A server may serve the index meanwhile.
     """
     from lathe.service.index.embedded.backup import back_up_index
 

@@ -81,7 +81,7 @@ def import_rows(
         str | None, flag("--prompt-name", "Prompt of the texts. [default: the encoder's prompt of documents]")
     ] = None,
     metric: Annotated[
-        Metric | None, flag("--metric", "Similarity measure. [default: that of a FAISS index, else cosine]")
+        Metric | None, flag("--metric", "Similarity measure. [default: the metric of a FAISS index, else cosine]")
     ] = None,
     *,
     fields: dict[str, Any],
@@ -172,7 +172,7 @@ def resolve_rows(
         fields: fields of the index's request.
         encoders: encoders by name.
         registry: chains.
-        prompt_name: prompt of the texts; None for that of documents.
+        prompt_name: prompt of the texts; None for the prompt for documents.
     """
     from lathe.service.chains.names import RAW
     from lathe.service.chains.resolve import ChainResolver

@@ -97,11 +97,11 @@ def reindex(
     fields: dict[str, Any],
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Build an index again by another chain or encoder, or with another graph, while the server goes on to serve it.
+    """Build an index again by another chain or encoder, or with another graph, while the server serves the old one.
 
     Another encoder, which the server must know, encodes the texts of all items again; the server loads it first. The
-    index switches when all is built. It prints the command that goes back. Without options, rows of deleted items are
-    removed. If the command is stopped, the server's job goes on.
+    index switches when all is built. The last line printed is the command that rolls back. Without options, rows of
+    deleted items are removed. If the command is stopped, the server's job continues.
     """
     reindex_on_server(name, build_request(ReindexRequest, fields), server)
 

@@ -126,7 +126,7 @@ def worker(
 
     Any number of workers may run, on any machine that reaches LATHE_REDIS_URL; each runs one job at a time. A job whose
     worker is lost is run once more by another. Ctrl-C ends the worker after the current job, a second Ctrl-C at once.
-    A training does not keep it: it is queued again, and goes on from its last checkpoint on a worker with this
+    A training does not keep it: it is queued again, and continues from its last checkpoint on a worker with this
     LATHE_HOME, and from the beginning on another.
 
     Besides LATHE_REDIS_URL it reads LATHE_HOME (folder for its work, and its local replica of the chains),

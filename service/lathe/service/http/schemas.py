@@ -47,8 +47,8 @@ class TextsBody(_CompatibleBody):
     """Texts to encode.
 
     Attributes:
-        prompt_name: name of the encoder's prompt to put before each text, as `/info` lists them; null for that of
-            documents, if the encoder has one.
+        prompt_name: name of the encoder's prompt to put before each text, as `/info` lists them; null for the
+            prompt for documents, if the encoder has one.
         input_type: whether the texts are queries or documents, which some chains map differently; null for `query` if
             the prompt is of that name, else `document`.
         long_text: what becomes of a text with more tokens than the model reads: truncated, refused with a 413, or
