@@ -3,7 +3,7 @@
 import numpy as np
 
 from lathe.service.errors import BadValueError
-from lathe.training.checkup.store import Hits, Rows, Store, compare_all
+from lathe.training.checkup.store import Cures, Hits, Rows, Store, compare_all
 from lathe.training.settings import Metric
 from lathe.training.sources.source import open_source
 from lathe.transforms.vectors import FloatArray
@@ -23,7 +23,7 @@ class FileStore(Store):
     """
 
     def __init__(self, source: str, texts: str | None, metric: Metric) -> None:
-        self.name, self.metric = source, metric
+        self.name, self.metric, self.cures = source, metric, Cures("lathe embed")
         self.source, self.texts = open_source(source), None if texts is None else open_source(texts)
         if self.source.kind() != "vectors":
             raise BadValueError(f"{source} holds texts: a checkup takes stored vectors", param="source")

@@ -109,7 +109,7 @@ class Again:
                 share,
                 certainty="certain" if cause in ("prompt", "truncated") else "likely",
                 ids=name_rows(self.ids, mask, self.cosines),
-                advice=f"Encode these rows again, and correct what writes them. {cure}".rstrip(),
+                advice=f"Correct what writes them, and encode these rows again: {cure}".removesuffix(": "),
             )
         if not self.causes:
             yield Finding("space", "fine", f"{len(self.ids):,} texts encoded again have their stored vectors.")

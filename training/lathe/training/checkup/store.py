@@ -74,7 +74,7 @@ class Cures:
         rebuild: builds the index again.
     """
 
-    encode: str = ""
+    encode: str = "lathe checkup … --fix OLD.jsonl"
     rebuild: str = ""
 
 
