@@ -36,8 +36,7 @@ class LatheEmbedding(BaseEmbedding):
         default=None, description="Name of the prompt of texts; None for the one that the encoder has for documents."
     )
     expected_space_id: str | None = Field(
-        default=None,
-        description="Id of the embedding space of stored vectors; None accepts the id of the first answer.",
+        default=None, description="Id of the stored vectors' embedding space; None accepts the id of the first answer."
     )
     timeout: float = Field(default=60.0, description="Seconds to wait for a connection, and for a part of an answer.")
     max_retries: int = Field(default=3, description="Number of retries of a call.")
