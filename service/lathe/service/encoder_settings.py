@@ -139,7 +139,7 @@ class AddedEncoders:
         self.path = home / "encoders.json"
 
     def read(self) -> list[EncoderSettings]:
-        """Read the settings of the added encoders. Without a file, the list is empty.
+        """Read the settings of the added encoders. Without a file, the list is empty. A damaged file raises.
 
         Raises:
             ValueError: if the file is damaged.
@@ -152,7 +152,7 @@ class AddedEncoders:
             raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
-        """Add an encoder to the file, under the file's lock.
+        """Add an encoder to the file, under the file's lock. A name that is in use raises.
 
         Args:
             encoder: the encoder.
@@ -168,7 +168,7 @@ class AddedEncoders:
             self._write([*known, encoder])
 
     def remove(self, name: str) -> None:
-        """Remove the encoder of that name from the file, under the file's lock.
+        """Remove the encoder of that name from the file, under the file's lock. An unknown name raises.
 
         Raises:
             UnknownNameError: if no encoder of that name was added.
@@ -236,9 +236,9 @@ class TrainedSpecs:
         return live if type(live) is int else None
 
     def find(self, name: str, dtype: Dtype) -> EncoderSpec | None:
-        """Find the spec of a version of a trained encoder, `NAME` or `NAME@live` for the live version, or `NAME@V`.
+        """Find the spec of a version of a trained encoder: `NAME` for the live version, or `NAME@V`. None if missing.
 
-        The result is None if there is no such version.
+        `NAME@live` also names the live version.
 
         Args:
             name: name of the encoder.

@@ -463,9 +463,9 @@ def extract_message(response: Any) -> str:
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, which holds seconds or a date, to the seconds to wait from now.
+    """Parse a Retry-After header, seconds or a date, to the seconds to wait. None if it is missing or malformed.
 
-    The result is between 0 and `MAX_RETRY_SECONDS`, or None if the header is missing or malformed.
+    The result is between 0 and `MAX_RETRY_SECONDS`.
     """
     if header is None:
         return None

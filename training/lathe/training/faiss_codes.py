@@ -55,6 +55,8 @@ NEVER_NEAREST = 1e6
 def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
     """Build an empty FAISS index that can search the byte codes of a fitted quantizer, with the transforms before it.
 
+    A quantizer without an index in FAISS raises.
+
     Raises:
         ExportError: if FAISS has no index for this quantizer or for its codes.
     """
@@ -103,8 +105,9 @@ def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
 def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
     """Build an empty `IndexPQ` that can search the codes of a fitted `TransformCoding`, with linear maps before it.
 
-    Each byte of a code is a centroid number of the product quantizer. The map of documents is the encoder, and the map
-    of queries is the transposed decoder, so that inner products of the mapped vectors are scores.
+    Codes with a coordinate in two bytes raise. Each byte of a code is a centroid number of the product quantizer. The
+    map of documents is the encoder, and the map of queries is the transposed decoder, so that inner products of the
+    mapped vectors are scores.
 
     Raises:
         ExportError: if a coordinate of the codes is stored in two bytes.

@@ -38,7 +38,7 @@ class Journal(Generic[T]):
     def read(self) -> list[T]:
         """Read the entries of the journal in order. Without a file, the list is empty.
 
-        Damaged lines are skipped, unless the journal is strict.
+        A damaged line raises if the journal is strict. Damaged lines are skipped, unless the journal is strict.
 
         Raises:
             JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
@@ -80,10 +80,11 @@ class Journal(Generic[T]):
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from its value in a JSON file, such as `training.seed`.
+    """Return the name of the first setting that differs from its value in a JSON file, or None if none differs.
 
-    The result is None if no setting differs or there is no file. Recorded settings that `settings` lacks are ignored. A
-    setting that the file lacks differs unless its value is None.
+    A file that is not a JSON object raises. The name has the form `training.seed`. The result is also None if there is
+    no file. Recorded settings that `settings` lacks are ignored. A setting that the file lacks differs unless its value
+    is None.
 
     Args:
         path: JSON file with the recorded settings.

@@ -68,10 +68,7 @@ def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Find the known field that an unknown name seems to mean: a synonym of other services, or the most similar name.
-
-    The result is None if no field resembles the name.
-    """
+    """Find the field that an unknown name seems to mean: a synonym of other services, or the most similar, or None."""
     synonym = OTHER_NAMES.get(name.lower())
     return synonym if synonym in fields else find_similar(name, fields)
 

@@ -259,7 +259,7 @@ class Embedder:
         self.engines = self.engines | {engine.spec.name: engine}  # replaced as a whole, because other threads read it
 
     def remove(self, name: str) -> Engine:
-        """Remove an encoder from the served encoders, and return its engine, which the caller must stop.
+        """Remove an encoder from the served encoders, and return its engine to be stopped. The default raises.
 
         Raises:
             UnknownNameError: if the encoder is not served.
@@ -289,7 +289,7 @@ class Embedder:
     def find_engine(self, name: str | None, param: str = "model") -> Engine:
         """Find the engine of an encoder by its name, its alias or its model's name. None means the default encoder.
 
-        `NAME@live` means the alias `NAME`.
+        An unknown encoder raises. `NAME@live` means the alias `NAME`.
 
         Raises:
             UnknownNameError: if there is no such encoder; the message lists the encoders.
@@ -321,8 +321,9 @@ class Embedder:
     def begin(self, request: EmbedRequest, at_once: bool = False) -> "Pending":
         """Look up a request's texts in the cache, and queue the missing texts for the encoder.
 
-        The chain is resolved first, and texts are cut to what the encoder can read. The call does not wait for the
-        encoder. It may block only to read a chain from disk, to fold it, or to use a second-level cache.
+        Unknown names, overload, and an encoder that is not ready raise. The chain is resolved first, and texts are cut
+        to what the encoder can read. The call does not wait for the encoder. It may block only to read a chain from
+        disk, to fold it, or to use a second-level cache.
 
         Args:
             request: the texts, and how to embed them.
@@ -394,7 +395,8 @@ class Embedder:
     ) -> Answer:
         """Transform vectors `(n, d)` that a caller sent by a chain of transforms into outputs `(n, k)`.
 
-        The vectors are also passed to the observer of live vectors, if there is one.
+        Outputs that overflow float32 raise. The vectors are also passed to the observer of live vectors, if there is
+        one.
 
         Raises:
             BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded

@@ -99,10 +99,7 @@ class Ids:
         return self.field or next((field for field in ID_FIELDS if field in record), None)
 
     def _get_id(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
-        """Return the id of row `number`: from the list, or else from the field.
-
-        Without either, the number is the id.
-        """
+        """Return the id of row `number`: from the list, from the field, or else the number. An invalid id raises."""
         if self.listed is not None:
             return self.listed[number]
         if field is None:
@@ -175,7 +172,7 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_ids(path: Path) -> list[str]:
-    """Read the ids in a file as texts: one from each line, or the integers of a .npy array.
+    """Read the ids in a file as texts: one a line, or the integers of a .npy array. Other content raises.
 
     Raises:
         BadValueError: for a blank line, a line that is not UTF-8, or an array that does not hold integers `(n,)`.
@@ -286,6 +283,8 @@ def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros
 
 def load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
     """Return the vectors `(n, d)` of rows of a source, before any chain. Texts are encoded.
+
+    Other dimensions than the index has, and texts without an encoder, raise.
 
     Raises:
         BadValueError: if there are texts and no encoder, or the vectors have other dimensions than the index's or norms

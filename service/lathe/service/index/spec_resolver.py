@@ -67,7 +67,8 @@ class SpecResolver:
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
         """Resolve a request for a new index to the settings of the index and the files of its chain of transforms.
 
-        The files are the manifest and tensors, or None for raw vectors.
+        Unknown names, and dimensions that do not fit, raise. The files are the manifest and tensors, or None for raw
+        vectors.
 
         Raises:
             ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
@@ -134,10 +135,9 @@ class SpecResolver:
         return spec, self._read_artifact(spaces.target), encoder
 
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> PromptedEncoder | None:
-        """Find the encoder of that name, or without a name the encoder that the chain was fitted for.
+        """Find the encoder of that name, or the encoder that the chain was fitted for, or None if there is none.
 
-        None if there is none. With neither name nor chain, the result is the default encoder, or None if `width` is
-        given.
+        With neither name nor chain, the result is the default encoder, or None if `width` is given.
         """
         if name is not None:
             return self.find_encoder(name)
@@ -152,6 +152,8 @@ class SpecResolver:
         self, encoder: PromptedEncoder | None, chain: str, dimensions: int | None, width: int | None
     ) -> _IndexSpaces:
         """Resolve the embedding spaces of an index of an encoder's vectors through a chain, or of other vectors.
+
+        Settings that do not match raise.
 
         Args:
             encoder: the encoder; None if there is none or it is unknown.

@@ -80,7 +80,8 @@ class FoundPairs:
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
     """Build the anchor–positive pairs of one split of a data set, and record the rows that are left out.
 
-    The split is the one in the settings, or else the first split of the data set.
+    A missing split, and a split without a pair, raise. The split is the one in the settings, or else the first split of
+    the data set.
 
     Raises:
         DataSetError: if there is no such split, a row lacks a field, or no pair can be built.

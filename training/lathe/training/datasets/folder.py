@@ -59,6 +59,8 @@ class FolderDataSet(EvaluatedDataSet):
     def read_labels(self) -> dict[str, str]:
         """Read the text of each label from the data set's `labels.json`. Without that file, the dict is empty.
 
+        Content other than an object of texts raises.
+
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
         """
@@ -106,8 +108,8 @@ UNLABELLED = "sentences"
 def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
     """Read the task and the language of a data set from its META.json. The language is "en" if the file names none.
 
-    The values are not validated. The task decides the layout of the files. The language has two letters, or is two
-    languages joined by "-".
+    Without `task`, a missing or damaged file raises. The values are not validated. The task decides the layout of the
+    files. The language has two letters, or is two languages joined by "-".
 
     Args:
         folder: folder of the data set.

@@ -66,10 +66,7 @@ class Layout(ABC):
         return {}
 
     def choose_evaluation_task(self, folder: Path, language: str) -> str | None:
-        """Return the name of the task that a data set of this layout is evaluated as.
-
-        The result is None for a data set that can only be trained on.
-        """
+        """Return the task that a data set of this layout is evaluated as, or None if it can only be trained on."""
         return self.task
 
     def list_splits(self, folder: Path) -> list[str]:

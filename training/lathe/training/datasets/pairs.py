@@ -201,6 +201,8 @@ class PairRows:
     def find_label_texts(self, rows: list[Record]) -> dict[str, str]:
         """Find the text of each label among the rows: from the settings, else from the data set, else the label itself.
 
+        A text of only digits and punctuation raises.
+
         Raises:
             DataSetError: if a label is neither string nor number, or its text consists of digits and punctuation only.
         """

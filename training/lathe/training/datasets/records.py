@@ -66,7 +66,7 @@ class Record:
                 raise DataSetError(f"{self.place}: no field {name!r}; it has {', '.join(self.fields) or 'none'}")
 
     def text(self, name: str) -> str:
-        """Return the value of a field if it is a string.
+        """Return the value of a field that must be a string. Any other value raises.
 
         Raises:
             DataSetError: if it is not a string.
@@ -77,7 +77,7 @@ class Record:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return the non-blank texts of a field that holds a string, a list of strings or null.
+        """Return the non-blank texts of a field with a string, a list of strings or null. Any other value raises.
 
         Raises:
             DataSetError: if the field holds anything else.
@@ -176,7 +176,7 @@ def find_required_file(folder: Path, stem: str) -> Path:
 
 
 def read_file_records(path: Path) -> Iterator[Record]:
-    """Read a JSON-lines file, and yield a record (fields and place) for each line.
+    """Read a JSON-lines file, and yield a record (fields and place) for each line. A line that is not an object raises.
 
     Raises:
         DataSetError: if the file cannot be read, or a line is not a JSON object.
@@ -192,7 +192,8 @@ def read_file_records(path: Path) -> Iterator[Record]:
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
     """Read the rows of a data set's file, and check the types of their fields.
 
-    Rows with a blank text are left out, with a warning for each.
+    A value of another type raises, as does a file without a row that is not blank. Rows with a blank text are left out,
+    with a warning for each.
 
     Args:
         folder: folder of the data set.
@@ -251,7 +252,7 @@ def shorten_value(value: Any) -> str:
 def index_by_id(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
     """Index records by the id in their field `name`.
 
-    A row that repeats another exactly is left out, with a warning.
+    Two different rows with the same id raise. A row that repeats another exactly is left out, with a warning.
 
     Raises:
         DataSetError: if two different records have the same id.

@@ -311,11 +311,11 @@ def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int
 
 
 def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
-    """Cut a long text by counting words to a part that surely holds all tokens that a model reads.
+    """Cut a long text to a part that surely holds all tokens that a model reads, or return None to leave it uncut.
 
-    None leaves it uncut. No tokenizer is needed, so most of a long text need not be sent to the process that has one.
-    The part has `DENSE_CHARACTERS` characters for each token. The result is None if the text is not longer than that,
-    or the part has too few words.
+    The words of the part are counted instead of tokens, so most of a long text need not be sent to the process that has
+    a tokenizer. The part has `DENSE_CHARACTERS` characters for each token. The result is None if the text is not longer
+    than that, or the part has too few words.
     """
     size = DENSE_CHARACTERS * (max_length + 1)
     if len(text) <= size:

@@ -213,7 +213,8 @@ class Encoder(TextEncoder):
     def _prepare_model(self) -> None:
         """Convert the model to the spec's dtype, run it on test texts, choose how batches are padded, and compile it.
 
-        All of it happens in place. The model is compiled only if the spec says so.
+        All of it happens in place. The model is compiled only if the spec says so. A test text that gives NaN or inf
+        raises.
 
         Raises:
             NotFiniteError: if a test text gives NaN or inf.
@@ -266,10 +267,7 @@ class Encoder(TextEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the `TextCutter` of texts longer than the model reads.
-
-        The result is None for a static model without a limit.
-        """
+        """Build the `TextCutter` of texts longer than the model reads. A static model without a limit gets None."""
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
 
@@ -382,7 +380,7 @@ class Encoder(TextEncoder):
         return model
 
     def restore_model(self) -> None:
-        """Undo packed linear layers and unpadded attention of all modules, in place, so the model can be exported."""
+        """Undo packed linear layers and unpadded attention, in place, so the model can be exported. `queries` too."""
         unpack_linear_layers(self.transformer)
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
@@ -415,8 +413,9 @@ class Encoder(TextEncoder):
     ) -> Encoding:
         """Encode texts to vectors `(n, d)` in float32, in the order given.
 
-        The result also holds the number of tokens of each text and how many of them were cut off. Texts of similar
-        length share a batch.
+        A long text is truncated, refused or divided into chunks, as `long_text` says. A text that is not Unicode, or
+        whose vector is not finite, raises. The result also holds the number of tokens of each text and how many of them
+        were cut off. Texts of similar length share a batch.
 
         Args:
             texts: any number of strings.

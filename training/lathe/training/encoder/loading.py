@@ -120,10 +120,10 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
 
 
 def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
-    """Return a model of documents and one of queries if a `Router` has different routes for them, else one model.
+    """Split a model with a `Router` into a model of documents and one of queries, or return it alone without routes.
 
-    With different routes and no default prompt, the default prompt becomes `query` or `document`, as the router's
-    default route says.
+    A router without a route for queries or for documents raises. With different routes and no default prompt, the
+    default prompt becomes `query` or `document`, as the router's default route says.
 
     Raises:
         EncoderError: if the router has no route for queries or for documents.
@@ -183,7 +183,7 @@ def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
 
 
 def _limit_length(spec: EncoderSpec, model: Any) -> None:
-    """Set a model's maximum length, in place, to the spec's `max_length`.
+    """Set a model's maximum length, in place, to the spec's `max_length`. More than the model can read raises.
 
     Without `max_length`, a maximum length that is missing or above the number of position vectors becomes that number.
 
@@ -221,9 +221,10 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
     """Append a module to the model, in place, that truncates its vectors to the `truncate_dim` of its settings.
 
-    `truncate_dim` is then None. Nothing is appended without that setting, or if the vectors do not have more
-    dimensions. sentence-transformers truncates vectors after the modules, in `encode` alone. A module, here a dense
-    layer with ones on the diagonal of its matrix, also truncates in exports and in training.
+    A `truncate_dim` that is not a whole number from 1 raises. Without that setting, or if the vectors do not have more
+    dimensions, nothing is appended. `truncate_dim` is None afterwards. sentence-transformers truncates vectors after
+    the modules, in `encode` alone. A module, here a dense layer with ones on the diagonal of its matrix, also truncates
+    in exports and in training.
 
     Raises:
         EncoderError: if `truncate_dim` is not a whole number from 1.

@@ -294,10 +294,10 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 
 def count_positions(model: Any) -> int | None:
-    """Count the position vectors of a transformer that a text's tokens can have, which is the maximum length of a text.
+    """Return the maximum length of a text by a transformer's number of position vectors, or None if it has none.
 
-    The result is None if the model has no such vectors, as with rotary or relative positions. Vectors that no token of
-    a text uses are not counted: `padding_idx` + 1 of RoBERTa, MPNet and XLM-R, and two of BART and OPT.
+    Models with rotary or relative positions have none. Vectors that no token of a text uses are not counted:
+    `padding_idx` + 1 of RoBERTa, MPNet and XLM-R, and two of BART and OPT.
 
     Args:
         model: model of transformers, with its `config`.

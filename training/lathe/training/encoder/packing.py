@@ -54,9 +54,9 @@ class PackedLinear(torch.nn.Module):
 
 
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
-    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32.
+    """Pack a model's linear layers for oneDNN, in place, or return None if its vectors would not agree with float32.
 
-    Otherwise the ordinary layers are restored and the result is None.
+    If packing is not possible, fails, or changes a vector too much, the ordinary layers are restored.
 
     Args:
         model: the transformer, in the dtype it will run in.

@@ -92,7 +92,7 @@ class PromptedEncoder:
         return key
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt with this name. None names the default prompt.
+        """Return the text of the prompt with this name. None names the default prompt. An unknown name raises.
 
         The result is None for `NO_PROMPT`, or if there is no default prompt.
 
@@ -116,10 +116,9 @@ class PromptedEncoder:
         return prompt if side is None else f"{side}\0{prompt or ''}"
 
     def find_side(self, prompt_name: str | None) -> SearchSide | None:
-        """Return whether a prompt's texts are encoded by the modules for `query` or for `document`.
+        """Return whether the `query` or the `document` modules encode texts with a prompt, or None if not routed.
 
-        The result is None if the encoder is not routed. A prompt that belongs to neither gets the modules of the
-        default prompt, or else the modules for documents.
+        A prompt that belongs to neither gets the modules of the default prompt, or else the modules for documents.
         """
         if not self.routed:
             return None

@@ -174,9 +174,9 @@ def _attend_by_products(
 def _attend_to_keys(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int], scaling: float
 ) -> torch.Tensor | None:
-    """Compute the attention of texts `(n, h, w, d)` to their first `lengths` keys by two matrix products.
+    """Compute attention of texts `(n, h, w, d)` to their first `lengths` keys by two products, or None on overflow.
 
-    The result is None if an attention weight overflows, as the softmax is computed without subtracting the maximum.
+    An attention weight may overflow because the softmax is computed without subtracting the maximum.
     """
     # Softmax does not change if the same number is subtracted from all scores of a query, here the score of the mean
     # key. The scores are then smaller and lose less to rounding. Their mean is 0, so softmax rarely overflows without

@@ -155,7 +155,7 @@ class VectorDatabase:
         return found
 
     def _open(self) -> None:
-        """Set the connection's journal mode, and create the tables if the file is new.
+        """Set the connection's journal mode, and create the tables in a new file. Another version or program raises.
 
         Raises:
             UpstreamError: if the file is of another version, or of another program.

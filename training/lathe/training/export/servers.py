@@ -49,9 +49,9 @@ SERVERS = {"tei": ModelServer("Text Embeddings Inference", None), "vllm": ModelS
 
 
 def find_incompatibility(folder: Path, modules: list[dict[str, Any]], server: ModelServer) -> str | None:
-    """Return the reason why a server would give other vectors than sentence-transformers for an exported model.
+    """Return why a server would give other vectors than sentence-transformers for an exported model, or None.
 
-    The result is None if the server gives the same vectors once they are normalized.
+    None means that the server gives the same vectors once they are normalized.
 
     Args:
         folder: folder of the model.

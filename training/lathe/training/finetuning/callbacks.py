@@ -181,7 +181,7 @@ class EvaluationCallback(TrainerCallback):
     def _evaluate_and_log(self, state: TrainerState) -> float:
         """Evaluate the model in the first process, log the metric, report progress, and return the metric.
 
-        All processes return the same metric.
+        A metric that is NaN raises. All processes return the same metric.
 
         Raises:
             NonFiniteLossError: if the metric is NaN.
@@ -210,9 +210,9 @@ def read_batch_size(checkpoint: Path) -> int:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Find the last complete checkpoint in a folder, and delete incomplete checkpoints after it.
+    """Find the last complete checkpoint in a folder, or None, and delete incomplete checkpoints after it.
 
-    The result is None if no checkpoint is complete. A killed run leaves an incomplete checkpoint.
+    A killed run leaves an incomplete checkpoint.
     """
     numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):

@@ -129,7 +129,7 @@ def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair
 
 
 def _read_texts(corpus: Path) -> Iterator[str]:
-    """Yield the texts of a file or folder. Blank texts are skipped.
+    """Yield the texts of a file or folder. Blank texts are skipped, and vectors raise.
 
     Raises:
         DataSetError: if the source cannot be read, or holds vectors.
@@ -154,7 +154,8 @@ def mine_sources(
 ) -> None:
     """Mine hard negatives for the sources whose settings ask for them, and replace the negatives in the builder.
 
-    A source without the setting is mined if none of its pairs has negatives.
+    If there is no source to mine, this raises. A source without the setting is mined if none of its pairs has
+    negatives.
 
     Args:
         builder: mixture under construction; its pairs are replaced in place.
@@ -238,9 +239,10 @@ class AuxiliaryEncoder:
 
 
 def _count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """Return the number of hard negatives to mine for each query: `num_negatives`, if there are enough documents.
+    """Return the number of hard negatives to mine for each query. Too few documents raise, unless `allow_fewer` is set.
 
-    With `allow_fewer` and too few documents, it is the number that the documents allow. It may then be 0.
+    The number is `num_negatives`. With `allow_fewer` and too few documents, it is the number that the documents allow,
+    which may be 0. `range_min` documents that are skipped are not counted.
 
     Raises:
         JobError: if there are too few documents and `allow_fewer` is not set.

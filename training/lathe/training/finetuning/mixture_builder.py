@@ -45,7 +45,8 @@ def read_sources(
 ) -> "MixtureBuilder":
     """Read the training pairs of every data set that a job names, without pairs that must not be trained on.
 
-    The pairs are in a `MixtureBuilder`, to which mined negatives can still be added.
+    Overlap with the target that is refused raises, as does a job without a pair. The pairs are in a `MixtureBuilder`,
+    to which mined negatives can still be added.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
@@ -134,8 +135,9 @@ class MixtureBuilder:
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
         """Read a data set's pairs, and add the pairs to train on to the builder.
 
-        A report of how many pairs were kept and dropped, and why, is appended to `reports`. A data set without a kept
-        pair is only reported. So is a data set that cannot be used, if it was found in a folder of data sets.
+        A second data set of the same name raises. A report of how many pairs were kept and dropped, and why, is
+        appended to `reports`. A data set without a kept pair is only reported. So is a data set that cannot be used, if
+        it was found in a folder of data sets.
 
         Raises:
             JobError: if another data set has the same name.
@@ -162,10 +164,10 @@ class MixtureBuilder:
     ) -> tuple[list[Pair], SourceReport]:
         """Select the pairs of a data set to train on, and count kept and dropped pairs in the report.
 
-        Duplicates and pairs that share texts with the evaluation during training are dropped, and false negatives are
-        removed from pairs. Pairs over the cap are dropped at random, with the job's seed. Pairs that share texts with
-        the target are dropped if `overlap` is `drop`, else only counted. The kept pairs are added to `seen`, so that
-        later sources count them as repeated.
+        If `negatives` is `given` and no negative can be used, this raises. Duplicates and pairs that share texts with
+        the evaluation during training are dropped, and false negatives are removed from pairs. Pairs over the cap are
+        dropped at random, with the job's seed. Pairs that share texts with the target are dropped if `overlap` is
+        `drop`, else only counted. The kept pairs are added to `seen`, so that later sources count them as repeated.
 
         Raises:
             DataSetError: if the source's `negatives` is `given` and no supplied negative can be used.

@@ -39,7 +39,8 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
 def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Open every data set at or below a folder.
 
-    A folder with a META.json, or for which the job names a task, is one data set itself.
+    A missing folder, and a folder without data sets, raise. A folder with a META.json, or for which the job names a
+    task, is one data set itself.
 
     Returns:
         The data sets, and the reasons for data sets that cannot be used or are excluded, by name.
@@ -83,7 +84,7 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
 
 
 def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
-    """Open the data set of a folder. Its task is `task`, or else the task in META.json.
+    """Open the data set of a folder, with `task` or the task in META.json. A task that cannot be trained on raises.
 
     Raises:
         DataSetError: if neither names a task, or the task cannot be trained on.
@@ -97,7 +98,7 @@ def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> F
 
 
 def open_target(settings: TargetSettings) -> FolderDataSet:
-    """Open the folder of the target, a data set that the model will be tested on and must not be trained on.
+    """Open the folder of the target, a data set to test on that must not be trained on. A missing folder raises.
 
     Raises:
         JobError: if there is no such folder.

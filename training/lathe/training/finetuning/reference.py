@@ -49,6 +49,8 @@ class ReferenceVectors:
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the encoder's vectors of texts, `(n, d)`, from the database or computed and stored there.
 
+        A vector that is zero or not finite raises.
+
         Raises:
             JobError: if a vector is zero or not finite.
         """

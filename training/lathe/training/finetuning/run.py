@@ -211,6 +211,8 @@ class _TrainingRun:
     def run_all(self) -> _TrainingOutcome:
         """Read the sources, mine negatives, prepare the regularizer and train. Finished parts are not done again.
 
+        A folder with a trained model or another job raises.
+
         Raises:
             JobError: if the folder holds a trained model or another job.
         """
@@ -265,6 +267,8 @@ class _TrainingRun:
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, sources_digest: str) -> None:
         """Write the settings that the job depends on to job.json, or check them against an existing file.
+
+        Another base model, other data or other settings raise.
 
         Raises:
             JobError: if the file describes another job, base model or data.

@@ -48,10 +48,9 @@ def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int6
 
 
 def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
-    """Assign an id to the text of each hard negative of each pair, `(n, k)`, padded with −1.
+    """Assign an id to the text of each hard negative of each pair, `(n, k)`, padded with −1. Without any, return None.
 
-    A negative with the text of a positive has the id that `assign_text_ids` assigns to the positive. The result is None
-    if no pair has a negative.
+    A negative with the text of a positive has the id that `assign_text_ids` assigns to the positive.
     """
     max_negatives = max(map(len, negatives), default=0)
     if not max_negatives:
@@ -163,7 +162,8 @@ def train(
     """Train a model in place on a mixture, resuming from the last complete checkpoint in the folder.
 
     Checkpoints and the training log are written to the folder. With evaluation during training, the model of the best
-    step is restored at the end. Adapters are merged. The model is left in evaluation mode.
+    step is restored at the end. Adapters are exported and merged. The model is left in evaluation mode. A loss, weight
+    or embedding that becomes NaN raises.
 
     Args:
         model: sentence-transformers model.
@@ -290,8 +290,9 @@ def _is_transformer(model: Any) -> bool:
 def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_activations: bool) -> TrainingSettings:
     """Return a copy of the settings with the batch size that keeps the checkpoint's number of pairs per step.
 
-    The pairs of a step are counted over all processes. The order of pairs, number of steps and learning rates then stay
-    the same. If a process gets more pairs than `batch_size`, its gradients are cached, so it needs no more memory.
+    If these processes cannot share the pairs evenly, this raises. The pairs of a step are counted over all processes.
+    The order of pairs, number of steps and learning rates then stay the same. If a process gets more pairs than
+    `batch_size`, its gradients are cached, so it needs no more memory.
 
     Args:
         settings: settings of the job.
@@ -335,9 +336,9 @@ def _check_finite(model: Any) -> None:
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
     """Build the contrastive loss for the model and the mixture. Gradients are cached if a mini-batch is smaller.
 
-    Gradients are cached if `mini_batch_size` is smaller than `batch_size`. Otherwise, on a CPU, the model is switched,
-    in place, to take texts without padding if that gives the same vectors. With `mask_identical`, in-batch negatives
-    equal to a text of the pair are excluded.
+    A static encoder with cached gradients raises. Gradients are cached if `mini_batch_size` is smaller than
+    `batch_size`. Otherwise, on a CPU, the model is switched, in place, to take texts without padding if that gives the
+    same vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
 
     Raises:
         JobError: if the gradients of a static encoder would be cached.

@@ -154,9 +154,9 @@ def _check_header(path: Readable) -> int:
 
 
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
-    """Read the metric of a FAISS index from its header: "ip" (inner product) or "l2" (squared Euclidean distance).
+    """Read the metric of a FAISS index from its header: "ip", "l2" (squared Euclidean distance), or None for others.
 
-    The result is None if the file is not an index that stores uncompressed vectors, or has another metric.
+    A file that is not an index with uncompressed vectors also gives None.
     """
     with path.open("rb") as stored:
         header = _read_inner_header(stored)
@@ -183,7 +183,8 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
     """Load a FAISS file, and yield its vectors and their ids `(n,)`. The ids are None if they are row numbers.
 
-    The objects are valid only within the block, because FAISS frees a part of an index together with the whole.
+    A damaged file, or an index without uncompressed vectors, raises. The objects are valid only within the block,
+    because FAISS frees a part of an index together with the whole.
 
     Raises:
         AccessError: if faiss (extra `faiss`) is not installed.
@@ -214,6 +215,8 @@ def _find_vectors(
     name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
 ) -> tuple[_Vectors, NDArray[np.int64] | None]:
     """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`. The ids are None if row numbers.
+
+    An index without uncompressed vectors, or whose ids do not match, raises.
 
     Args:
         name: name of the file, for messages.

@@ -134,8 +134,8 @@ class HubFile:
 def list_hub_files(written: str) -> list[str]:
     """List the files of a split of a data set on the hub, written `hf:…`, in their string form with the current commit.
 
-    The content of a file named by its commit does not change. If the data set has one split only, that split is the
-    default.
+    A missing data set, configuration or split, and unsupported formats raise. The content of a file named by its commit
+    does not change. If the data set has one split only, that split is the default.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub cannot be reached or is switched off by `HF_HUB_OFFLINE`,
@@ -170,7 +170,8 @@ def list_hub_files(written: str) -> list[str]:
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Stream the rows of a span from a file of a hub data set, and yield them in batches of up to `rows`.
 
-    Batches hold the values of the column `field`, and the whole rows as dicts.
+    A missing column raises an error that lists the columns. Batches hold the values of the column `field`, and the
+    whole rows as dicts.
 
     Raises:
         AccessError: if the hub cannot be reached.
@@ -200,7 +201,7 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
     """Detect whether a hub file holds texts (None) or vectors (number of dimensions), by the first row of its split.
 
-    The result is cached for all files of the split.
+    A file without rows raises. The result is cached for all files of the split.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -220,9 +221,9 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
     """Find the data set `DATASET[@REVISION][/CONFIG]` on the hub, and return its id, commit and configuration.
 
-    The configuration is None if not named. `A/B` is the data set B of the user A, or else the configuration B of the
-    data set A. A name that begins with `/`, `.` or `~` is a local folder, perhaps with a configuration; the hub is not
-    asked, and the commit is ''.
+    A missing data set or revision raises. The configuration is None if not named. `A/B` is the data set B of the user
+    A, or else the configuration B of the data set A. A name that begins with `/`, `.` or `~` is a local folder, perhaps
+    with a configuration; the hub is not asked, and the commit is ''.
 
     Raises:
         AccessError: if `HF_HUB_OFFLINE` is set, or the hub cannot be reached.
@@ -277,8 +278,8 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 def _find_folder(path: Path) -> tuple[str, str | None]:
     """Split the path of a local data set into its folder and its configuration.
 
-    The configuration is None if the path is the folder itself. The last part of the path is a configuration if the
-    README.md of the parent folder lists it, or if the path is not a folder.
+    A missing folder raises. The configuration is None if the path is the folder itself. The last part of the path is a
+    configuration if the README.md of the parent folder lists it, or if the path is not a folder.
 
     Raises:
         SourceError: if there is no such folder.
@@ -297,6 +298,8 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
 
 def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
     """Load the `datasets.DatasetBuilder` of one configuration of a data set. None is the default configuration.
+
+    A missing configuration, or several without a default, raises an error that lists them.
 
     Raises:
         SourceError: if there is no such configuration, or no default one; the message lists the configurations.
@@ -335,7 +338,8 @@ def _folder_digest(builder: Any) -> str:
 def _convert_errors(name: str) -> Iterator[None]:
     """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError`.
 
-    The error names the source. A `SourceError` passes unchanged.
+    The error names the source. It is an `AccessError` if the hub cannot be reached or refuses the credentials. A
+    `SourceError` passes unchanged.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub cannot be reached, or it refuses the credentials.

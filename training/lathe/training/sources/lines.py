@@ -111,6 +111,8 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
 def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
     """Yield the lines of a span that are not blank, in lists of up to `rows` pairs of line number and stripped bytes.
 
+    A list that takes more than `MAX_BATCH_BYTES` raises.
+
     Raises:
         SourceError: as `read_numbered_lines`, or if the lines of one list take more than `MAX_BATCH_BYTES`.
     """
@@ -133,7 +135,8 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows` rows.
 
-    Batches hold the values of `field` and the whole JSON objects. Blank lines are left out.
+    A line without the field raises. Batches hold the values of `field` and the whole JSON objects. Blank lines are left
+    out.
 
     Raises:
         SourceError: for a line that is not a JSON object, or lacks the field; and as `_read_line_batches`.
@@ -145,7 +148,7 @@ def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Record:
-    """Parse a line as a JSON object that has a text or a list in `field`.
+    """Parse a line as a JSON object that has a text or a list in `field`. Any other line raises.
 
     Integers beyond 64 bits outside of `field` keep their exact value.
 
@@ -194,7 +197,7 @@ def _is_not_finite(value: Any) -> bool:
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Read the rows of a span from a text file, one text a line, and yield batches of up to `rows` texts.
 
-    Blank lines are left out. `field` is ignored.
+    A line that is not UTF-8 raises. Blank lines are left out. `field` is ignored.
 
     Raises:
         SourceError: for a line that is not UTF-8; and as `_read_line_batches`.

@@ -41,6 +41,8 @@ def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
 def _parse_page_header(content: bytes) -> tuple[int, int]:
     """Parse the first bytes of a parquet page header into the page's type and its uncompressed size in bytes.
 
+    Bytes that are not a page header raise `ValueError`.
+
     Raises:
         ValueError: if the bytes are not a page header.
     """
@@ -57,6 +59,8 @@ def _parse_page_header(content: bytes) -> tuple[int, int]:
 
 def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
     """Decode the variable-length integer (7 bits per byte) at position `at`, and return it with the position after it.
+
+    An integer that does not end within 5 bytes raises.
 
     Raises:
         ValueError: if it does not end within 5 bytes.
@@ -135,6 +139,8 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
     """Yield the rows of a span of a parquet file as Arrow tables of `rows` rows. The last table may be shorter.
 
+    A table that takes more than `MAX_BATCH_BYTES` raises.
+
     Raises:
         SourceError: if the file is damaged, lacks the column, or the rows of a table take too much memory.
     """
@@ -162,7 +168,8 @@ def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 def _read_parts(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
     """Decompress the rows of a span of a parquet file, and yield them as Arrow record batches of up to `rows` rows.
 
-    Row groups that end before the span are not read. The index that pandas stores as a column is left out.
+    A missing column, and a null among texts, raise. Row groups that end before the span are not read. The index that
+    pandas stores as a column is left out.
 
     Raises:
         SourceError: if the file is damaged or lacks the column.
@@ -237,8 +244,9 @@ def _replace_nanoseconds(kind: Any) -> Any:
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
     """Return how many rows of a parquet row group to decompress at once: `rows`, or fewer if values may be huge.
 
-    A row is assumed to be as large as the largest dictionary page of a column, which bounds a value that the rows
-    repeat. As many rows are chosen as then fit in `MAX_BATCH_BYTES`, at least 1.
+    Rows of more than `MAX_ROW_BYTES` on average raise. A row is assumed to be as large as the largest dictionary page
+    of a column, which bounds a value that the rows repeat. As many rows are chosen as then fit in `MAX_BATCH_BYTES`, at
+    least 1.
 
     Raises:
         SourceError: if the rows take more than `MAX_ROW_BYTES` each on average.
@@ -269,6 +277,8 @@ def _require_column(file: Readable, parquet: Any, field: str) -> None:
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:
     """Detect by the schema whether a parquet column holds texts (None) or lists of numbers (1, whatever their length).
+
+    A file without rows, and any other column, raise.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -318,7 +328,7 @@ def _refuse_null_texts(file: Readable, stored: IO[bytes], parquet: Any, field: s
 
 
 def _open_parquet(file: Readable) -> Any:
-    """Open a parquet file with pyarrow.
+    """Open a parquet file with pyarrow. A damaged file, and a missing pyarrow, raise.
 
     Raises:
         AccessError: if pyarrow (extra `parquet`) is not installed.

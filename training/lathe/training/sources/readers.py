@@ -179,6 +179,8 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
     """Detect whether a file holds texts (None) or vectors (number of dimensions), by its header or its first row.
 
+    A file without rows raises.
+
     Args:
         file: the file.
         field: field, column or data set that holds the texts or vectors.
@@ -247,7 +249,7 @@ def _open_npy(file: Readable) -> FloatArray:
 
 
 def _build_npy_placeholder(file: Readable) -> FloatArray:
-    """Build an array of zeros with the shape and dtype in the header of a .npy file. It takes no memory.
+    """Build zeros with the shape and dtype in the header of a .npy file, without memory. A truncated file raises.
 
     Raises:
         ValueError: if the file is shorter than the header says.

@@ -74,7 +74,7 @@ class RemoteFile:
     def fetch(self, folder: Path) -> Path:
         """Download the whole file into a folder, under the same name, and return the path of the copy.
 
-        Failed and incomplete downloads are retried.
+        A copy that is still incomplete after the last retry raises. Failed and incomplete downloads are retried.
 
         Raises:
             SourceError: if the file is missing or cannot be reached, or the copy is incomplete after all retries.
@@ -173,7 +173,7 @@ def list_remote_files(url: str) -> tuple[bool, list[str]]:
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:
-    """Open the fsspec file system of a URL, and return it with the path of the URL in that file system.
+    """Open the fsspec file system of a URL, with the path in it. An unknown protocol or a missing package raises.
 
     Raises:
         AccessError: if fsspec or the protocol's package is not installed, or the protocol is unknown.

@@ -206,8 +206,8 @@ def display_path(written: str) -> str:
 def list_local_files(place: str) -> tuple[bool, list[str]]:
     """Return whether a path is a folder, and the sorted paths of all files below it.
 
-    For a file, the list holds only its own path. Hidden files and files in hidden folders are left out. Paths below
-    `ROOT/./` are returned in that form.
+    A missing path, and a link that leads out of ROOT, raise. For a file, the list holds only its own path. Hidden files
+    and files in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
 
     Raises:
         OutsideSourceError: for `ROOT/./PATH`, if the path or a link below it leads out of ROOT.
@@ -234,9 +234,7 @@ def list_local_files(place: str) -> tuple[bool, list[str]]:
 
 
 def _list_path(place: str) -> list[str] | None:
-    """List the sorted paths of all files below a folder, without hidden files.
-
-    The result is None if the path is a file.
+    """List the sorted paths of all files below a folder, without hidden files. For a file, return None.
 
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.

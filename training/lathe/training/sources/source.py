@@ -196,7 +196,8 @@ class Source:
     def detect_kind(self, by_header: bool = False) -> Kind:
         """Detect whether the source holds texts (None) or vectors (number of dimensions), by its first row.
 
-        If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
+        A source without rows raises. If damaged files are skipped, every file is inspected, and the kind of most rows
+        is returned if files differ. Built-in sources are not read.
 
         Args:
             by_header: whether to read only the header of a parquet file, because a row can decompress to gigabytes. The
@@ -249,8 +250,9 @@ class Source:
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
         """Divide the source's files into shards, and find empty and damaged files.
 
-        Files of lines are read once to count their rows. Files whose rows are of another kind than most rows of the
-        source count as damaged. Remote files are downloaded if their format needs it.
+        A damaged file raises, unless `bad_shards` is `skip`. A source without rows raises. Files of lines are read once
+        to count their rows. Files whose rows are of another kind than most rows of the source count as damaged. Remote
+        files are downloaded if their format needs it.
 
         Args:
             damaged: names of files known to be damaged, with the reasons; they are left out.
@@ -345,8 +347,8 @@ def split_field(written: str) -> tuple[str, str]:
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     """Parse a source of texts or vectors as a user writes it, and list its files. No file is read.
 
-    An object store or the hub is asked for the list of files. Files of a folder that are not data, such as README.txt,
-    are left out, with a log message.
+    A missing place, and a place without a file of a known format, raise. An object store or the hub is asked for the
+    list of files. Files of a folder that are not data, such as README.txt, are left out, with a log message.
 
     Raises:
         SourceError: if there is no such file or folder, it has no file of a known format, or it cannot be reached.

@@ -176,7 +176,7 @@ class ParquetWriter:
             raise SourceError(f"parquet cannot hold these columns: {error}; write .jsonl instead") from error
 
     def _merge_schemas(self, written: Any, added: Any) -> Any:
-        """Merge two schemas: the columns of both, each with a type that holds the values of both.
+        """Merge two schemas: the columns of both, with types that hold the values of both. Incompatible types raise.
 
         Raises:
             SourceError: if no type holds the values of a column in both.
@@ -208,7 +208,7 @@ class ParquetWriter:
             before.unlink()
 
     def _build_column(self, name: str, records: Sequence[Record]) -> Any:
-        """Build the Arrow array of a field of the records; a missing value is null.
+        """Build the Arrow array of a field of the records. A missing value is null, and mixed types raise.
 
         Raises:
             SourceError: if the values mix types.

@@ -301,7 +301,7 @@ class Worker:
     def load_chain(self, ref: dict[str, Any]) -> Chain:
         """Load a chain of transforms, folded into fewer steps, on the device, from the cache or the disk.
 
-        If the cache exceeds `MAX_CHAINS`, the least recently used chain is removed.
+        Another chain in the folder raises. If the cache exceeds `MAX_CHAINS`, the least recently used chain is removed.
 
         Args:
             ref: fields of a `ChainRef`.

@@ -423,7 +423,8 @@ class ColumnFilling:
     def _write_batch(self, staged: Sequence[tuple[_Row, bytes | None]], was_written: bool) -> int:
         """Write encoded vectors and digests of their values in one transaction, and count the rows that got a vector.
 
-        Rows that were changed since they were read are not written.
+        A vector that is missing from its row afterwards raises. Rows that were changed since they were read are not
+        written.
 
         Args:
             staged: rows with their encoded vectors; None removes a stale vector.

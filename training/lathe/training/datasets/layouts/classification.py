@@ -33,7 +33,7 @@ class Classification(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
         """Read the training and test texts as columns, with labels as class numbers in alphabetical order.
 
-        A label that occurs once in a split, or only in the test, adds a warning.
+        Fewer than two classes raise. A label that occurs once in a split, or only in the test, adds a warning.
 
         Raises:
             DataSetError: if a file is invalid, or the training texts have fewer than two classes.
@@ -136,7 +136,7 @@ class Clustering(Layout):
 def _split_row_of_lists(record: Record) -> list[Record]:
     """Split a row that holds lists of sentences and labels, as in old mteb data sets, into one record for each.
 
-    Any other row is returned as the only record.
+    Lists of different lengths raise. Any other row is returned as the only record.
 
     Raises:
         DataSetError: if the lists have different lengths.

@@ -39,8 +39,9 @@ class Retrieval(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read and check the corpus, queries and relevance judgements of the test, as a search.
 
-        Judgements of missing queries or documents are left out with a warning, as are queries without a relevant
-        document. Queries that only other splits judge are left out without a warning.
+        A test without a query that has a relevant document raises. Judgements of missing queries or documents are left
+        out with a warning, as are queries without a relevant document. Queries that only other splits judge are left
+        out without a warning.
 
         Raises:
             DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
@@ -122,8 +123,8 @@ class Retrieval(Layout):
 def read_judgements(path: Path) -> list[Judgement]:
     """Read the relevance judgements of a qrels file.
 
-    A judgement consists of a place for messages, a query id, a document id and a grade, rounded up. The header line may
-    be missing.
+    A missing, empty or malformed file raises. A judgement consists of a place for messages, a query id, a document id
+    and a grade, rounded up. The header line may be missing.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -215,7 +216,8 @@ class Reranking(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read the test's queries as a search in which each query ranks its own positive and negative documents.
 
-        Queries without a positive or without a negative are left out, with a warning.
+        A test without any other query raises. Queries without a positive or without a negative are left out, with a
+        warning.
 
         Raises:
             DataSetError: if the file is invalid, or no query has both a positive and a negative.

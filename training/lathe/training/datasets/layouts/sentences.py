@@ -38,7 +38,7 @@ class Sts(Layout):
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the test's pairs of sentences with their similarity scores as columns.
+        """Read the test's pairs of sentences with their similarity scores as columns. Equal scores raise.
 
         Raises:
             DataSetError: if the file is invalid, or all scores are equal.
@@ -57,8 +57,8 @@ class Sts(Layout):
     def build_pairs(self, rows: PairRows) -> list[Pair]:
         """Build a pair of the two sentences for each row whose score is at least `min_score`.
 
-        Other rows are recorded as left out. Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the
-        lowest score to the highest. The rows are read twice.
+        Equal scores without `min_score` raise. Other rows are recorded as left out. Without `min_score`, the threshold
+        is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows are read twice.
 
         Raises:
             DataSetError: if a score is not a number, all are equal and there is no `min_score`, or a row that is used
@@ -148,8 +148,8 @@ class Summarization(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
         """Read texts with human summaries, machine summaries and their grades as columns.
 
-        Rows without a human summary or with fewer than two machine summaries are left out with a warning, as are rows
-        with a blank summary.
+        Unequal numbers of machine summaries and grades raise. Rows without a human summary or with fewer than two
+        machine summaries are left out with a warning, as are rows with a blank summary.
 
         Raises:
             DataSetError: if the file is invalid, a row has not one grade for each machine summary, or no row is

@@ -157,7 +157,8 @@ class UpstreamClient:
     async def _post(self, texts: Sequence[str], options: CallOptions, base64: bool) -> ApiAnswer:
         """Post the request for the texts' vectors, and return the parsed answer with one vector for each text.
 
-        The key is removed from what the answer reports of the model.
+        An answer with another number of vectors, or far too many values, raises. The key is removed from what the
+        answer reports of the model.
 
         Raises:
             CallError: if the answer does not hold one vector for each text.
@@ -217,7 +218,7 @@ class UpstreamClient:
             raise CallError(OTHER_JSON, message, retryable=False)
 
     def _parse_json(self, headers: Mapping[str, str], payload: bytes) -> Any:
-        """Parse the payload of a response as JSON.
+        """Parse the payload of a response as JSON. A payload that is not JSON raises a retryable `CallError`.
 
         Raises:
             CallError: if it is not JSON. The error is retryable, because a proxy may answer for a server that restarts.

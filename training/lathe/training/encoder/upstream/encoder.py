@@ -149,7 +149,7 @@ class UpstreamEncoder(TextEncoder):
         await self.client.endpoint.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread of the event loop, wait for it, and return its result.
+        """Run a coroutine in the thread of the event loop, and return its result. If the encoder is closed, raise.
 
         Raises:
             UpstreamUnavailableError: if the encoder is closed before the call or during it.
@@ -174,10 +174,7 @@ class UpstreamEncoder(TextEncoder):
 
     @property
     def problem(self) -> str | None:
-        """Message that says why some texts get no vectors, or why vectors are not stored.
-
-        None if there is no problem.
-        """
+        """Message that says why some texts get no vectors, or why vectors are not stored. None without a problem."""
         if self.space.problem is not None:
             return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
         if self.unexpected.message is not None:
@@ -211,8 +208,9 @@ class UpstreamEncoder(TextEncoder):
     ) -> Encoding:
         """Encode texts to vectors `(n, d)` in float32, in the order given.
 
-        The result also has the token count of each text. The API is called only for texts whose vectors are not stored.
-        The API truncates long texts. `on_batch` is called once, when all texts are done.
+        The first text that the API refuses, or whose vector is not finite or zero, raises. The result also has the
+        token count of each text. The API is called only for texts whose vectors are not stored. The API truncates long
+        texts. `on_batch` is called once, when all texts are done.
 
         Raises:
             TextError: for the first text that is not Unicode or that the API refuses.

@@ -163,7 +163,7 @@ PROTOCOLS: dict[UpstreamProtocol, _EmbeddingsProtocol] = {
 
 
 def _get_field(content: Any, name: str) -> Any:
-    """Return the value of a field of a JSON object.
+    """Return the value of a field of a JSON object. A missing field, or content of another type, raises.
 
     Raises:
         MalformedAnswerError: if the content is not an object with the field.
@@ -174,7 +174,7 @@ def _get_field(content: Any, name: str) -> Any:
 
 
 def _require_list(items: Any, name: str, count: int) -> list[Any]:
-    """Return the content of the JSON field `name` if it is a list with `count` items, one for each text.
+    """Raise unless the content of the JSON field `name` is a list with `count` items, and return the list.
 
     Raises:
         MalformedAnswerError: if it is not a list, or has another number of items.

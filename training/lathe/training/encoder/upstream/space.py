@@ -152,8 +152,8 @@ class UpstreamSpace:
     async def check(self) -> None:
         """Compare the API's vectors of the probe texts with earlier vectors, at most once in `probe_seconds`.
 
-        If the space has changed, vectors that were stored since the last comparison are deleted, because they may be of
-        either space.
+        A changed space raises, also in later calls. If the space has changed, vectors that were stored since the last
+        comparison are deleted, because they may be of either space.
 
         Raises:
             SpaceChangedError: if the space has changed, now or before; it is compared again after `probe_seconds`.
@@ -236,6 +236,8 @@ class UpstreamSpace:
 
     async def _embed_probe_texts(self) -> StoredSpace:
         """Call the API for the vectors of the probe texts, and return them as a `StoredSpace` checked now.
+
+        Vectors that are not finite, zero, or of other dimensions than requested raise.
 
         Raises:
             UpstreamError: if the API does not answer, or the vectors are not finite, zero or of other dimensions than

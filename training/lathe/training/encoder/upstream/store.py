@@ -117,7 +117,7 @@ class UpstreamStore(VectorDatabase):
 
 
 def _parse_space(fingerprint: str, reported: str, dimensions: int, probes: bytes, checked_at: float) -> StoredSpace:
-    """Build the embedding space stored in one row of the database.
+    """Build the embedding space stored in one row of the database. A damaged row raises.
 
     Raises:
         ValueError, TypeError, AttributeError: if the row is damaged.

@@ -82,9 +82,7 @@ class Regularizer(ABC):
 
     @abstractmethod
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor | None:
-        """Compute the regularizer's loss of a batch, a scalar that is multiplied by `weight` and added to InfoNCE.
-
-        The result None adds nothing.
+        """Compute the regularizer's loss of a batch, a scalar that is weighted and added to InfoNCE. None adds nothing.
 
         Args:
             anchors: unit vectors by the model that is trained, `(b, d)` float32.
