@@ -199,7 +199,7 @@ class TextCutter:
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
         """Return whether the tokens that the model reads stay the same if the part is cut elsewhere.
 
-        Never for WordPiece. The tokens of the part are compared with the tokens of the part half as long, and of the
+        False for WordPiece. The tokens of the part are compared with the tokens of the part half as long, and of the
         part cut 1 to `OTHER_CUTS` characters earlier. The result is False if one of these has too few tokens. If the
         best segmentations up to each of the last positions begin alike, so does the best segmentation up to any later
         position.

@@ -213,7 +213,8 @@ class Encoder(TextEncoder):
     def _prepare_model(self) -> None:
         """Convert the model to the spec's dtype, run it on test texts, choose how batches are padded, and compile it.
 
-        All of it happens in place. The model is compiled only if the spec says so. A test text that gives NaN or inf
+        All of it happens in place. The model is compiled only if the spec says so. The tokenizer pads on the right from
+        now on, and the fast tokenizer and the cutter of long texts are set up. A test text that gives NaN or inf
         raises.
 
         Raises:
@@ -283,9 +284,10 @@ class Encoder(TextEncoder):
     def _convert_and_compare(self) -> Agreement | None:
         """Convert the transformer to the spec's dtype, in place, and compare its vectors of test texts with float32.
 
-        If padding changes the vectors, `slack_tokens` becomes 0, so that batches hold texts of equal lengths only. With
-        `attention` at `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention`
-        are then set. Linear layers are packed for oneDNN if that is possible and accurate.
+        Large models and flash attention are only converted, and the result is None. If padding changes the vectors,
+        `slack_tokens` becomes 0, so that batches hold texts of equal lengths only. With `attention` at `auto`, the
+        model is switched to input without padding if its vectors stay the same; `first_position` and `padded_attention`
+        are then set. Otherwise linear layers are packed for oneDNN if that is possible and accurate.
 
         Returns:
             The agreement of the vectors with float32; None for large models and flash attention, which are only
@@ -380,7 +382,7 @@ class Encoder(TextEncoder):
         return model
 
     def restore_model(self) -> None:
-        """Undo packed linear layers and unpadded attention, in place, so the model can be exported. `queries` too."""
+        """Undo packed linear layers and unpadded attention of the model and of `queries`, in place, for an export."""
         unpack_linear_layers(self.transformer)
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)

@@ -120,10 +120,10 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
 
 
 def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
-    """Split a model with a `Router` into a model of documents and one of queries, or return it alone without routes.
+    """Split a model with a `Router` into one of documents and one of queries, or return one model if modules are shared.
 
-    A router without a route for queries or for documents raises. With different routes and no default prompt, the
-    default prompt becomes `query` or `document`, as the router's default route says.
+    If there are two models and no default prompt, the default prompt becomes `query` or `document`, as the router's
+    default route says. A router without a route for queries or for documents raises.
 
     Raises:
         EncoderError: if the router has no route for queries or for documents.

@@ -54,9 +54,9 @@ class PackedLinear(torch.nn.Module):
 
 
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
-    """Pack a model's linear layers for oneDNN, in place, or return None if its vectors would not agree with float32.
+    """Pack a model's linear layers for oneDNN, in place, and return the agreement with float32, or None if unpacked.
 
-    If packing is not possible, fails, or changes a vector too much, the ordinary layers are restored.
+    If packing is not possible, fails, or changes a vector too much, the model keeps its ordinary layers.
 
     Args:
         model: the transformer, in the dtype it will run in.

@@ -407,9 +407,9 @@ time."""
 def file_key(file: str) -> str:
     """Compute a hexadecimal SHA-256 that changes when a file's content changes.
 
-    The key is made of
+    A local file of up to `HASHED_BYTES` is identified by name and content, so that a copy in another folder has the
+    same key. The key of other files is made of
 
-    - name and content for a local file of up to `HASHED_BYTES`, so that a copy in another folder has the same key
     - path, size and modification time for a larger local file
     - URL, size and version for a file at a URL
     - data set, commit, configuration, split and number for a file of the hub

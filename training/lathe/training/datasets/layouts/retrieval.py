@@ -39,9 +39,8 @@ class Retrieval(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read and check the corpus, queries and relevance judgements of the test, as a search.
 
-        A test without a query that has a relevant document raises. Judgements of missing queries or documents are left
-        out with a warning, as are queries without a relevant document. Queries that only other splits judge are left
-        out without a warning.
+        Judgements of missing queries or documents are left out with a warning, as are queries without a relevant
+        document. Queries that only other splits judge are left out without a warning. If no query is left, this raises.
 
         Raises:
             DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
@@ -159,7 +158,7 @@ def read_judgements(path: Path) -> list[Judgement]:
 
 
 def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """Read and check the documents of the corpus.
+    """Read and check the documents of the corpus. A title that is not a string raises.
 
     Documents whose text and title are both blank are left out, with a warning.
 
@@ -216,8 +215,8 @@ class Reranking(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read the test's queries as a search in which each query ranks its own positive and negative documents.
 
-        A test without any other query raises. Queries without a positive or without a negative are left out, with a
-        warning.
+        Queries without a positive or without a negative are left out, with a warning. If no query is left, this raises.
+        Blank documents are left out too.
 
         Raises:
             DataSetError: if the file is invalid, or no query has both a positive and a negative.

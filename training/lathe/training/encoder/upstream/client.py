@@ -83,8 +83,9 @@ class UpstreamClient:
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> ApiAnswer:
         """Send one call for texts to the API, and return its answer with one vector for each text.
 
-        Failed attempts are repeated while another may succeed and `patience` lasts. Attempts, texts, tokens and cost
-        are counted with `on_usage`.
+        Failed attempts are repeated while another may succeed and `patience` lasts. Then an `UpstreamError` is raised,
+        or the `CallError` if one of the texts may be the reason. Attempts, texts, tokens and cost are counted with
+        `on_usage`.
 
         Args:
             texts: texts of one call.

@@ -262,7 +262,7 @@ class Reze(Distillation):
     def list_source_warnings(self, sources: int) -> list[str]:
         """Return a list with a warning if nothing can be shrunk because there are too few sources, else an empty list.
 
-        Too few are one source, or two sources at scale 1 or above.
+        Too few are one source, or two sources at scale 1 or above. With `target: reference` the list is empty.
         """
         if self.settings.target == "reference":
             return []
