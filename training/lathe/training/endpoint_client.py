@@ -129,7 +129,7 @@ class RateLimiter:
     def seconds_until(self, start: float) -> float:
         """Return the seconds until a request with a slot that begins at `start` may be sent, pauses included.
 
-        They are 0 or less if the request may be sent now.
+        The seconds are 0 or less if the request may be sent now.
         """
         return max(start, self.held) - self.clock()
 

@@ -73,7 +73,7 @@ def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
 def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
     """Build an empty `IndexScalarQuantizer` with the cells of a fitted `Int8`.
 
-    Its codes count from 0 instead of −128.
+    The codes of the index count from 0 instead of −128.
     """
     scale, zero_point = (tensor.float().cpu().numpy() for tensor in (step.scale, step.zero_point))
     kind = faiss.ScalarQuantizer.QT_8bit

@@ -417,7 +417,7 @@ class Embedder:
     def list_models(self) -> list[str]:
         """List all values that a request's `model` can have.
 
-        They are the names of `list_model_names`, in order, followed by the names of trained encoders.
+        The values are the names of `list_model_names`, in order, followed by the names of trained encoders.
         """
         return [*list_model_names(self.engines, self.registry, self.resolver), *self.aliases]
 

@@ -88,7 +88,7 @@ class FolderDataSet(EvaluatedDataSet):
     def digest(self) -> str:
         """Compute a hash of the data set and mteb's version, as 32 hexadecimal digits.
 
-        It covers name, task, language and all files, which are read. Scores of data sets with equal hashes are
+        The hash covers name, task, language and all files, which are read. Scores of data sets with equal hashes are
         comparable.
         """
         hashed = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())

@@ -179,7 +179,7 @@ class _FastTokenizer:
     def _read_settings(self, prompt: str | None) -> Features:
         """Return the input that `preprocess` gives for a short text with this prompt, computed once for each prompt.
 
-        Its keys and its entries that are not tensors are the same for any text.
+        Keys, and entries that are not tensors, are the same for any text.
         """
         if prompt not in self.settings:
             self.settings[prompt] = self.model.preprocess(["."], prompt=prompt)

@@ -120,7 +120,7 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
 
 
 def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
-    """Split a model with a `Router` into one of documents and one of queries, or return one model if modules are shared.
+    """Split a model with a `Router` into one of documents and one of queries, unless they share all modules.
 
     If there are two models and no default prompt, the default prompt becomes `query` or `document`, as the router's
     default route says. A router without a route for queries or for documents raises.

@@ -63,7 +63,7 @@ class StoreSettings:
 class VectorStores:
     """Settings of the two stores of vectors: answers of embeddings APIs, and vectors that local models computed.
 
-    They are separate, because an API's answers cost money, and computed vectors cost only time.
+    The stores are separate, because an API's answers cost money, and computed vectors cost only time.
 
     Attributes:
         upstream: vectors that embeddings APIs answered.

@@ -80,8 +80,8 @@ class PromptedEncoder:
     def vectors_key(self) -> str:
         """Key under which the encoder's vectors are stored offline.
 
-        It consists of the fingerprint, a mark if long texts are means of chunks, and a hash of the default prompt, if
-        there is one.
+        The key consists of the fingerprint, a mark if long texts are means of chunks, and a hash of the default prompt,
+        if there is one.
         """
         # The fingerprint does not cover these two settings, which change the vectors of the same model.
         key = self.fingerprint

@@ -147,7 +147,7 @@ def check_exportable(chain: Chain) -> int:
 def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
     """Return the vectors `(64, d)` float32 on which an export is compared with the chain of transforms.
 
-    They are the same random unit vectors in every call, except that the first is zero.
+    The vectors are the same random unit vectors in every call, except that the first is zero.
 
     Raises:
         ExportError: if the chain is not exportable.

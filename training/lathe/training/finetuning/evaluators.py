@@ -247,7 +247,7 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
 def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
     """Return the normalized texts of a data set's test that must not be trained on.
 
-    They are the queries of a retrieval or reranking task, or all texts of any other task.
+    The texts are the queries of a retrieval or reranking task, or all texts of any other task.
 
     Raises:
         DataSetError: if the data set cannot be read.

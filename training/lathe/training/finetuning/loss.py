@@ -258,8 +258,8 @@ def info_nce(
 ) -> Tensor:
     """Compute the InfoNCE loss, a scalar (Eq. 9 of the REZE paper).
 
-    It is the mean cross-entropy of classifying each anchor's positive among all candidates, with cosines divided by the
-    temperature as logits.
+    The loss is the mean cross-entropy of classifying each anchor's positive among all candidates, with cosines divided
+    by the temperature as logits.
 
     Args:
         anchors: unit vectors, `(b, d)`.

@@ -89,7 +89,7 @@ class HubFile:
     def location(self) -> str:
         """The data set, configuration and split as `hf:…`, without the commit.
 
-        It therefore stays the same when the data set changes.
+        The location stays the same when the data set changes.
         """
         return f"{HUB}{self.dataset}/{self.config}:{self.split}"
 

@@ -48,8 +48,8 @@ HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 def read_docstring_paragraphs() -> list[str]:
     """Read the distinct paragraphs of 64 to 512 characters in the docstrings of Python's standard library.
 
-    They are in the order of the library's files. The source files are parsed, never imported or run, which takes two
-    seconds. The result is cached.
+    The paragraphs are in the order of the library's files. The source files are parsed, never imported or run, which
+    takes two seconds. The result is cached.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}

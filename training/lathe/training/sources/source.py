@@ -90,7 +90,7 @@ class Source:
     def location(self) -> str:
         """Absolute path or URL of the source's file or folder, without the field.
 
-        It does not depend on how the user wrote the path.
+        The location does not depend on how the user wrote the path.
         """
         if self.written in BUILT_IN:
             return self.written
@@ -143,9 +143,9 @@ class Source:
     def workspace_key(self, encoder: str | None) -> str:
         """Compute the key of the workspace folder that stores the vectors of the source.
 
-        It is a hash of the folder's location or the file's content, the field and an encoder. A folder is identified by
-        its location, so that its key stays the same when files are added or removed. A single file is identified by its
-        content, wherever it is.
+        The key is a hash of the folder's location or the file's content, the field and an encoder. A folder is
+        identified by its location, so that its key stays the same when files are added or removed. A single file is
+        identified by its content, wherever it is.
 
         Args:
             encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without an encoder.

@@ -176,7 +176,7 @@ class Summarization(Layout):
     def build_mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
         """Return the class attributes `min_score` and `max_score`: the lowest and the highest grade in the data.
 
-        They are at least 1 apart.
+        The two are at least 1 apart.
         """
         assert isinstance(data, Tables)
         grades = [grade for row in data.splits["test"]["relevance"] for grade in row]

@@ -93,8 +93,8 @@ class Regularizer(ABC):
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return the unit vectors that InfoNCE compares: anchors `(b, d)` and candidates `(b, 1+k, d)`.
 
-        They are returned unchanged unless a regularizer overrides this. The candidates of a pair are its positive and
-        its k hard negatives. Missing negatives are masked later.
+        The vectors are returned unchanged unless a regularizer overrides this. The candidates of a pair are its
+        positive and its k hard negatives. Missing negatives are masked later.
         """
         return anchors, candidates
 

@@ -91,11 +91,11 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Fit the shrinkage that moves the means of all sources towards their common centre (Eqs.
+    """Fit the shrinkage that moves the means of all sources towards their common centre.
 
-    1 to 6 of the REZE paper). The directions are the eigenspace of all sources' relations together. Only the dimensions
-    in `Shrinkage.variant` have factors other than 1, and only for sources outside the band around the centre. With
-    `operation: translate`, shifts are computed instead of factors.
+    Eqs. 1 to 6 of the REZE paper. The directions are the eigenspace of all sources' relations together. Only the
+    dimensions in `Shrinkage.variant` have factors other than 1, and only for sources outside the band around the
+    centre. With `operation: translate`, shifts are computed instead of factors.
 
     Args:
         sources: moments of each source's relations, all of the same dimensions.
@@ -180,7 +180,7 @@ def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSetting
 def _compute_denominators(means: Array, settings: RegularizerSettings) -> Array:
     """Compute the denominators of Eq. 6, `(S, D)`, which are never 0.
 
-    They are |μ| + ε, with the sign of μ if `denominator` is `signed`.
+    The denominators are |μ| + ε, with the sign of μ if `denominator` is `signed`.
     """
     lengths = np.maximum(np.abs(means) + settings.epsilon_denominator, np.finfo(np.float64).tiny)
     return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
