@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from lathe.training.measures import TextHalves, count_scripts, cut_in_two, rank_halves
+from lathe.training.measures import TextHalves, compute_script_shares, cut_in_two, rank_halves
 from lathe.transforms import InputError
 from lathe.transforms.chain import Chain
 
@@ -56,9 +56,9 @@ def test_reciprocal_ranks_refuses_vectors_that_are_not_finite(wrong):
 
 
 def test_count_scripts_returns_the_share_of_texts_in_each_script():
-    assert count_scripts(["hello", "здравствуй", "мир", "123"]) == {
+    assert compute_script_shares(["hello", "здравствуй", "мир", "123"]) == {
         "Cyrillic": pytest.approx(2 / 3),
         "Latin": pytest.approx(1 / 3),
     }
-    assert count_scripts(["123", "…"]) == {}
-    assert count_scripts(["これはペンです", "漢字", "カタカナ"]) == {"Chinese or Japanese": 1.0}
+    assert compute_script_shares(["123", "…"]) == {}
+    assert compute_script_shares(["これはペンです", "漢字", "カタカナ"]) == {"Chinese or Japanese": 1.0}

@@ -155,7 +155,7 @@ def test_excluded_data_sets_are_reported_and_unknown_names_refused(written, tmp_
 def test_two_sources_of_one_name_are_refused_unless_one_is_renamed(written, write_data_set, tmp_path):
     first = written("a", pairs("a", 2))
     second = write_data_set(tmp_path / "more" / "a", {"task": "pairs"}, {"train.jsonl": pairs("b", 2)})
-    with pytest.raises(JobError, match="two sources are called a; give one a name"):
+    with pytest.raises(JobError, match="two sources are called a; give one another name"):
         read_sources(settings(first, second)).build()
     assert read_sources(settings(first, {"folder": second, "name": "b"})).build().names == ["a", "b"]
 

@@ -132,7 +132,7 @@ def blur_rows(vectors: FloatArray, random: np.random.Generator) -> FloatArray:
     return np.asarray((vectors + noise * lengths) / np.sqrt(2), np.float32)
 
 
-def count_scripts(texts: Sequence[str]) -> dict[str, float]:
+def compute_script_shares(texts: Sequence[str]) -> dict[str, float]:
     """Compute the share of the texts in each script, such as "Latin", by name in descending order.
 
     Texts without letters are not counted.

@@ -428,7 +428,9 @@ def test_an_outage_during_advice_is_raised_and_blamed_on_no_text(connect, embedd
 
 
 def test_what_needs_a_loaded_model_refuses_an_upstream_encoder(connect, build_spec):
-    with pytest.raises(EncoderError, match="far is behind an embeddings API: this takes a model that is loaded here"):
+    with pytest.raises(
+        EncoderError, match="far is behind an embeddings API, but this needs a model that is loaded here"
+    ):
         Encoder(build_spec())
     with connect() as encoder, pytest.raises(EngineError, match="use --engine local"):
         RayEngine(1, 1)._get_pool(encoder)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EncoderError, UpstreamError
-from lathe.training.measures import TextHalves, count_scripts, cut_in_two
+from lathe.training.measures import TextHalves, compute_script_shares, cut_in_two
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
@@ -117,7 +117,7 @@ def build_text_sample(row_sample: RowSample, vectors: Mapping[str, FloatArray], 
         heldout=stack(heldout),
         cut=len(pairs),
         halves=TextHalves(stack(first), stack(second)) if len(pairs) >= MIN_HALVES else None,
-        scripts=count_scripts(row_sample.texts[:SCRIPT_TEXTS]),
+        scripts=compute_script_shares(row_sample.texts[:SCRIPT_TEXTS]),
     )
 
 

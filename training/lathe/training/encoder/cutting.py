@@ -103,6 +103,13 @@ class TextCutter:
     cut goes as far as the merged characters do. Two kinds of text may give other vectors than the whole text: texts
     with more than `MAX_EXAMINED` characters that give too few tokens and do not merely repeat, and words of that length
     cut from the left.
+
+    Attributes:
+        tokenizer: the tokenizer.
+        wanted: minimum number of tokens of a part: one more than the model reads.
+        part: number of characters of the first part.
+        most: maximum number of characters that are tokenized for a text.
+        only_whole_words: whether the tokenizer is WordPiece, in which a cut may change all tokens of a word.
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:

@@ -82,7 +82,7 @@ def check_model_files(spec: EncoderSpec, model: str) -> None:
         model: folder or Hub id to load.
     """
     if spec.upstream is not None:
-        raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
+        raise EncoderError(f"{spec.name} is behind an embeddings API, but this needs a model that is loaded here")
 
     _refuse_lfs_pointers(spec, model)
     # Rerankers and sparse encoders name their type there, but sentence-transformers loads them without an error.

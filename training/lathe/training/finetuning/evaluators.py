@@ -231,7 +231,7 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
     assert settings.folder is not None  # the caller checks it
     data = open_target(TargetSettings(folder=settings.folder))
     if "test" not in data.list_splits():
-        raise JobError(f"evaluate: {data.name} has no test split")
+        raise JobError(f"evaluate: {data.name} has no test split; name a data set with one")
 
     if target is not None and "test" in target.list_splits():
         shared = collect_measured_texts(data) & collect_measured_texts(target)

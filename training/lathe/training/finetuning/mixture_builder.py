@@ -144,7 +144,7 @@ class MixtureBuilder:
             DataSetError: if the data set cannot be used, and the job names it itself.
         """
         if data.name in self.pairs:
-            raise JobError(f"two sources are called {data.name}; give one a name")
+            raise JobError(f"two sources are called {data.name}; give one another name")
 
         try:
             found_pairs = find_pairs(data, source)
