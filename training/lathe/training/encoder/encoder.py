@@ -177,7 +177,7 @@ class Encoder(TextEncoder):
             self.fingerprint = digest(self.fingerprint, self.queries.fingerprint)[:32]
             if self.queries.dimensions != self.dimensions:
                 raise EncoderError(
-                    f"{self.name} gives queries {self.queries.dimensions} dimensions, unlike documents: {self.dimensions}"
+                    f"{self.name} gives queries {self.queries.dimensions} dimensions and documents {self.dimensions}"
                 )
 
     def _describe_model(self) -> None:
