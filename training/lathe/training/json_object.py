@@ -88,17 +88,17 @@ class JsonObject(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return pydantic's core schema, changed so that lists and dicts stop validating at the first wrong entry.
+        """Build pydantic's core schema, changed so that lists and dicts stop validating at the first wrong entry.
 
-        With every error collected, pydantic takes half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900 MB
-        and 3 s.
+        If every error is collected, pydantic takes half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900
+        MB and 3 s.
         """
         checked: CoreSchema = _fail_fast(handler(source))
         return checked
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the JSON schema with the field descriptions from the docstring."""
+        """Build the JSON schema, with the field descriptions from the docstring."""
         reference = handler(core_schema)
         json_schema = handler.resolve_ref_schema(reference)
         if "description" in json_schema:

@@ -76,10 +76,7 @@ class Agreement:
 
 
 def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
-    """Return the dtype that a model runs in on a device.
-
-    `auto` becomes bfloat16 if the device supports it, else float32. Other dtypes are returned unchanged.
-    """
+    """Resolve `auto` to bfloat16 if the device supports it, else to float32. Other dtypes are returned unchanged."""
     if dtype != "auto":
         return dtype
     return "bfloat16" if has_bfloat16(device, cpuinfo) else "float32"

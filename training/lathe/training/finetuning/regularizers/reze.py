@@ -193,7 +193,7 @@ class Distillation(Regularizer):
 
 
 def copy_rows(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Return the rows of an array at these indices as a float32 tensor on the device."""
+    """Copy the rows of an array at these indices to a float32 tensor on the device."""
     return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
 
 
