@@ -128,6 +128,8 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write the transforms and chain.index, an empty IndexFlatIP behind them, and check the output on probe vectors.
 
+    The result is the largest difference and the usage text for README.md.
+
     Returns:
         The largest difference from the vectors of the chain of transforms, and the usage text for README.md.
 
@@ -151,8 +153,9 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write the transforms and an empty index of byte codes behind them, and check codes and scores on probe vectors.
 
-    If documents and queries have the same transforms, the index is chain.index. Otherwise it is documents.index, with
-    both transforms as files and the NumPy codec. `transforms` may be extended in place.
+    The result is the largest difference of scores and the usage text for README.md. If documents and queries have the
+    same transforms, the index is chain.index. Otherwise it is documents.index, with both transforms as files and the
+    NumPy codec. `transforms` may be extended in place.
 
     Returns:
         The largest difference from the scores of the chain of transforms, and the usage text for README.md.

@@ -334,11 +334,11 @@ def _check_finite(model: Any) -> None:
 
 
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
-    """Build the contrastive loss for the model and the mixture. Gradients are cached if a mini-batch is smaller.
+    """Build the contrastive loss for the model and the mixture, with cached gradients if mini-batches are set.
 
-    A static encoder with cached gradients raises. Gradients are cached if `mini_batch_size` is smaller than
-    `batch_size`. Otherwise, on a CPU, the model is switched, in place, to take texts without padding if that gives the
-    same vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
+    Gradients are cached if `mini_batch_size` is smaller than `batch_size`; a static encoder then raises. Otherwise, on
+    a CPU, the model is switched, in place, to take texts without padding if that gives the same vectors. With
+    `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
 
     Raises:
         JobError: if the gradients of a static encoder would be cached.

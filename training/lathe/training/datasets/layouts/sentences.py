@@ -99,6 +99,8 @@ class PairClassification(Layout):
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
         """Read the test's pairs of sentences with their labels, 0 or 1, as columns.
 
+        Another label than 0 and 1, or only one label, raises.
+
         Raises:
             DataSetError: if the file is invalid, has a label other than 0 and 1, or only one label.
         """
