@@ -62,7 +62,7 @@ def test_a_disk_without_space_for_all_vectors_is_refused_before_encoding(countin
     source = tmp_path / "texts.txt"
     source.write_text("\n".join(f"text {i}" for i in range(5000)))
     encoder = counting_hashes()
-    with pytest.raises(FitError, match=r"5,000 vectors 16 wide take 0\.0 GB, the disk has 0\.0 GB left"):
+    with pytest.raises(FitError, match=r"5,000 vectors of 16 dimensions take 0\.0 GB, and the disk has 0\.0 GB left"):
         encode_source(open_source(str(source)), encoder, tmp_path / "work", no_progress, free_bytes=lambda _: 5000 * 16)
     assert encoder.calls == 0
 
@@ -75,5 +75,5 @@ def test_a_file_that_gets_shorter_while_it_is_encoded_is_refused(counting_hashes
     def cut_after_the_first_batch(_fraction, _message):
         path.write_text("".join(lines[:2000]))
 
-    with pytest.raises(SourceError, match=r"texts\.txt ended early: it held 2,048 rows or more, and then 2,000"):
+    with pytest.raises(SourceError, match=r"texts\.txt ended early: it had 2,048 rows or more before, and now"):
         encode_source(open_source(str(path)), counting_hashes(), tmp_path / "work", cut_after_the_first_batch)

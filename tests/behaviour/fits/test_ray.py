@@ -178,5 +178,5 @@ def test_pool_raises_engine_error_if_a_worker_lacks_a_package(engine):
     elsewhere.Worker = type("Worker", (), {"__module__": elsewhere.__name__, "introduce": lambda self: None})
     sys.modules[elsewhere.__name__] = elsewhere
     with closing(pool_of(elsewhere.Worker)) as pool:
-        with pytest.raises(EngineError, match="No module named 'only_in_this_process'.* needs Lathe"):
+        with pytest.raises(EngineError, match="No module named 'only_in_this_process'.* needs the same installation"):
             list(pool.run_tasks([]))

@@ -56,7 +56,9 @@ def test_two_judgements_of_a_pair_and_pairs_judged_in_part_are_refused(tmp_path)
     pair, path = {"query": "q", "document": "d"}, tmp_path / "pairs.jsonl"
     both = pair | {"score": 0.93, "label": "irrelevant"}
     path.write_text(json.dumps(both))
-    with pytest.raises(FitError, match="line 1: a pair has score and label: leave out the one that is not a judgement"):
+    with pytest.raises(
+        FitError, match="line 1: a pair has score and label: leave out the field that is not a judgement"
+    ):
         read_pairs(str(path))
     with pytest.raises(ValidationError, match="a pair has score and label"):
         QueryPair.model_validate(both)

@@ -196,7 +196,7 @@ def test_a_worker_that_lacks_the_shared_folder_or_a_file_raises_engine_error(tmp
     with pytest.raises(EngineError, match=r"a\.npy is not on .*every node"):
         worker.encode([shard], "text", [tmp_path], token)
     for unseen in (replace(token, file=tmp_path / "nowhere" / "token"), replace(token, secret="another disk's")):
-        with pytest.raises(EngineError, match="LATHE_HOME must lie in a folder that all nodes share"):
+        with pytest.raises(EngineError, match="LATHE_HOME must be in a folder that all nodes share"):
             worker.encode([shard], "text", [tmp_path], unseen)
 
 

@@ -160,10 +160,10 @@ def test_fit_refuses_byte_budgets_and_queries_that_the_steps_cannot_use(rows, tm
 def test_read_queries_takes_vectors_of_the_fitted_dimensions_and_texts_only_with_an_encoder(rows, tmp_path):
     np.save(tmp_path / "queries.npy", rows[:20])
     np.testing.assert_array_equal(read_queries(str(tmp_path / "queries.npy"), None, WIDTH), rows[:20])
-    with pytest.raises(FitError, match="queries have 48 dimensions, the fitted rows have 32"):
+    with pytest.raises(FitError, match="queries have 48 dimensions, and the fitted rows have 32"):
         read_queries(str(tmp_path / "queries.npy"), None, 32)
     (tmp_path / "queries.txt").write_text("what is a codec\n")
-    with pytest.raises(FitError, match="there is no encoder"):
+    with pytest.raises(FitError, match="the fit has no encoder"):
         read_queries(str(tmp_path / "queries.txt"), None, WIDTH)
     fitted = fit(
         tmp_path / "queries.npy",

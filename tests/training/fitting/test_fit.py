@@ -130,7 +130,7 @@ def test_the_held_out_split_keeps_source_and_target_rows_paired(files, pairs_of_
 
 def test_targets_with_another_number_of_rows_are_refused(files, pairs_of_targets, tmp_path):
     np.save(tmp_path / "fewer.npy", pairs_of_targets[1][:-1])
-    with pytest.raises(FitError, match="399 rows and the source 400"):
+    with pytest.raises(FitError, match="399 rows and the source has 400"):
         fit_of_targets([{"kind": "procrustes"}], files[0], tmp_path / "work", str(tmp_path / "fewer.npy"))
 
 
@@ -204,9 +204,9 @@ def test_a_fit_of_few_texts_says_what_it_leans_on(
     (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in paragraphs[:count]))
     asked = NewFit(name="few", source=str(tmp_path / "texts.txt"), **request_fields)
     with fit_new_chain(asked, brief_encoder, workspace, no_progress) as fitted:
-        warnings = [line for line in fitted.certificate["warnings"] if "leaning" in line]
+        warnings = [line for line in fitted.certificate["warnings"] if "general vectors" in line]
         assert len(warnings) == leans
-        assert all("% on general text (pydoc:topics)" in line for line in warnings)
+        assert all("%) of general text (pydoc:topics)" in line for line in warnings)
         assert fitted.certificate["n_fit"] <= count
 
 

@@ -199,14 +199,14 @@ def test_a_missing_package_raises_access_error_even_if_damaged_files_are_skipped
 def test_vectors_of_other_dimensions_than_the_encoders_raise_fit_error_and_are_not_skipped(
     folder, counting_hashes, tmp_path
 ):
-    with pytest.raises(FitError, match="6 wide, those of hashing are 16"):
+    with pytest.raises(FitError, match="6 dimensions, and hashing has 16"):
         fit(folder, tmp_path / "work", counting_hashes(), bad_shards="skip")
 
 
 def test_fit_on_pairs_is_refused_if_a_file_of_the_source_was_skipped(folder, tmp_path):
     truncated(folder / "b.npy")
     as_npy(tmp_path / "targets.npy", vectors(2 * GOOD))
-    with pytest.raises(FitError, match=r"b\.npy of the source was left out: .* not pairs"):
+    with pytest.raises(FitError, match=r"b\.npy of the source was left out: .* no longer match the targets"):
         fit(
             folder, tmp_path / "work", steps=[{"kind": "procrustes"}], targets=str(tmp_path / "targets.npy"),
             bad_shards="skip",

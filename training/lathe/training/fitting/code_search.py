@@ -1,4 +1,7 @@
-"""The search for codes of a budget: queries from a source, and λ and kinds of codes chosen on held-out data."""
+"""Search for the byte codes of a budget: weighting λ and kind of codes are chosen on held-out data.
+
+The queries that codes may be fitted on are read here too.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,52 +29,52 @@ WEIGHTINGS = (0.0, 0.5)
 """Values of λ that are tried. With 0, codes of few bits lose least on search tasks (research/codes.md)."""
 
 WEIGHTED_BITS = 2
-"""Number of bits of a dimension from which on λ = 0.5 is the default: search tasks lose as much with either then, and
-0.5 finds 2 points more of the neighbours, for e5-small 6 (benchmarks/codes.md)."""
+"""Bits per dimension from which on λ = 0.5 is the default: search tasks then lose as much with 0 as with 0.5, and 0.5
+finds 2 points more of the neighbours, for e5-small 6 points (benchmarks/codes.md)."""
 
 MAX_ROTATED_BYTES = 32
-"""Largest budget at which one bit for each rotated principal axis is tried, since it finds fewer neighbours above."""
+"""Largest budget at which one bit for each rotated axis is tried. With more bytes, it finds fewer neighbours."""
 
 Judge = Callable[[Chain], NDArray[np.float64]]
 """Function that measures a chain with byte codes on held-out data: a score in [0, 1] for each query, `(n,)`."""
 
 MAX_TEXTS = 1000
-"""Maximum number of held-out texts that are cut in two, and of vectors that search held-out rows: the interval of a
-difference is then about a point."""
+"""Maximum number of held-out texts that are cut in two, and of vectors that search held-out rows. The interval of a
+difference is then about one point."""
 
 MIN_TEXTS = 100
-"""Minimum number of such texts or vectors; with fewer, no difference between codes could be told."""
+"""Minimum number of these texts or vectors. With fewer, differences between codes could not be detected."""
 
 NEIGHBOURS = 10
 """Number of nearest neighbours that held-out vectors search for."""
 
 MIN_CODEBOOK_ROWS = 10 * CENTROIDS
-"""Minimum number of fitted rows for codebooks to be tried: ten for each centroid."""
+"""Minimum number of fitted rows to try codebooks: ten for each centroid."""
 
 MAX_TRIAL_ROWS = 16_384
-"""Maximum number of rows that codebooks are learned from for the trial: at 48 bytes that takes 12 seconds on a core. If
-they are chosen, they are learned again from up to `lathe.transforms.codes.product_coding.MAX_ROWS`."""
+"""Maximum number of rows from which codebooks are learned for the trial: 12 seconds on a core at 48 bytes. If codebooks
+are chosen, they are learned again from up to `lathe.transforms.codes.product_coding.MAX_ROWS` rows."""
 
 WEIGHTINGS_SHARE = 0.2
-"""Share of the search's progress that the weightings take; codebooks take the rest."""
+"""Share of the search's progress that the weightings take. Codebooks take the rest."""
 
 MAX_QUERIES = 20_000
-"""Maximum number of queries that are read: enough for their second moment at any number of dimensions in use."""
+"""Maximum number of queries that are read: enough to estimate their second moment at usual numbers of dimensions."""
 
 
 @dataclass(frozen=True)
 class CodeTrial:
-    """Result of trying one kind of byte codes with one weighting on held-out data.
+    """Measurement of one kind of byte codes with one weighting on held-out data.
 
     Attributes:
         kind: kind of the step, `codes` or `product_codes`.
         weighting: λ.
-        bits: bits of each rotated axis; None where bits follow the variances.
+        bits: bits of each rotated axis; None if the bits of an axis follow from its variance.
         rows: number of rows that the step was fitted on.
         retrieval: mean score × 100: the reciprocal rank of a text's other half among all halves and the held-out rows,
-            or the share of the ten nearest held-out rows that are found.
-        ahead: difference of `retrieval` to the codes that were tried first, paired by query; for `product_codes` to
-            the chosen `codes`.
+            or the share of the ten nearest held-out rows that is found.
+        ahead: difference of `retrieval` to the codes that were tried first, paired by query; for `product_codes` to the
+            chosen `codes`.
         ci95: half the length of the 95 % interval of `ahead`.
     """
 
@@ -90,9 +93,9 @@ class CodeSearch:
 
     Attributes:
         chain: fitted chain that ends in the chosen codes.
-        trials: what was tried; empty or one if there was nothing to compare.
-        not_tried: reasons why the weightings or kinds of codes were not tried, by name.
-        chosen_by: the measure of the trials.
+        trials: trials of all candidates; at most one if nothing was compared.
+        not_tried: reasons why weightings (`weightings`) or kinds of codes were not tried, by name.
+        chosen_by: name of the measure by which the codes were chosen.
     """
 
     chain: Chain
@@ -101,9 +104,10 @@ class CodeSearch:
     chosen_by: str = "default"
 
     def describe(self) -> dict[str, Any]:
-        """Return how the byte codes were chosen, as a dict for the certificate.
+        """Describe how the byte codes were chosen, as a dict for the certificate.
 
-        Its keys are `chosen_by`, `tried` (the trials) and `not_tried` (reasons by kind of codes).
+        The keys are `chosen_by` (a measure, or `default` if fewer than two trials were made), `tried` (the trials) and
+        `not_tried` (reasons by name).
         """
         trials = self.trials if len(self.trials) > 1 else []
         return {
@@ -114,18 +118,19 @@ class CodeSearch:
 
 
 def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Read the queries of a source, and return the vectors of at most `MAX_QUERIES` of them, `(m, d)` float32.
+    """Read at most `MAX_QUERIES` queries from a source, and return their vectors `(m, d)` float32.
 
-    Texts are encoded, without blank ones, with the encoder's prompt for queries if it has one, else its default prompt.
+    Texts that are not blank are encoded, with the encoder's prompt for queries if there is one, else with the default
+    prompt. Vectors of other dimensions than the fitted rows are refused.
 
     Args:
-        source: source of query texts, or of their vectors, written as for `open_source`.
+        source: source of query texts or query vectors, written as for `open_source`.
         encoder: encoder of the fitted rows; needed for texts.
         dimensions: d, the dimensions of the fitted rows.
 
     Raises:
         SourceError: if the source cannot be read.
-        FitError: if it is empty, holds texts without an encoder, or vectors of other dimensions.
+        FitError: if the source is empty, holds texts without an encoder, or vectors of other dimensions.
     """
     texts: list[str] = []
     blocks: list[FloatArray] = []
@@ -137,30 +142,30 @@ def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> F
         if len(texts) + sum(map(len, blocks)) >= MAX_QUERIES:
             break
     if texts and encoder is None:
-        raise FitError("queries are texts and there is no encoder: give vectors of queries")
+        raise FitError(f"the queries {source!r} are texts, and the fit has no encoder: give vectors of queries")
     if texts and encoder is not None:
         blocks = [encode_queries(encoder, texts[:MAX_QUERIES])]
     if not blocks:
-        raise FitError(f"the source of queries {source!r} holds none")
+        raise FitError(f"the source of queries {source!r} is empty")
     vectors = np.concatenate(blocks)[:MAX_QUERIES]
     if vectors.shape[1] != dimensions:
-        raise FitError(f"queries have {vectors.shape[1]} dimensions, the fitted rows have {dimensions}")
+        raise FitError(f"queries have {vectors.shape[1]} dimensions, and the fitted rows have {dimensions}")
     return vectors
 
 
 def encode_heldout_halves(
     source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
 ) -> TextHalves | str:
-    """Cut at most `MAX_TEXTS` held-out texts of a source in two, and return the vectors of both halves.
+    """Read a source again, cut at most `MAX_TEXTS` of its held-out texts in two, and encode both halves.
 
-    If the source holds vectors, or fewer than `MIN_TEXTS` texts that are long enough, the reason is returned as a
-    string instead.
+    If the source holds vectors, or has fewer than `MIN_TEXTS` held-out texts that are long enough, the reason is
+    returned as a string instead.
 
     Args:
-        source: the fitted source; it is read again.
+        source: source of the fit.
         encoder: encoder of the source's texts; None for vectors without an encoder.
-        hashes: hashes of the held-out rows.
-        seed: seed of the choice among more texts.
+        hashes: hashes of the held-out rows, `(m,)`.
+        seed: seed of the random choice of texts.
     """
     if encoder is None or source.kind() != "texts":
         return "the source holds vectors, and texts are needed to choose by"
@@ -180,10 +185,7 @@ def encode_heldout_halves(
 
 
 def keep_default(chain: Chain, reason: str) -> CodeSearch:
-    """Return the result of a search for byte codes that tried nothing: the chain as it is, and the reason.
-
-    The certificate reports the reason.
-    """
+    """Build a `CodeSearch` without trials: the chain keeps its codes, and the certificate reports the reason."""
     return CodeSearch(chain, [], {"weightings": reason, ProductCoding.kind: reason})
 
 
@@ -196,25 +198,24 @@ def search_codes(
     on_progress: Progress,
     with_codebooks: bool = True,
 ) -> CodeSearch:
-    """Choose the byte codes that end a chain of transforms on held-out data, which no codes were fitted on.
+    """Fit candidates for the byte codes that end a chain, and choose by their recall or retrieval on held-out data.
 
-    With halves of texts, each half searches for its other half among all halves and the held-out rows. The weightings λ
-    and one bit for each rotated axis are tried first, then learned codebooks. Without halves, the queries or some of
-    the held-out rows search for their nearest neighbours among the held-out rows. By that measure larger λ are ahead
-    even where search tasks lose by them, so only codebooks are tried. The default λ follows from the budget, see
-    `WEIGHTED_BITS`, and stays unless another candidate is ahead by more than the 95 % interval of the difference.
+    Candidates are weightings λ, one bit for each rotated axis, and learned codebooks. The default codes stay unless a
+    candidate is ahead by more than the 95 % interval of the difference. The given chain is not changed.
+
+    With halves of texts, the measure is split-half retrieval: a half searches for the other half of its text among all
+    halves and the held-out rows. Without halves, the measure is recall@10: the queries, or some of the held-out rows,
+    search for their nearest neighbours among the held-out rows. By recall, larger λ are ahead even if search tasks lose
+    with them, so only codebooks are tried. The default λ follows from the budget, see `WEIGHTED_BITS`.
 
     Args:
-        chain: fitted chain that ends in `codes`; not changed.
+        chain: fitted chain that ends in `codes`.
         rows: the rows that the chain was fitted on, `(n, d)`.
         halves: vectors of the first and second halves of held-out texts, or the reason why there are none.
         heldout: held-out rows, `(m, d)`.
-        queries: the queries that the chain was fitted with, if any.
+        queries: the queries that the chain was fitted on; None without queries.
         on_progress: called with progress in [0, 1] and a message.
         with_codebooks: whether codebooks may be learned from the rows.
-
-    Returns:
-        The chain with the chosen codes, and all trials.
     """
     codes = chain.quantizer
     assert isinstance(codes, TransformCoding)
@@ -264,9 +265,9 @@ def _choose_parameters(
     queries: Vectors | None,
     on_progress: Progress,
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Fit the byte codes that end a chain with the parameters of each candidate, and choose one by `judge`.
+    """Fit the byte codes that end a chain with the parameters of every candidate, and choose a candidate by `judge`.
 
-    The first candidate stays unless another is ahead of it by more than the 95 % interval of the difference.
+    The first candidate stays unless another candidate is ahead by more than the 95 % interval of the difference.
 
     Returns:
         The chain with the chosen codes, a trial for every candidate, and the scores of the chosen codes.
@@ -291,7 +292,10 @@ def _view_through(rows: Vectors, chain: Chain) -> Vectors:
 
 
 def _with_parameters(chain: Chain, changed: Mapping[str, Any], moments: Moments, queries: Moments | None) -> Chain:
-    """Return a copy of the chain whose byte codes are fitted again with changed parameters."""
+    """Fit the byte codes of a chain again with changed parameters, and return a chain with the new codes.
+
+    `moments` are of the rows before the codes, and `queries` of the queries, or None.
+    """
     assert chain.quantizer is not None
     parameters = {name: value for name, value in chain.quantizer.spec().items() if name != "kind"}
     step = TransformCoding(**(parameters | dict(changed))).fit(moments, queries=queries)
@@ -299,12 +303,12 @@ def _with_parameters(chain: Chain, changed: Mapping[str, Any], moments: Moments,
 
 
 def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Chain:
-    """Return a copy of the chain with product codes of the same bytes and weighting in place of the byte codes.
+    """Learn product codes of the same bytes and weighting from the rows, and return a chain that ends in them.
 
-    The codebooks are learned from the rows.
+    The chain's byte codes are replaced in the result.
 
     Raises:
-        TransformError: if they cannot be fitted, as if every coordinate has a byte of its own.
+        TransformError: if the product codes cannot be fitted, as with one byte for every coordinate.
     """
     codes, before = chain.quantizer, chain.without_quantizer()
     assert isinstance(codes, TransformCoding)
@@ -315,9 +319,10 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 
 
 def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[str, Judge]:
-    """Return a judge by the share of nearest neighbours among held-out rows that are found after coding, and its name.
+    """Build a judge that measures recall@10 of byte codes among held-out rows, and return `(name, judge)`.
 
-    The queries search. Without enough of them, a third of the held-out rows search the others.
+    The queries search the held-out rows. With fewer than `MIN_TEXTS` queries, a third of the held-out rows search the
+    others.
     """
     if queries is not None and queries.shape[0] >= MIN_TEXTS:
         name, searching, searched = "queries", np.asarray(queries[:MAX_TEXTS]), heldout
@@ -337,10 +342,7 @@ def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[
 
 
 def _compare(chain: Chain, fit_rows: int, scores: NDArray[np.float64], baseline: NDArray[np.float64]) -> CodeTrial:
-    """Return the trial of a chain's byte codes.
-
-    It has the mean of the scores × 100, and the mean difference to the baseline with its 95 % interval.
-    """
+    """Build the trial of a chain's byte codes: mean of the scores × 100, and mean difference to the baseline × 100."""
     codes, difference = chain.quantizer, compare(100 * scores, 100 * baseline)
     assert isinstance(codes, TransformCoding)
     mean, reach = 100 * float(scores.mean()), difference.reach or 0.0

@@ -1,4 +1,4 @@
-"""Shards encoded to vectors on disk, each in its own folder, resumed after a kill.
+"""Encoding of single shards to vectors on disk. A shard has a folder of its own, and is resumed after a kill.
 
 folder/<key of the shard>/
 ├── vectors.f32     (kept, d) float32, without blank texts
@@ -29,7 +29,7 @@ VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
 """File names in a shard's folder."""
 
 LOCK_SECONDS = 180.0
-"""Seconds to wait for the lock of a shard whose holder may be dying: longer than NFS keeps the lock of a lost node."""
+"""Seconds to wait for the lock of a shard, longer than NFS keeps the lock of a lost node."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Position:
     Attributes:
         rows: number of rows read from the source.
         kept: number of vectors written, which excludes blank texts.
-        width: dimensions of the vectors; 0 before the first.
+        width: number of dimensions of the vectors; 0 before the first vector.
     """
 
     rows: int = 0
@@ -48,23 +48,24 @@ class Position:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Minimum number of bytes of each file of the shard, by file name."""
+        """Minimum number of bytes of the shard's files, by file name."""
         return {VECTORS: self.kept * self.width * 4, HASHES: self.kept * 8}
 
 
 def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | None) -> Path:
-    """Return the folder for a shard's vectors, whose name is a digest of file, field, rows, dimensions and encoder.
+    """Return the path of the folder for a shard's vectors. The folder is not created.
 
-    The folder is not created.
+    Its name is a digest of file, field, rows, dimensions and encoder.
     """
     of = encoder.vectors_key if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
 
 
 def read_position(folder: Path) -> Position:
-    """Read from a shard's folder how far the encoding of the shard has come.
+    """Read the progress of encoding a shard from the shard's folder.
 
-    If nothing is stored there, or a file is shorter than stored, return `Position()`, which is the beginning.
+    Returns `Position()`, the beginning, if no progress is stored, or if a file is shorter than the stored progress
+    requires.
     """
     try:
         position = Position(**read_json_file(folder / POSITION))
@@ -76,19 +77,19 @@ def read_position(folder: Path) -> Position:
 
 
 def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: Path) -> Position:
-    """Encode one shard of a source into files in its folder, and return the position reached.
+    """Read one shard of a source and encode it into files in the shard's folder, and return the position reached.
 
-    An encoding that was interrupted resumes after its last complete batch, and a finished shard is not read again.
+    An interrupted encoding is resumed after the last complete batch. A finished shard is not read again.
 
     Args:
         shard: a shard of the source's plan.
         field: the source's field.
         encoder: needed for texts; None for vectors without an encoder.
-        folder: the shard's folder, see `shard_folder`; a remote file is downloaded into it for the time being.
+        folder: the shard's folder, see `shard_folder`. A remote file is downloaded into it temporarily.
 
     Raises:
         SourceError: if the file cannot be read, or has fewer rows than planned.
-        FitError: if the vectors' dimensions are not the encoder's.
+        FitError: if the vectors do not have the encoder's dimensions.
         EngineError: if another process holds the shard's lock for `LOCK_SECONDS`.
     """
     position = read_position(folder)
@@ -101,10 +102,10 @@ def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: 
 def write_shard(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard's batches into files in its folder, and return the position reached.
+    """Encode a shard's batches into files in the shard's folder under a lock, and return the position reached.
 
-    The folder is locked against other processes meanwhile. The shard's batches are consumed from the iterator. Batches
-    that an earlier run wrote are skipped; each further batch is written before the next is read.
+    The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped. A further batch
+    is written before the next batch is read.
 
     Args:
         shard: a shard of the source's plan.
@@ -115,7 +116,7 @@ def write_shard(
 
     Raises:
         SourceError: if the batches end before the shard does.
-        FitError: if the vectors' dimensions are not the encoder's.
+        FitError: if the vectors do not have the encoder's dimensions.
         EngineError: if another process holds the shard's lock for `LOCK_SECONDS`.
     """
     make_folder(folder)
@@ -124,7 +125,9 @@ def write_shard(
             return _write_locked(shard, batches, encoder, folder, on_rows)
     except Timeout:
         name = f"rows {shard.start:,} to {shard.stop:,} of {shard.file.rpartition('/')[2]}"
-        raise EngineError(f"another process has been encoding {name} for {LOCK_SECONDS:.0f} s; end it first") from None
+        raise EngineError(
+            f"another process has been encoding {name} for {LOCK_SECONDS:.0f} s: end that process first"
+        ) from None
 
 
 def _write_locked(
@@ -132,12 +135,12 @@ def _write_locked(
 ) -> Position:
     """Encode a shard's batches, append vectors and row hashes to the shard's files, and return the position reached.
 
-    Files are first truncated to the stored position, and batches up to it skipped. The position is saved after each
-    batch. The caller must hold the folder's lock.
+    The files are first truncated to the stored position, and batches up to that position are skipped. The position is
+    saved after every batch. The caller must hold the folder's lock.
 
     Raises:
         SourceError: if the batches end before the shard does.
-        FitError: if the vectors' dimensions are not the encoder's.
+        FitError: if the vectors do not have the encoder's dimensions.
     """
     position, seen = _truncate_to_position(folder), 0
     with (
@@ -155,12 +158,12 @@ def _write_locked(
             try:
                 vectors, hashes = _encode_batch(batch, encoder, report)
             except NotFiniteError as error:
-                # The error counts the texts that were encoded, which are those that are not blank.
+                # The error's position counts the encoded texts, which are the texts that are not blank.
                 not_blank = [row for row, text in enumerate(batch.values) if text.strip()]
                 row = shard.start + before + not_blank[error.position or 0]
                 raise error.at(f"row {row + 1:,} of {shard.file.rpartition('/')[2]}") from None
 
-            # Data are flushed before the position that counts them, so a killed process leaves at most data too many.
+            # Data are flushed before the position is saved: after a kill, the files may only have too much data.
             for file, array in ((vectors_file, vectors), (hashes_file, hashes)):
                 file.write(array.tobytes())
                 file.flush()
@@ -170,14 +173,16 @@ def _write_locked(
             on_rows(seen)
     if seen != shard.rows:
         name = shard.file.rpartition("/")[2]
-        raise SourceError(f"{name} ended early: it held {shard.stop:,} rows or more, and then {shard.start + seen:,}")
+        raise SourceError(
+            f"{name} ended early: it had {shard.stop:,} rows or more before, and now has {shard.start + seen:,}"
+        )
     return position
 
 
 def _truncate_to_position(folder: Path) -> Position:
-    """Truncate a shard's files to the batches that its stored position covers, and return that position.
+    """Truncate a shard's files to the stored position, and return the position.
 
-    Without a usable position, the files are emptied.
+    Without a usable position, the files are emptied, and the position is the beginning.
     """
     position = read_position(folder)
     for name, size in position.sizes.items():
@@ -189,7 +194,7 @@ def _truncate_to_position(folder: Path) -> Position:
 
 def _save_position(folder: Path, position: Position) -> None:
     staging = folder / f".{POSITION}"
-    with create_file(staging) as file:  # not synced: after a power cut the shard is read again
+    with create_file(staging) as file:  # not synced: after a power failure, the shard may be encoded again
         file.write(json.dumps(asdict(position)).encode())
     staging.replace(folder / POSITION)
 
@@ -197,12 +202,12 @@ def _save_position(folder: Path, position: Position) -> None:
 def _encode_batch(
     batch: RowBatch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """Encode a batch without its blank texts, and return the vectors `(n, d)` float32 and a hash of each row `(n,)`.
+    """Encode a batch without blank texts, and return the vectors `(n, d)` float32 and a hash of each row `(n,)`.
 
-    A batch of vectors is returned as it is. Texts without an encoder give vectors `(0, 0)`.
+    Vectors in a batch are returned unchanged. Texts without an encoder give vectors `(0, 0)`.
 
     Raises:
-        FitError: if the vectors' dimensions are not the encoder's.
+        FitError: if the vectors do not have the encoder's dimensions.
     """
     if isinstance(batch.values, list):
         texts = [text for text in batch.values if text.strip()]
@@ -217,11 +222,14 @@ def _encode_batch(
 
 
 def check_encoder_dimensions(dimensions: int, encoder: TextEncoder) -> None:
-    """Raise `FitError` if vectors do not have as many dimensions as the encoder's."""
+    """Raise `FitError` if vectors of the source do not have as many dimensions as the encoder's vectors."""
     if dimensions != encoder.dimensions:
-        raise FitError(f"the vectors are {dimensions} wide, those of {encoder.name} are {encoder.dimensions}")
+        raise FitError(
+            f"the vectors have {dimensions} dimensions, and {encoder.name} has {encoder.dimensions}: name the vectors' "
+            "encoder"
+        )
 
 
 def hash_row(payload: bytes) -> int:
-    """Return a 64-bit hash of a row's bytes: the first 64 bits of their BLAKE2b digest."""
+    """Hash a row's bytes to 64 bits, by BLAKE2b with a digest of 8 bytes."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")

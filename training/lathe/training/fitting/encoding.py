@@ -1,6 +1,6 @@
-"""Encoding of a source to vectors on disk, shard by shard, resumed after a kill, by an engine.
+"""Encoding of a source to vectors on disk, shard by shard. An encoding that was killed is resumed.
 
-Engines encode shards and provide rows to fit on: this process, or workers on other machines.
+An engine encodes shards and provides rows to fit on, in this process or by workers on other machines.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class EncodingRun:
     Args:
         source: the source of the plan.
         plan: the shards to encode.
-        encoder: None for vectors without an encoder.
+        encoder: encoder of the texts; None for vectors without an encoder.
         root: folder for the shards' folders.
 
     Attributes:
@@ -56,48 +56,44 @@ class EncodingRun:
 
     @property
     def positions(self) -> dict[Shard, Position]:
-        """How far the encoding of each shard has come, read from its folder."""
+        """Progress of encoding each shard, read from the shards' folders at every access."""
         return {shard: read_position(folder) for shard, folder in self.folders.items()}
 
 
 Report = Callable[[Shard, int], None]
-"""Callback that is called with a shard and the number of its rows that are done."""
+"""Function that is called with a shard and the number of rows of the shard that are done."""
 
 
 class FitEngine(Protocol):
-    """Interface of an engine, which encodes shards and provides the encoded rows to fit a chain of transforms on."""
+    """Interface of an engine that encodes shards and provides the encoded rows to fit a chain of transforms on."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run into their folders.
+        """Encode the unfinished shards of a run into their folders, and return the reasons why files are damaged.
+
+        The reasons are by file name. A damaged file is an error unless the source skips damaged files.
 
         Args:
             run: the shards, their folders and the encoder.
             positions: position of each shard at the start.
-            report: called with a shard and its rows done.
-
-        Returns:
-            The reasons why files are damaged, by file name.
+            report: called with a shard and the number of its rows that are done.
 
         Raises:
-            SourceError: for a damaged file, unless the source skips such files.
-            FitError: if the vectors' dimensions are not the encoder's.
+            SourceError: for a damaged file, unless the source skips damaged files.
+            FitError: if the vectors do not have the encoder's dimensions.
             EngineError: if the workers cannot do the work.
         """
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the encoded rows at the ascending indices `chosen`, to fit a chain on.
-
-        The rows are read when they are used.
-        """
+        """Return a lazy view of the encoded rows at the ascending indices `chosen`, to fit a chain on."""
 
 
 class _LocalEngine:
-    """Engine that encodes in this process, and reads each file once, from its first unfinished shard on."""
+    """Engine that encodes in this process. A file is read once, from the first unfinished shard on."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
-            # From the first unfinished shard on, the file is read in one pass; finished shards among these are skipped.
+            # The file is read in one pass from the first unfinished shard on; later finished shards are skipped.
             unfinished = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))
             if not unfinished:
                 continue
@@ -115,7 +111,7 @@ class _LocalEngine:
 
 
 LOCAL = _LocalEngine()
-"""Engine used if none is named; it has no state."""
+"""Default engine. It has no state."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +119,10 @@ class EncodedSource:
     """Vectors of the rows of a source.
 
     Attributes:
-        vectors: `(n, d)` float32 on disk, in the source's order, without blank texts.
-        hashes: 64-bit hash of each text or vector `(n,)`; equal rows have equal hashes.
-        blank: number of blank texts left out.
-        left_out: names of damaged files that were left out, with the reasons.
+        vectors: vectors `(n, d)` float32 on disk, in the source's order, without blank texts.
+        hashes: 64-bit hash of each text or vector `(n,)`. Equal rows have equal hashes.
+        blank: number of blank texts that were left out.
+        left_out: reasons why damaged files were left out, by file name.
         empty: names of files without rows.
     """
 
@@ -138,7 +134,7 @@ class EncodedSource:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hashes of all rows, in hexadecimal, which identifies the rows but not the texts."""
+        """SHA-256 of the hashes of all rows, in hexadecimal. Texts cannot be recovered from it."""
         return hashlib.sha256(np.ascontiguousarray(self.hashes).data).hexdigest()
 
 
@@ -150,49 +146,47 @@ def encode_source(
     engine: FitEngine = LOCAL,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> EncodedSource:
-    """Encode a source's texts, or copy its vectors, into files in `folder`.
+    """Encode a source's texts, or copy a source's vectors, into files in `folder`, and memory-map the result.
 
-    Memory holds one batch. Each shard has its own folder; a later call resumes it after its last complete batch, and
-    reuses finished shards of unchanged files even if other files are added, changed or removed. If a file proves
-    damaged and such files are skipped, the source is planned again without it.
+    A later call resumes unfinished shards after the last complete batch. Finished shards of unchanged files are reused,
+    even if other files were added, changed or removed. If a file is damaged and the source skips damaged files, the
+    source is encoded without that file. Memory holds one batch.
 
     Args:
-        source: texts or vectors; it also says whether damaged files are skipped.
-        encoder: needed for texts; for vectors, the encoder they come from, or None.
+        source: source of texts or vectors, with the setting whether damaged files are skipped.
+        encoder: needed for texts; for vectors, the encoder of the vectors, or None.
         folder: folder for the shards' folders; created if missing.
         on_progress: called with progress in [0, 1] and a message with rows done, rate and time left.
         engine: encodes the shards.
         free_bytes: returns the free bytes on the disk of a folder.
 
-    Returns:
-        The vectors, memory-mapped from the files, with the hashes of the rows and the names of the left-out files.
-
     Raises:
         SourceError: if the source is empty, cannot be read, or a file has fewer rows than planned.
-        FitError: for texts without an encoder, vectors whose dimensions are not the encoder's, or a disk without enough
-            space for all vectors.
+        FitError: for texts without an encoder, vectors without the encoder's dimensions, or a disk without enough space
+            for all vectors.
         EngineError: if the engine's workers cannot do the work.
     """
     if source.detect_kind() is None and encoder is None:
-        raise FitError("texts need an encoder to become vectors")
+        raise FitError(f"the source {display_path(source.written)!r} holds texts: name an encoder for them")
     damaged: dict[str, str] = {}
     while True:
         run = EncodingRun(source, source.plan(damaged), encoder, folder)
         if not (newly_damaged := _encode_run(run, engine, on_progress, free_bytes)):
             return _open_encoded_source(run)
-        damaged |= newly_damaged  # planned again, because other files may have been judged by the one that fell out
+        damaged |= newly_damaged  # planned again, because other files may have been compared with the damaged file
 
 
 def _encode_run(
     run: EncodingRun, engine: FitEngine, on_progress: Progress, free_bytes: Callable[[Path], int]
 ) -> dict[str, str]:
-    """Encode the shards of a run that are not finished, and report the progress.
+    """Check dimensions and free disk space, encode the unfinished shards of a run, and report the progress.
 
-    Returns the reasons why files are damaged, by file name. Damaged files are listed only if the source skips them.
+    Returns the reasons why files are damaged, by file name. A damaged file is an error unless the source skips damaged
+    files.
 
     Raises:
-        FitError: if the vectors' dimensions are not the encoder's, or the disk has too little space for all vectors.
-        SourceError: for a damaged file, unless the source skips such files.
+        FitError: if the vectors do not have the encoder's dimensions, or the disk has too little space for all vectors.
+        SourceError: for a damaged file, unless the source skips damaged files.
         EngineError: if the engine's workers cannot do the work.
     """
     make_root(run.root)
@@ -208,7 +202,7 @@ def _encode_run(
 
     def report(shard: Shard, rows_done: int) -> None:
         nonlocal done
-        # An engine may report a shard again with fewer rows, and progress must not fall.
+        # An engine may report a shard again with fewer rows, and progress must not decrease.
         done += max(rows_done - rows[shard], 0)
         rows[shard] = max(rows_done, rows[shard])
         on_progress(done / run.total, format_progress(done, run.total, done - rows_before, time.monotonic() - begun))
@@ -217,18 +211,18 @@ def _encode_run(
 
 
 def _open_encoded_source(run: EncodingRun) -> EncodedSource:
-    """Return the vectors and row hashes of a source whose shards are all encoded.
+    """Open the vectors and row hashes of a source whose shards are all encoded.
 
-    Vectors are memory-mapped; hashes of several shards are read into memory.
+    Vectors are memory-mapped. Row hashes are read into memory if there are several shards.
 
     Raises:
         SourceError: if all rows are blank texts.
     """
     stored = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
     if not stored:
-        raise SourceError(f"the source {display_path(run.source.written)!r} holds nothing but blank texts")
+        raise SourceError(f"the source {display_path(run.source.written)!r} holds only blank texts")
     width = stored[0][1].width
-    if len(stored) == 1:  # nothing to look up for each row
+    if len(stored) == 1:  # no file to look up for each row
         ((folder, position),) = stored
         vectors: Vectors = np.memmap(folder / VECTORS, np.float32, "r", shape=(position.kept, width))
         hashes: NDArray[np.uint64] = np.memmap(folder / HASHES, np.uint64, "r", shape=(position.kept,))
@@ -243,18 +237,18 @@ def _check_space(free_bytes: int, rows: int, dimensions: int) -> None:
     needed_bytes = rows * (dimensions * 4 + 8)
     if needed_bytes > free_bytes:
         raise FitError(
-            f"{rows:,} vectors {dimensions} wide take {needed_bytes / 1e9:.1f} GB, the disk has "
-            f"{free_bytes / 1e9:.1f} GB left"
+            f"{rows:,} vectors of {dimensions} dimensions take {needed_bytes / 1e9:.1f} GB, and the disk has "
+            f"{free_bytes / 1e9:.1f} GB left: free some, or set LATHE_HOME to another disk"
         )
 
 
 def format_progress(rows_done: int, total_rows: int, rows_done_now: int, seconds: float) -> str:
-    """Return a progress message such as "500 of 1,000 rows encoded, 50 a second, 10 s left".
+    """Format a progress message such as "500 of 1,000 rows encoded, 50 a second, 10 s left".
 
     Args:
-        rows_done: rows encoded, including rows of earlier runs.
-        total_rows: rows to encode in all.
-        rows_done_now: rows encoded in this run, which the rate is computed from.
+        rows_done: number of encoded rows, including rows of earlier runs.
+        total_rows: number of rows to encode.
+        rows_done_now: number of rows encoded in this run, from which the rate is computed.
         seconds: duration of this run.
     """
     rate = rows_done_now / seconds if seconds > 0 else 0.0

@@ -1,8 +1,7 @@
 """Fits of chains: source → vectors on disk → fitted chain → certificate, in stages.
 
-Each stage is a function that reads and extends the `FitState`, and `STAGES` lists them in order. The last one makes
-the certificate of the chain and its provenance. What becomes of the fitted chain, such as its publication, is the
-caller's business.
+A stage is a function that reads and extends the `FitState`. `STAGES` lists the stages in order. The last stage makes
+the certificate and the provenance of the chain. The caller publishes or saves the fitted chain.
 """
 
 import platform
@@ -37,32 +36,33 @@ from lathe.transforms.statistics import Gaussian, moments_of, unit_rows
 from lathe.transforms.vectors import FloatArray, Vectors
 
 MAX_FEW_ROWS = 350
-"""Largest number of rows that general vectors join; from 500 on, codes find as much without (benchmarks/codes.md)."""
+"""Maximum number of rows to which general vectors are added. From 500 rows on, codes find as many neighbours without
+general vectors (benchmarks/codes.md)."""
 
 MIN_WEIGHT = 0.02
-"""Smallest weight of general vectors. With less they are left out, since rows would be repeated very often."""
+"""Minimum weight of general vectors. With a smaller weight, they are left out, because rows would be repeated often."""
 
 GENERAL_SOURCE = "pydoc:topics"
-"""Source of general texts, of which no certificate measures a chain that was fitted on other texts."""
+"""Source of general texts. Certificates of chains that were fitted on other texts are not measured on these texts."""
 
-LEANING_KINDS = frozenset({"codes", "pca"})
+COVARIANCE_KINDS = frozenset({"codes", "pca"})
 """Kinds of steps that need a covariance, which few rows estimate badly. Whitening has a shrinkage of its own."""
 
 SAMPLED_ROWS = 4000
-"""Number of vectors that are sampled from a Gaussian, some ten for each dimension."""
+"""Number of vectors that are sampled from a Gaussian: about ten for each dimension."""
 
 
 @contextmanager
 def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | None]:
-    """Encode or read the target vectors of a fit's source, and yield them, one for each row, `(n, k)`.
+    """Encode or read the target vectors of a fit, and yield one target for each row of the source, `(n, k)`.
 
-    Without targets, None is yielded. The vectors exist only within the block, see `claim_workspace_folder`. A target
-    encoder without a source of targets encodes the texts of the fit's source.
+    Yields None for a fit without targets. A target encoder without a source of targets encodes the texts of the fit's
+    source. The vectors exist only within the block, see `claim_workspace_folder`.
 
     Raises:
         SourceError: if the targets cannot be read.
-        FitError: if the targets are texts without an encoder, differ in number from the rows, or the source has files
-            left out.
+        FitError: if the targets are texts without an encoder, the numbers of targets and rows differ, or files of the
+            source were left out.
     """
     encoder, requested = state.target_encoder, state.request.targets
     if requested is None and encoder is None:
@@ -70,27 +70,27 @@ def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | 
         return
     if requested is not None and state.encoded.left_out:
         left_out = ", ".join(state.encoded.left_out)
-        raise FitError(f"{left_out} of the source was left out: its rows and the targets are not pairs")
+        raise FitError(f"{left_out} of the source was left out: the rows no longer match the targets; repair the file")
     targets = state.source if requested is None else open_source(requested.location)
     if encoder is None and targets.kind() == "texts":
-        raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
+        raise FitError(f"the targets {targets.name} are texts: give vectors, or name a target encoder")
     key = f"{targets.workspace_key(encoder.vectors_key if encoder else None)[:30]}-t"
     with claim_workspace_folder(state.workspace, key) as folder:
         vectors = encode_source(targets, encoder, folder, on_progress, state.engine).vectors
         rows, source_rows = vectors.shape[0], state.encoded.vectors.shape[0]
         if rows != source_rows:
             raise FitError(
-                f"the targets have {rows} rows and the source {source_rows}: they must be pairs "
-                "(blank texts count for nothing)"
+                f"the targets have {rows} rows and the source has {source_rows}: give one target for each row (blank "
+                "texts do not count)"
             )
         yield vectors
 
 
 def _certify_chain(state: FitState, on_progress: Progress) -> None:
-    """Measure the fitted chain of transforms on held-out rows.
+    """Measure the fitted chain of transforms on held-out rows, and set the certificate and the chain's metadata.
 
-    Sets `state.certificate`, `state.distribution` (of the rows fitted on), and the chain's metadata: encoders,
-    provenance and certificate.
+    Sets `state.certificate`, `state.distribution` (of the fitted rows), and `state.chain.metadata` (encoders,
+    provenance and certificate).
     """
     on_progress(0.0, "measuring on held-out vectors")
     encoder, pairs = state.encoder, state.pairs
@@ -136,18 +136,18 @@ def build_provenance(
     gates: Mapping[str, float] | None = None,
     left_out: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the provenance of a chain of transforms as a JSON-serializable dict.
+    """Build the provenance of a chain of transforms as a JSON-serializable dict.
 
-    It names source, seed, gates, command and library versions, but holds no texts and no paths of this machine.
+    It has source, seed, gates, command and library versions, but no texts.
 
     Args:
-        source: name of the source.
-        rows: number of its rows.
+        source: name of the source, without folders of this machine.
+        rows: number of rows of the source.
         rows_digest: digest of these rows.
         seed: seed of the split.
-        command: the user's command; None for none.
-        gates: bounds on the certificate.
-        left_out: reasons why files of the source were left out, by name.
+        command: the user's command; None without a command.
+        gates: bounds on the certificate; None without gates.
+        left_out: reasons why files of the source were left out, by name; None if none were.
     """
     return {
         "source": source,
@@ -162,7 +162,7 @@ def build_provenance(
 
 
 def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
-    """Return a dict with the kind and the training log of each transform that was trained by gradient descent."""
+    """List the training logs of the transforms that were trained by gradient descent, as dicts with their kind."""
     steps = [step for step in chain.transforms if isinstance(step, Transform)]
     return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
 
@@ -170,18 +170,18 @@ def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
 def _list_source_warnings(state: FitState) -> list[str]:
     encoded, warnings = state.encoded, []
     if not state.out_of_domain:
-        warnings.append("not measured on out-of-domain text: the vectors name no encoder to make any with")
+        warnings.append("not measured on out-of-domain text: the vectors have no encoder to encode such text with")
     warnings += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
     warnings += [f"{name} holds no rows" for name in encoded.empty]
     if encoded.blank:
         warnings.append(f"{encoded.blank} blank texts were left out")
     if repeated := len(encoded.hashes) - len(sort_distinct(encoded.hashes)):
-        warnings.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
-    return warnings + ([state.leaning] if state.leaning else [])
+        warnings.append(f"{repeated} rows repeat others; they all count in the fit, and once among held-out rows")
+    return warnings + ([state.general_warning] if state.general_warning else [])
 
 
 Stage = tuple[Callable[[Any, Progress], None], str, float]
-"""A stage's function of the state and a progress callback, what it does, and the progress at its end, in [0, 1]."""
+"""A stage: its function of the state and a progress callback, a description, and the progress in [0, 1] at its end."""
 
 
 @contextmanager
@@ -195,11 +195,11 @@ def fit_new_chain(
     engine: FitEngine = LOCAL,
     general: Gaussian | None = None,
 ) -> Iterator[FittedChain]:
-    """Fit a chain of transforms on a source, and certify it on held-out rows and out-of-domain texts.
+    """Fit a chain of transforms on a source, certify the chain, and yield it with its certificate.
 
-    This is a context manager, which does the work when it is entered and yields the fitted chain with its certificate.
-    The encoded vectors exist only within the block. Their workspace folder is deleted if the block succeeds; after an
-    error or a kill it stays, and the next fit of the same source resumes it.
+    This context manager does the work when it is entered. The chain is certified on held-out rows and out-of-domain
+    texts. The encoded vectors exist only within the block: the workspace folder is deleted if the block succeeds. After
+    an error or a kill the folder stays, and the next fit of the same source resumes the encoding.
 
     Args:
         request: what to fit.
@@ -209,12 +209,12 @@ def fit_new_chain(
         command: the user's command, for the provenance.
         target_encoder: the encoder that `request.target_encoder` names.
         engine: encodes the source and computes moments.
-        general: Gaussian of general vectors of the encoder, for fits on few rows; None encodes general texts for them.
+        general: Gaussian of general vectors of the encoder, for fits on few rows; None encodes general texts instead.
 
     Raises:
         SourceError: if the source cannot be read.
-        FitError: as `NewFit.check`, for too few distinct rows, or if rows and targets do not pair up.
-        TransformError: if the steps do not fit the vectors.
+        FitError: as `NewFit.check`, for too few distinct rows, or if targets do not match the rows.
+        TransformError: if the steps cannot be fitted on the vectors.
         EngineError: if the engine's workers cannot do the work.
     """
     chain = request.check()
@@ -245,13 +245,13 @@ def fit_new_chain(
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
-    """Return a copy of the encoder that puts a prompt before the source's texts, or None without an encoder.
+    """Check that a chain takes an encoder's vectors, and return a copy of the encoder with another default prompt.
 
-    The prompt is the one of this name, or by default the prompt of documents.
+    The prompt is `prompt_name`, or the prompt for documents if `prompt_name` is None. Returns None without an encoder.
 
     Raises:
         TransformError: if the chain does not take vectors of the encoder's dimensions.
-        EncoderError: if the encoder has no such prompt.
+        EncoderError: if the encoder has no prompt with this name.
     """
     if encoder is None:
         return None
@@ -260,7 +260,7 @@ def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str
 
 
 def _encode_rows(state: FitState, on_progress: Progress) -> None:
-    """Set `state.folder` and `state.encoded`: encode the source's texts, or copy its vectors, to a workspace."""
+    """Encode the source's texts, or copy its vectors, to a workspace. Sets `state.folder` and `state.encoded`."""
     key = state.source.workspace_key(state.encoder.vectors_key if state.encoder else None)[:32]
     state.folder = state.files.enter_context(claim_workspace_folder(state.workspace, key))
     state.encoded = encode_source(state.source, state.encoder, state.folder, on_progress, state.engine)
@@ -284,7 +284,7 @@ def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
 
 
 def _split_rows(state: FitState, _on_progress: Progress) -> None:
-    """Split the rows at random into those to fit on and those held out.
+    """Split the rows at random into rows to fit on and held-out rows.
 
     Sets `state.fit_rows` and `state.heldout_rows` (indices), and `state.rows` (vectors to fit on).
     """
@@ -293,16 +293,16 @@ def _split_rows(state: FitState, _on_progress: Progress) -> None:
 
 
 def _fit_steps(state: FitState, on_progress: Progress) -> None:
-    """Fit the chain's transforms in place.
+    """Fit the chain's transforms in place, on few rows together with general vectors, and search for byte codes.
 
-    If the request has a budget of bytes, also search for the best byte codes, which may replace `state.chain`.
+    Byte codes are only searched for with a budget of bytes; the result replaces `state.chain` and sets `state.search`.
     """
     request, chain = state.request, state.chain
     queries = None
     if request.queries is not None:
         queries = read_queries(request.queries.location, state.encoder, state.encoded.vectors.shape[1])
 
-    rows = _join_few_rows(state, part_of(on_progress, 0, 0.1))
+    rows = _add_general_rows(state, part_of(on_progress, 0, 0.1))
     device = best_device() if state.encoder is None else state.encoder.device
     chain.to(device if device.startswith("cuda") else "cpu").fit(  # other devices have no float64
         rows,
@@ -317,15 +317,16 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
         _search_codes(state, rows, queries, part_of(on_progress, 0.5, 1))
 
 
-def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
-    """Return the rows to fit on, which general vectors join if the rows are few and a step needs their covariance.
+def _add_general_rows(state: FitState, on_progress: Progress) -> Vectors:
+    """Return the rows to fit on, with general vectors added if the rows are few and a step needs their covariance.
 
-    Sets `state.leaning` in that case.
+    Sets `state.general_warning` if general vectors were added. None are added without an encoder, or for a fit on
+    targets or pairs.
     """
-    needs_covariance = any(step.kind in LEANING_KINDS for step in state.chain.transforms)
+    needs_covariance = any(step.kind in COVARIANCE_KINDS for step in state.chain.transforms)
     if len(state.fit_rows) > MAX_FEW_ROWS or not needs_covariance or state.encoder is None:
         return state.rows
-    # Targets and pairs belong to rows, and general texts have none.
+    # General texts have no targets and no pairs.
     if state.targets is not None or state.pairs is not None or state.request.source.path == GENERAL_SOURCE:
         return state.rows
 
@@ -338,7 +339,9 @@ def _join_few_rows(state: FitState, on_progress: Progress) -> Vectors:
         general = texts.encode(state.encoder, on_progress)[name]
     rows, share = join_general_rows(np.array(state.encoded.vectors[state.fit_rows]), general)
     if share:
-        state.leaning = f"learned from {len(state.fit_rows)} rows, leaning {share:.0%} on {name}"
+        state.general_warning = (
+            f"fitted on only {len(state.fit_rows)} rows, together with general vectors ({share:.0%}) of {name}"
+        )
     return rows
 
 
@@ -347,7 +350,7 @@ def _search_codes(state: FitState, rows: Vectors, queries: FloatArray | None, on
         state.source, state.encoder, state.encoded.hashes[state.heldout_rows], state.request.seed
     )
     state.search = search_codes(
-        state.chain, rows, halves, state.heldout, queries, on_progress, with_codebooks=state.leaning is None
+        state.chain, rows, halves, state.heldout, queries, on_progress, with_codebooks=state.general_warning is None
     )
     state.chain = state.search.chain
 
@@ -365,11 +368,11 @@ STAGES: tuple[Stage, ...] = (
     (_encode_out_of_domain, "encoding out-of-domain text", 0.97),
     (_certify_chain, "measuring on held-out vectors", 1.0),
 )
-"""Stages of a fit, with what they do and the progress at their ends, by the time that some thousand texts take."""
+"""Stages of a fit in order. The progress at their ends is from the time that some thousand texts take."""
 
 
 def sample_unit_rows(gaussian: Gaussian) -> FloatArray:
-    """Return `SAMPLED_ROWS` normalized vectors `(m, d)` from a Gaussian, which are the same at every call."""
+    """Sample `SAMPLED_ROWS` vectors `(m, d)` from a Gaussian with a fixed seed, and normalize them."""
     noise = np.random.default_rng(0).standard_normal((SAMPLED_ROWS, gaussian.dimensions), np.float32)
     *deviations, spread = np.sqrt(gaussian.variances)
     along = (noise @ gaussian.directions.T) * (np.array(deviations) - spread)
@@ -378,11 +381,13 @@ def sample_unit_rows(gaussian: Gaussian) -> FloatArray:
 
 
 def join_general_rows(rows: FloatArray, general: FloatArray) -> tuple[FloatArray, float]:
-    """Join general vectors `(m, d)` of the same encoder to the rows of a fit `(n, d)`.
+    """Add general vectors `(m, d)` of the same encoder to the rows of a fit `(n, d)`, with the best shrinkage weight.
 
-    Rows are repeated until the share of general vectors is the weight by which the rows' covariance is best shrunk
-    towards the general covariance, by Ledoit and Wolf (2004): the expected squared error of the rows' covariance,
-    relative to its squared distance from the general one.
+    Rows are repeated until the share of general vectors is about that weight. With a weight below `MIN_WEIGHT`, the
+    rows are returned unchanged.
+
+    The weight shrinks the rows' covariance towards the general covariance (Ledoit and Wolf 2004): it is the expected
+    squared error of the rows' covariance, relative to the squared distance between the two covariances.
 
     Returns:
         The rows to fit on, and the share in [0, 1) of general vectors among them.

@@ -1,4 +1,4 @@
-"""What a fit has while its stages run, and its result."""
+"""State of a fit while its stages run, and the result of a fit."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,14 +24,14 @@ from lathe.transforms.vectors import FloatArray, Vectors
 
 @dataclass(frozen=True)
 class FittedChain:
-    """Fitted chain of transforms, with its certificate and the distribution of the rows it was fitted on.
+    """Fitted chain of transforms, with its certificate and the distribution of the fitted rows.
 
     Attributes:
         chain: the chain; its metadata holds encoder, provenance and certificate.
         distribution: distribution of the fitted rows, to be stored with the chain.
         certificate: see `lathe.transforms.quality.certify`.
         failed_gates: keys of the gates that failed.
-        encoded: the whole source as vectors; None if they are not kept.
+        encoded: vectors of the whole source; None if they are not stored.
     """
 
     chain: Chain
@@ -53,19 +53,20 @@ class FitState:
         engine: encodes the source and computes moments.
         command: the user's command, for the provenance.
         chain: the chain to fit.
-        general: Gaussian of general vectors of the encoder; None if none is known.
+        general: Gaussian of general vectors of the encoder; None if it is not known.
         source: the source.
         corpora: texts of the out-of-domain corpora.
-        files: keeps the files with vectors until the caller is done with the result.
+        files: keeps the files with vectors until the caller has used the result.
         folder: workspace folder of the source.
-        encoded: the source as vectors.
-        fit_rows, heldout_rows: indices of the rows to fit on, and of those held out.
-        rows: vectors of the rows to fit on, read lazily `(n, d)`.
-        pairs: vectors of queries and relevant documents; None without any.
+        encoded: vectors of the source.
+        fit_rows: indices of the rows to fit on.
+        heldout_rows: indices of the held-out rows.
+        rows: vectors of the rows to fit on, read lazily, `(n, d)`.
+        pairs: vectors of queries and relevant documents; None without pairs.
         out_of_domain: out-of-domain vectors by corpus.
-        targets: targets of all rows `(n, k)`; None without any.
-        leaning: sentence about the general vectors that joined few rows; None if none did.
-        search: result of the search for codes; None without a budget of bytes.
+        targets: targets of all rows `(n, k)`; None without targets.
+        general_warning: sentence about general vectors that were added to few rows; None if none were added.
+        search: result of the search for byte codes; None without a budget of bytes.
         distribution: distribution of the fitted rows.
         certificate: the certificate.
     """
@@ -89,12 +90,12 @@ class FitState:
     pairs: EncodedPairs | None = None
     out_of_domain: dict[str, FloatArray] = field(default_factory=dict)
     targets: Vectors | None = None
-    leaning: str | None = None
+    general_warning: str | None = None
     search: CodeSearch | None = None
     distribution: FitDistribution = field(init=False)
     certificate: Certificate = field(init=False)
 
     @cached_property
     def heldout(self) -> FloatArray:
-        """Vectors of the held-out rows `(m, d)`, read from disk when they are first needed."""
+        """Vectors of the held-out rows `(m, d)`, read from disk at the first access."""
         return np.array(self.encoded.vectors[self.heldout_rows])

@@ -1,4 +1,4 @@
-"""Out-of-domain corpora of a fit: their sampled texts, and the vectors of these."""
+"""Out-of-domain corpora of a fit: sampled texts, and vectors of these texts."""
 
 import hashlib
 import json
@@ -22,9 +22,9 @@ OUT_OF_DOMAIN_ROWS = 1000
 
 
 def list_built_in_corpora(source: str | None) -> dict[str, str]:
-    """Return the out-of-domain corpora that need no data, as a dict from a name to a source.
+    """Return the built-in out-of-domain corpora, as a dict of name to source.
 
-    They are Python's docstrings, or Python's language reference if the fit's source is the docstrings.
+    This is Python's docstrings (`pydoc`), or Python's language reference (`pydoc-topics`) for a fit on the docstrings.
 
     Args:
         source: path of the source that is fitted on; None for data without a path.
@@ -35,7 +35,7 @@ def list_built_in_corpora(source: str | None) -> dict[str, str]:
 class OutOfDomainTexts:
     """Texts sampled from out-of-domain corpora.
 
-    A corpus is read when its texts are first needed, and once. The texts of built-in corpora, which take seconds to
+    A corpus is read once, when its texts are first needed. The sampled texts of built-in corpora, which take seconds to
     read, are also cached on disk.
 
     Args:
@@ -49,9 +49,10 @@ class OutOfDomainTexts:
         self._texts: dict[str, list[str]] = {}
 
     def read(self, name: str) -> list[str]:
-        """Return a sample of the distinct texts of a corpus.
+        """Sample the distinct texts of a corpus. The sample is cached in memory, and for built-in corpora on disk.
 
-        The corpus is read when it is first asked for. Samples of built-in corpora are also cached on disk.
+        Raises:
+            SourceError: if the corpus cannot be read, holds vectors, or has no text.
         """
         if name not in self._texts:
             source = open_source(self.sources[name])
@@ -60,16 +61,16 @@ class OutOfDomainTexts:
         return self._texts[name]
 
     def encode(self, encoder: TextEncoder | None, on_progress: Progress) -> dict[str, FloatArray]:
-        """Encode the sampled texts of all corpora, and return the vectors `(n, d)` by corpus name.
+        """Encode the sampled texts of all corpora as vectors `(n, d)` by name of the corpus.
 
-        Without an encoder, the dict is empty.
+        The result is empty if `encoder` is None.
 
         Args:
-            encoder: encoder of the texts.
+            encoder: encoder of the texts, or None.
             on_progress: called with progress in [0, 1] and a message.
 
         Raises:
-            SourceError: if a corpus cannot be read or holds vectors.
+            SourceError: if a corpus cannot be read, holds vectors, or has no text.
         """
         if encoder is None:
             return {}
@@ -81,10 +82,10 @@ class OutOfDomainTexts:
 
 
 def sample_texts(source: Source) -> list[str]:
-    """Read a source, and return at most `OUT_OF_DOMAIN_ROWS` of its distinct texts that are not blank, evenly spaced.
+    """Read a source, and select at most `OUT_OF_DOMAIN_ROWS` of its distinct texts, evenly spaced, without blank texts.
 
     Raises:
-        SourceError: if the source holds vectors, or no text.
+        SourceError: if the source cannot be read, holds vectors, or has no text.
     """
     texts: list[str] = []
     for batch in source.batches():
@@ -100,16 +101,16 @@ def sample_texts(source: Source) -> list[str]:
 def cached_texts_path(source: Source, folder: Path) -> Path:
     """Return the path of the file in `folder` that caches the sampled texts of a built-in source as a JSON list.
 
-    The name depends on the version of Python, whose texts differ.
+    The file name depends on the version of Python, because the texts differ between versions.
     """
     key = f"{source.written} {sys.version} {OUT_OF_DOMAIN_ROWS}"
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _load_or_sample(source: Source, folder: Path) -> list[str]:
-    """Return the sampled texts of a built-in source from the cache in `folder`.
+    """Load the sampled texts of a built-in source from the cache in `folder`.
 
-    If they are missing or damaged there, sample the source and write the cache.
+    If the cached file is missing or damaged, sample the source and write the file.
     """
     path = cached_texts_path(source, folder)
     try:

@@ -1,7 +1,7 @@
-"""Requests of fits: the command, the body of `POST /fit-transform` and the job are the same objects.
+"""Requests of fits, which are the arguments of a command, the body of `POST /fit-transform` and a job.
 
-Gates are bounds on a certificate's metrics that a fit must satisfy. No library of the fit itself is imported here,
-because the command line reads this module for its help.
+Gates are bounds on a certificate's metrics that a fit must satisfy. No numerical library is imported here, because the
+command line reads this module for its help.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 CODES = "codes"
-"""Kind of the step that a budget of bytes adds."""
+"""Kind of the step that a budget of bytes adds: byte codes."""
 
 MAX_BYTES = 16_384
-"""Maximum budget of bytes for the codes of a vector."""
+"""Maximum budget of bytes for the byte code of a vector."""
 
 MIN_DISTINCT_ROWS = 4
 """Minimum number of distinct rows of a source, so that some can be fitted on and some held out."""
@@ -35,33 +35,31 @@ PAIR_FIELDS = ("pairs", "test_pairs")
 
 
 CLICK_FIELDS = ("position", "rank", "clicked_position")
-"""Fields by which a log of clicks is told from judged pairs."""
+"""Fields by which a log of clicks is recognized."""
 
 CLICKS_REFUSED = (
-    "What was clicked had been shown there by the ranking that is to be improved, so such clicks call that ranking "
-    "right. Judge a sample of queries, or take clicks on results in random order, and leave the position out"
+    "Users click results because the ranking that is to be improved shows them near the top (position bias), so clicks "
+    "favour that ranking. Judge a sample of queries, or use clicks on results in random order, without the position"
 )
 """Why a log of clicks is refused: position bias (Joachims et al., arXiv 1608.04468)."""
 
 RELEVANCE_FIELDS = ("relevance", "score", "label", "grade")
-"""Fields that say how relevant the document of a pair is to its query; a pair has one of them at most."""
+"""Fields that may hold the relevance of a pair's document. A pair has at most one of these fields."""
 
 RELEVANT_LABELS = ("relevant", "positive", "yes", "true")
 IRRELEVANT_LABELS = ("irrelevant", "not relevant", "non-relevant", "negative", "no", "false")
 
 
 def parse_relevance(value: Any, field: str) -> float:
-    """Parse how relevant a document was judged, and return a grade of 0 or more.
+    """Parse a relevance judgement into a number: 0 for a document that is not relevant, else above 0.
 
-    0 means that the document is not relevant.
+    Accepted are whole numbers (negative numbers mean 0, as in TREC's judgements), booleans, the labels in
+    `RELEVANT_LABELS` (1) and `IRRELEVANT_LABELS` (0), and whole numbers as text. Other values raise `ValueError`: a
+    fraction may be the score of a model, for which no threshold is known.
 
     Args:
-        value: a whole number (negative ones mean 0, as in TREC's judgements), true or false, one of `RELEVANT_LABELS`
-            or `IRRELEVANT_LABELS`, or a text of such a number.
+        value: the judgement.
         field: name of the field, for messages.
-
-    Raises:
-        ValueError: for anything else. A fraction may be the score of a model, whose threshold nobody has said.
     """
     if isinstance(value, str):
         label = value.strip().lower().replace("_", " ")
@@ -71,33 +69,30 @@ def parse_relevance(value: Any, field: str) -> float:
     # NaN and inf are refused too: both give NaN when divided, which equals nothing.
     if not isinstance(value, bool | int | float) or value != value // 1:
         raise ValueError(
-            f"{field} is {value!r}: write a whole number, of which 0 means not relevant, true or false, or one of "
+            f"{field} is {value!r}: write a whole number (0 means not relevant), true or false, or one of "
             f"{', '.join((*RELEVANT_LABELS, *IRRELEVANT_LABELS))}"
         )
     return max(float(value), 0.0)
 
 
 def find_relevance_field(names: Collection[str]) -> str | None:
-    """Return the name of the field that says how relevant a pair's document is, or None if the pair has none.
+    """Find the field among the names that holds the relevance of a pair's document, or return None.
 
-    The name is one of `RELEVANCE_FIELDS`.
-
-    Raises:
-        ValueError: if there are two, as where a pair has both a model's score and a person's label.
+    The fields are `RELEVANCE_FIELDS`. Two of them, such as a model's score and a person's label, raise `ValueError`.
     """
     fields = [field for field in RELEVANCE_FIELDS if field in names]
     if len(fields) > 1:
-        raise ValueError(f"a pair has {fields[0]} and {fields[1]}: leave out the one that is not a judgement")
+        raise ValueError(f"a pair has {fields[0]} and {fields[1]}: leave out the field that is not a judgement")
     return fields[0] if fields else None
 
 
 class RowSource(JsonObject):
-    """Source of rows, of which exactly one of the three fields is set.
+    """Source of rows. Exactly one of the three fields is set.
 
     Attributes:
-        texts: texts, sent with the request.
-        vectors: vectors `(n, d)`, sent with the request.
-        path: a source as `lathe fit --source` reads it; a string in place of the object means the path.
+        texts: texts that are sent with the request.
+        vectors: vectors `(n, d)` that are sent with the request.
+        path: a source as for `lathe fit --source`. A string in place of the object means the path.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -110,11 +105,8 @@ class RowSource(JsonObject):
 
     @model_validator(mode="before")
     @classmethod
-    def read_path(cls, content: Any) -> Any:
-        """Return the content as an object: a string becomes `{"path": string}`.
-
-        Raises `PydanticCustomError` for other types.
-        """
+    def wrap_path(cls, content: Any) -> Any:
+        """Wrap a string as `{"path": string}`, and return objects unchanged. Raise `PydanticCustomError` otherwise."""
         if isinstance(content, str):
             return {"path": content}
         if not isinstance(content, dict | RowSource):
@@ -130,10 +122,10 @@ class RowSource(JsonObject):
 
     @property
     def location(self) -> str:
-        """Path of the source, to which rows sent with the request must have been written before.
+        """Path of the source. Rows that were sent with the request must have been written to a file before.
 
         Raises:
-            FitError: if they were not.
+            FitError: if the source has no path.
         """
         if self.path is None:
             raise FitError("rows that are sent with a request must be written to a file before they are read")
@@ -141,13 +133,13 @@ class RowSource(JsonObject):
 
 
 class QueryPair(JsonObject):
-    """A query and a document that was judged for it.
+    """A query and a document with a relevance judgement.
 
     Attributes:
         query: text of the query.
         document: text of the document.
-        relevance: grade of the document, 0 for one that is not relevant, as `parse_relevance` reads it; may be called
-            `score`, `label` or `grade`.
+        relevance: relevance of the document to the query, 0 if it is not relevant; see `parse_relevance`. The field may
+            also be called `score`, `label` or `grade`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -158,10 +150,10 @@ class QueryPair(JsonObject):
 
     @model_validator(mode="before")
     @classmethod
-    def read_relevance(cls, content: Any) -> Any:
-        """Return the content with the grade under the name `relevance`, whatever field it was sent in.
+    def parse_relevance_field(cls, content: Any) -> Any:
+        """Parse the relevance field of a pair, whatever its name in `RELEVANCE_FIELDS`, and rename it to `relevance`.
 
-        This runs before unknown fields are refused.
+        This runs before unknown fields are refused. Raises `ValueError` for two such fields or a wrong value.
         """
         if isinstance(content, dict) and (field := find_relevance_field(content)) is not None:
             rest = {name: value for name, value in content.items() if name != field}
@@ -170,29 +162,26 @@ class QueryPair(JsonObject):
 
     @classmethod
     def advise(cls, unknown: str) -> str:
-        """Return the hint for an unknown field.
-
-        It says why clicks are refused if the field belongs to a log of clicks, else it is the general hint.
-        """
+        """Return a hint about an unknown field. For a field of a log of clicks, it says why clicks are refused."""
         return CLICKS_REFUSED if unknown in CLICK_FIELDS else super().advise(unknown)
 
 
 Pairs = list[QueryPair] | str
-"""Pairs sent with the request, or a file of pairs, as `read_pairs` reads it."""
+"""Pairs that are sent with the request, or the path of a file of pairs, see `read_pairs`."""
 
 
 class SourcedRequest(JsonObject):
-    """A request with sources of rows or pairs, whose data may be sent with it."""
+    """A request with sources of rows or pairs: data that are sent with the request, or paths."""
 
     @property
     def paths(self) -> dict[str, str]:
-        """Paths of the request's sources by field, without sources whose data were sent with the request."""
+        """Paths of the request's sources by field. Sources with data in the request have no path and are left out."""
         sources = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
         paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
         return {field: path for field, path in paths.items() if isinstance(path, str)}
 
     def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request with these paths as the sources of the given fields."""
+        """Return a copy of the request in which the sources of the given fields are these paths."""
         return self.model_copy(
             update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
         )
@@ -202,29 +191,29 @@ class NewFit(SourcedRequest):
     """A fit of a chain of transforms.
 
     Attributes:
-        name: name of the chain; the fit adds its next version.
+        name: name of the chain, which gets a new version.
         source: rows to fit on: an object with `texts`, `vectors` or `path`, or the path alone.
-        steps: specs of the steps in order, or `{"query": […], "document": […]}` with other steps for queries than for
+        steps: specs of the steps in order, or `{"query": […], "document": […]}` with different steps for queries and
             documents; None for codes alone.
         normalize: whether outputs are unit vectors.
-        bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
-            searched; None for no such codes.
+        bytes: budget of bytes per vector: byte codes of that size follow the steps, and the best weighting and
+            codebooks are searched for; None for no byte codes.
         encoder: name of the encoder of the rows; None for the default, and for vectors without an encoder.
-        prompt_name: name of the encoder's prompt for the source's texts; None for that of documents, if it has one.
+        prompt_name: name of the encoder's prompt for the source's texts; None for the prompt for documents, if any.
         gates: minimum value by certificate key, where dots separate nested keys; a maximum for `positional_stress`,
             `mean_norm.after` and `bytes_per_vector.after`.
         promote: whether the new version becomes live if its gates hold; None promotes it only if no version is live.
         serve_dimensions: whether requests for the chain's dimensions get it once it is live.
-        transform: whether the source's vectors are wanted as the new version transforms them.
+        transform: whether the fit also returns the source's vectors, transformed by the new version.
         seed: seed of the split into fitted and held-out rows.
-        out_of_domain: sources of out-of-domain texts by name, to certify on besides `pydoc:`.
+        out_of_domain: sources of out-of-domain texts by name, to certify on in addition to `pydoc:`.
         queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
-        pairs: queries with a relevant document each, that steps learn from; a part of them certifies the chain if there
-            are not test pairs. A list of objects with `query` and `document`, or the path of a file of them.
-        test_pairs: queries with a relevant document each, to certify the chain with: a list of objects with `query` and
-            `document`, or the path of a file of them.
-        targets: the target of each row, for steps fitted on targets.
-        target_encoder: name of the encoder whose vectors of the same texts are the targets instead.
+        pairs: pairs of a query and a relevant document that steps are fitted on; a part of them certifies the chain if
+            there are no test pairs. A list of objects with `query` and `document`, or the path of a file.
+        test_pairs: pairs of a query and a relevant document to certify the chain with: a list of objects with `query`
+            and `document`, or the path of a file.
+        targets: target vectors, one for each row, for steps that are fitted on targets.
+        target_encoder: name of the encoder whose vectors of the source's texts are the targets.
         bad_shards: what to do about a damaged file: `refuse` stops the fit, `skip` leaves the file out and reports it.
     """
 
@@ -299,28 +288,26 @@ class NewFit(SourcedRequest):
         return self
 
     def build_chain(self) -> "Chain":
-        """Build the request's chain of transforms, not fitted yet.
-
-        With a budget of bytes, byte codes of that size come last.
+        """Build the unfitted chain of transforms of the request. With a budget of bytes, byte codes come last.
 
         Raises:
-            StepError: if a step has no such kind or parameter, or the steps do not fit together.
+            StepError: if a step has an unknown kind or parameter, or the steps cannot follow each other.
         """
         from lathe.transforms.chain import Chain, build_steps
 
         codes = [] if self.bytes is None else [{"kind": CODES, "bytes": self.bytes}]
 
-        # An object of two sides is one step, which codes may follow as they follow a list.
+        # An object with steps for queries and documents is one step, which codes may follow as they follow a list.
         steps = [step.spec() for step in build_steps(self.steps)] if isinstance(self.steps, dict) else self.steps
         return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
 
     def check(self) -> "Chain":
-        """Check the request for errors that can be found before any row is read, and return its unfitted chain.
+        """Check the request for errors that can be found before any row is read, and build its unfitted chain.
 
         Raises:
             StepError: as `build_chain`.
-            FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, or for steps without
-                what they are fitted on.
+            FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, or if the targets or
+                pairs that a step is fitted on are missing.
         """
         check_gate_names(self.gates)
         chain = self.build_chain()
@@ -340,9 +327,9 @@ class NewFit(SourcedRequest):
             raise FitError("no step is fitted on targets; procrustes, low_rank_affine and contrastive_alignment are")
 
     def _check_pairs(self, kinds: Sequence[str]) -> None:
-        """Check that the request has pairs to fit on exactly if its steps need them, and that its test pairs differ.
+        """Raise `FitError` for missing pairs, pairs that no step is fitted on, or test pairs that equal the pairs.
 
-        Raises `FitError` if not. `kinds` lists the kinds of the steps that are fitted on pairs.
+        `kinds` lists the kinds of the steps that are fitted on pairs.
         """
         if kinds and self.pairs is None:
             raise FitError(f"{kinds[0]} is fitted on queries and their relevant documents: name a file of pairs")
@@ -358,23 +345,20 @@ class NewFit(SourcedRequest):
 
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
-"""Metrics of a certificate that exist for the whole, for each out-of-domain corpus and for each size."""
+"""Metrics that a certificate has for the held-out rows, for each out-of-domain corpus and for each size."""
 
 ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
-"""Metrics of a certificate of a fit on pairs."""
+"""Metrics of a certificate of a fit on targets."""
 
 RELEVANCE = {f"relevance.{measure}.{side}" for measure in ("ndcg_at_10", "recall_at_10") for side in ("gain", "after")}
-"""Metrics of a certificate with pairs of query and document."""
+"""Metrics of a certificate with pairs of a query and a relevant document."""
 
 UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
-"""Keys whose gate is a maximum; all others are a minimum."""
+"""Keys whose gate is a maximum. All other gates are a minimum."""
 
 
 def check_gate_names(gates: Mapping[str, float]) -> None:
-    """Check that each gate, a limit on a metric of the certificate, names a metric that certificates have.
-
-    Raises `FitError` for any other key.
-    """
+    """Raise `FitError` for a gate whose key is not a metric of certificates. A gate is a limit on such a metric."""
     for key in gates:
         place, _, measure = key.rpartition(".")
         of_corpus = measure in QUALITIES and (not place or place.startswith(("out_of_domain.", "sizes.")))
@@ -386,22 +370,22 @@ def check_gate_names(gates: Mapping[str, float]) -> None:
 
 
 def list_failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the gates whose metric in the certificate misses the limit or was not measured."""
+    """List the keys of the gates whose metric in the certificate misses the limit or was not measured."""
     return [
         gate for gate, limit in gates.items() if not satisfies_gate(gate, limit, read_gate_value(gate, certificate))
     ]
 
 
 def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
-    """Return the value of the metric that a gate names in a certificate, or None if it was not measured."""
+    """Read the value of a gate's metric from a certificate. Returns None if the metric was not measured."""
     value = _look_up(gate.split("."), certificate)
     return value if isinstance(value, int | float) else None
 
 
 def _look_up(parts: Sequence[str], content: Any) -> Any:
-    """Return the value in nested mappings at a dotted path, given as its parts, or None if there is none.
+    """Look up the value at a dotted path in nested mappings, or return None. `parts` is the path split at dots.
 
-    Keys may contain dots themselves.
+    Keys of the mappings may contain dots.
     """
     if not parts:
         return content
@@ -417,13 +401,13 @@ def _look_up(parts: Sequence[str], content: Any) -> Any:
 
 
 def satisfies_gate(gate: str, limit: float, value: float | None) -> bool:
-    """Return whether the value of a metric keeps the limit of its gate.
+    """Return whether a metric's value is within the limit of its gate, a maximum or a minimum by `is_upper_bound`.
 
-    The limit is a maximum or a minimum, depending on the metric. None and NaN never keep it.
+    The values None and NaN are never within the limit.
     """
     return value is not None and (value <= limit if is_upper_bound(gate) else value >= limit)
 
 
 def is_upper_bound(gate: str) -> bool:
-    """Return whether the limit of a gate is a maximum of its metric, not a minimum."""
+    """Return whether the limit of a gate is a maximum. Otherwise it is a minimum."""
     return gate in UPPER_BOUNDS or gate.rpartition(".")[2] == "positional_stress"

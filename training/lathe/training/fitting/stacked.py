@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lathe.transforms.vectors import FloatArray, Vectors
 
 MAX_OPEN_FILES = 256
-"""Maximum number of files kept open: a source may have thousands, and a process may open only some thousand."""
+"""Maximum number of files that are kept open. A source may have more files than a process may open."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,18 @@ class VectorFile:
 
 
 class StackedVectors:
-    """Vectors `(n, d)` in several files, presented as one matrix that is read when it is indexed.
+    """Vectors `(n, d)` in several files, presented as one matrix. Rows are read when the matrix is indexed.
 
-    Indexing with slices or arrays returns float32 arrays.
+    Indexing with slices, index arrays or masks returns float32 arrays.
 
     Args:
-        parts: the files, none empty.
-        dimensions: d, the dimensions of all rows.
+        parts: the files. No file is empty.
+        dimensions: d, the number of dimensions.
 
     Attributes:
         ends: number of rows up to the end of each file `(parts,)`.
         shape: `(n, d)`.
-        opened: `_open_part`, with a cache of `MAX_OPEN_FILES` files.
+        opened: `_open_part` with a cache of `MAX_OPEN_FILES` files.
     """
 
     dtype = np.dtype(np.float32)
@@ -49,7 +49,7 @@ class StackedVectors:
         self.parts = parts
         self.ends = np.cumsum([part.rows for part in parts])
         self.shape = (int(self.ends[-1]), dimensions)
-        # A cache of this object: one of the class would keep the files of all objects open.
+        # The cache belongs to this object: a cache of the class would keep the files of all objects open.
         self.opened = lru_cache(MAX_OPEN_FILES)(self._open_part)
 
     def __len__(self) -> int:
@@ -60,9 +60,9 @@ class StackedVectors:
         return np.memmap(self.parts[number].path, np.float32, "r", shape=(self.parts[number].rows, self.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Read the rows of a slice, index array or mask from the files, and return them as an array `(m, d)`.
+        """Read the rows of a slice, index array or mask from the files as an array `(m, d)`, or `(d,)` for an index.
 
-        A single index gives one row `(d,)`.
+        A contiguous slice within a single file is memory-mapped and not copied.
 
         Raises:
             IndexError: if an index is out of range.
@@ -77,9 +77,9 @@ class StackedVectors:
         return selected if chosen.ndim else selected[0]
 
     def _read_range(self, start: int, stop: int) -> FloatArray:
-        """Return the rows from `start` to before `stop` as an array `(m, d)`.
+        """Read the rows `start` to `stop` (exclusive) as an array `(m, d)`.
 
-        If they lie in a single file, the array is memory-mapped and not copied.
+        If the rows are in a single file, the array is memory-mapped and not copied.
         """
         blocks = []
         while start < stop:
@@ -94,18 +94,16 @@ class StackedVectors:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _read_indices(self, rows: NDArray[np.int64]) -> FloatArray:
-        """Copy the rows at the given indices into a new array `(m, d)`.
-
-        Negative indices count from the end.
+        """Copy the rows at the given indices into a new array `(m, d)`. Negative indices count from the end.
 
         Raises:
             IndexError: if an index is out of range.
         """
         rows = np.where(rows < 0, rows + len(self), rows)
         if len(rows) and not (0 <= rows.min() and rows.max() < len(self)):
-            raise IndexError(f"there are {len(self):,} rows")
+            raise IndexError(f"a row index is out of range: there are {len(self):,} rows")
         selected = np.empty((len(rows), self.shape[1]), np.float32)
-        # Each file is read once, whatever the order of the rows.
+        # Every file is read once, whatever the order of the rows.
         parts = np.searchsorted(self.ends, rows, side="right")
         for part in np.unique(parts).tolist():
             of_part = np.flatnonzero(parts == part)
@@ -114,14 +112,12 @@ class StackedVectors:
         return selected
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return all rows as one array."""
+        """Read all rows into one array `(n, d)`."""
         return self._read_range(0, len(self)).astype(dtype or np.float32, copy=bool(copy))
 
 
 class SelectedRows:
-    """Selected rows of vectors on disk, which are read when they are indexed.
-
-    Indexing reads the rows it asks for.
+    """Lazy view of selected rows of vectors on disk. Rows are read when the view is indexed.
 
     Args:
         vectors: `(n, d)`.
@@ -137,5 +133,5 @@ class SelectedRows:
         self.shape = (len(chosen), vectors.shape[1])
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Read the selected rows at these positions, and return them as an array."""
+        """Read the selected rows at these positions as an array."""
         return np.asarray(self.vectors[self.chosen[rows]])
