@@ -131,7 +131,7 @@ class Adaptation:
 
 
 def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read the documents and judged queries of a request, and split the queries at random into three parts.
+    """Read documents and judged queries, and split the queries at random to learn from, to choose by and to report on.
 
     Three fifths are to learn from, a fifth is to choose by, and a fifth is to report on. In a second fold, the last two
     fifths swap roles. With test pairs in the request, the test queries report, four fifths of the other queries are to
@@ -190,10 +190,10 @@ def try_candidates(
     stores: VectorStores | None = None,
     on_work_folder: Callable[[Path], None] | None = None,
 ) -> Iterator[Adaptation]:
-    """Fit or train every candidate, measure it on judged searches, and yield all trials with a recommendation.
+    """Fit or train all candidates, and yield an `Adaptation` with their trials. With too few queries, none is tried.
 
-    With too few judged queries, no candidate is tried and the vectors stay as they are. A stopped run is resumed from
-    its workspace folder. The folders of trained encoders exist only within the block, see `claim_workspace_folder`.
+    Without a trial, the recommendation is to leave the vectors as they are. A stopped run is resumed from its workspace
+    folder. The folders of trained encoders exist only within the block, see `claim_workspace_folder`.
 
     Args:
         request: documents, judged searches and settings. The files that it names are read here.
@@ -258,9 +258,9 @@ def _try_steps_alone(
 def _try_trainings(
     trainings: EncoderTrainings, corpora: OutOfDomainTexts, stores: VectorStores | None, on_progress: Progress
 ) -> list[Trial]:
-    """Train an encoder for every candidate with a training, measure the trained encoder's vectors, and return trials.
+    """Train an encoder for every candidate with a training, and measure it. Skipped candidates have a `problem`.
 
-    A candidate that cannot be trained, or not within the budget, gets trials with the reason as `problem`.
+    A candidate is skipped if its encoder cannot be trained, or not within the budget.
     """
     request, searches = trainings.request, trainings.searches
     candidates = [candidate for candidate in CANDIDATES if candidate.training is not None]
@@ -308,7 +308,7 @@ class _Measures:
         return cls(encoder, texts, searches, encode_halves_by_corpus(corpora, with_document_prompt(encoder)))
 
     def try_steps(self, candidate: Candidate, size: int | None) -> list[Trial]:
-        """Fit a candidate's transforms on document vectors, and measure float vectors and, with a `size`, byte codes.
+        """Fit a candidate's transforms, and measure float vectors and, with a `size`, byte codes, as trials.
 
         If the transforms cannot be fitted, the trials have the reason as `problem`. Held-out documents, on which the
         published chain is certified, are searched but not fitted on. `size` is the number of bytes of a vector's code.

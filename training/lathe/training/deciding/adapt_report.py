@@ -34,7 +34,7 @@ def to_json(result: Adaptation) -> dict[str, Any]:
 
 
 def describe_trial(trial: Trial, result: Adaptation) -> dict[str, Any]:
-    """Convert a trial to a JSON-serializable dict: nDCG@10 with the gain over the baseline, notes, and costs.
+    """Convert a trial to a dict: names, nDCG@10, gain over the baseline and costs, or the problem if it was not tried.
 
     A candidate that was not tried has only name, bytes and problem, and only name and problem if too few queries are
     judged.
@@ -74,7 +74,7 @@ def _describe_part(after: Array, before: Array) -> dict[str, Any]:
 
 
 def write_sentence(result: Adaptation) -> str:
-    """Write the recommendation: what to do, the change of nDCG@10 on the queries to report on, and the encoding cost.
+    """Write the recommendation: what to do, how nDCG@10 changes, and whether documents are encoded again.
 
     A recommendation that is not certain to help says so. If too few queries are judged, or no candidate beats the
     unchanged vectors, the advice is to leave the vectors as they are.
@@ -117,10 +117,10 @@ def write_sentence(result: Adaptation) -> str:
 
 
 def list_notes(result: Adaptation) -> list[str]:
-    """List sentences about data that were left out and what the recommended fit remarked.
+    """List sentences on left-out data, losses on out-of-domain texts, and the certainty of the choice.
 
-    If candidates were tried, further sentences name significant losses on out-of-domain texts, the cross-validated gain
-    of the choice, and a candidate with a higher mean than the recommended one.
+    If no candidate was tried, only left-out data are named. The certainty is the cross-validated gain of the choice,
+    and a candidate with a higher mean than the recommended candidate.
     """
     chosen, searches = result.recommended, result.searches
     notes = [*searches.notes, *chosen.notes]

@@ -58,10 +58,10 @@ def advise(
     on_progress: Progress,
     on_decision: Callable[[PlaceDecision], None] = lambda _decision: None,
 ) -> Advice:
-    """Decide in what form a database should store the vectors of a source.
+    """Decide in what form a database should store vectors, measured on a sample, and measure evidence if requested.
 
-    A sample of the rows is encoded and split. Every form that the database can hold is fitted on one part and searched
-    by the held-out part. If the request asks for evidence, debiasing and fewer dimensions are measured too.
+    Every form that the database can hold is fitted on one part of the sample and searched by the held-out part.
+    Evidence is what debiasing and fewer dimensions change.
 
     Args:
         request: the source, the place, and settings.
@@ -136,11 +136,7 @@ def check_encoded_rows(name: str, sample: Sample, sampled_rows: int) -> None:
 
 
 def list_remarks(sample: Sample) -> Iterator[str]:
-    """Yield a sentence for every property of the sampled rows that a reader should know.
-
-    Reported are blank texts, zero vectors, repeated rows, texts too short to be cut in two, several scripts, and texts
-    that the encoder failed on.
-    """
+    """Yield a sentence each on blank, zero, repeated and short rows, mixed scripts, and failures of the encoder."""
     row_sample = sample.row_sample
     if row_sample.blank:
         yield f"{row_sample.blank:,} blank texts were left out."

@@ -91,10 +91,10 @@ class DebiasingComparison:
 
 
 def compare_debiasing(sample: Sample) -> DebiasingComparison:
-    """Fit every debiasing method of `METHODS`, measure the methods on held-out rows, and recommend one with a reason.
+    """Fit and measure all debiasing methods on held-out rows, and recommend one. A failed fit gives a `problem`.
 
-    A method that cannot be fitted gets a trial with a `problem`. The choice follows `choose_by_halves`, and without a
-    gain there, or without text halves, `choose_by_mean_norm`.
+    The choice follows `choose_by_halves`. Without a significant gain there, or without text halves, it follows
+    `choose_by_mean_norm`.
     """
     ranks: dict[str, Array] = {}
     trials: list[DebiasingTrial] = []
@@ -155,10 +155,10 @@ def estimate_gain(ranks: Array, baseline: Array) -> Interval:
 
 
 def choose_by_halves(ranks: dict[str, Array]) -> tuple[str, str]:
-    """Choose a debiasing method by split-half retrieval, where one half of a text searches for the other half.
+    """Choose the simplest method with a significant gain in split-half retrieval that no other method beats.
 
-    The choice is the first (simplest) method with a significant gain that no other method significantly beats, or
-    `NOTHING` if no gain is significant.
+    The method is `NOTHING` if no gain is significant. In split-half retrieval, one half of a text searches for the
+    other half.
 
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method in the order of `METHODS`.

@@ -98,10 +98,10 @@ class Budget:
         return self.seconds - self.spent_before - (time.monotonic() - self.begun)
 
     def decide_queries(self, candidate: str, count: int, seconds_each: float, reserved: float) -> int:
-        """Decide on how many of `count` queries a candidate may train within the budget, and store the decision.
+        """Decide on how many queries a candidate may train within the budget, and store the number for later calls.
 
-        If a decision for the candidate is stored already, that number is returned instead, because a stopped training
-        can only be resumed with the same queries.
+        A stored number is returned without a new decision, because a stopped training can only be resumed with the same
+        queries.
 
         Args:
             candidate: name of the candidate.
@@ -170,10 +170,7 @@ class EncoderTrainings:
         return self.seconds_per_document * len(self.searches.documents)
 
     def explain_omission(self, candidate: Candidate) -> str | None:
-        """Return the reason why a candidate's encoder is not trained, or None if it can be trained within the budget.
-
-        Stores on disk how many queries the candidate may train on, see `Budget.decide_queries`.
-        """
+        """Return the reason why a candidate is not trained, or None. Decides and stores how many queries it may use."""
         if self.obstacle is not None:
             return self.obstacle
         if candidate.training == "folders and pairs" and not self.request.folders:
@@ -184,13 +181,11 @@ class EncoderTrainings:
         return None
 
     def train(self, candidate: Candidate, on_progress: Progress) -> tuple[EncoderSpec, float]:
-        """Train a candidate's encoder on the queries to learn from and their relevant documents.
+        """Train or resume a candidate's encoder: on labelled folders if it takes them, then on pairs with distillation.
 
-        If the candidate trains on `folders and pairs`, the encoder is first pre-finetuned on the labelled folders. A
-        stopped training is resumed, and a finished training is not repeated.
-
-        The training on pairs has a distillation term, which keeps the vectors near the vectors of the base encoder. The
-        pre-finetuning has REZE's regularizer, and leaves out pairs that share a text with the queries to measure with.
+        A finished training is not repeated. The distillation term keeps the vectors near the vectors of the base
+        encoder. The training on folders has REZE's regularizer, and leaves out pairs that share a text with the queries
+        to measure with.
 
         Args:
             candidate: a candidate for which `explain_omission` returned None.
@@ -252,9 +247,9 @@ class EncoderTrainings:
         out: Path,
         on_progress: Progress,
     ) -> EncoderSpec:
-        """Train the encoder of a spec into the folder `out`, and return the spec of the trained model.
+        """Train the encoder of a spec into `out`, unless `out` holds the model already, and return the model's spec.
 
-        If `out` holds the trained model already, nothing is trained. `method` is the regularizer, `reze` or `distill`.
+        `method` is the regularizer, `reze` or `distill`.
         """
         from lathe.training.finetuning.job import TrainingJob
         from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
@@ -291,10 +286,9 @@ def _limit_queries(part: PairTexts, max_queries: int) -> PairTexts:
 
 
 def _choose_training_settings(spec: EncoderSpec) -> TrainingSettings:
-    """Load the encoder's model on the CPU, and return the training settings for its kind.
+    """Load the encoder's model on the CPU, and choose settings for a static encoder, a transformer or a large one.
 
-    The kinds are static encoder, transformer, and transformer with at least `LORA_PARAMETERS` weights. The last gets
-    low-rank adapters (LoRA) if `peft` is installed.
+    A transformer with at least `LORA_PARAMETERS` weights gets low-rank adapters (LoRA) if `peft` is installed.
     """
     from lathe.training.encoder.loading import load_model
 

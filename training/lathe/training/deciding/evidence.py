@@ -184,10 +184,10 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Test whether the first coordinates of vectors preserve more neighbours than random coordinates.
+    """Test whether the first coordinates preserve more neighbours (recall@10) than random coordinates.
 
-    Recall@10 of both is measured at a half, a quarter and an eighth of the dimensions, on the first `MAX_ROWS` rows. At
-    least 11 rows are needed.
+    The test is made at a half, a quarter and an eighth of the dimensions, on the first `MAX_ROWS` rows. At least 11
+    rows are needed.
     """
     rows, dimensions = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
@@ -234,14 +234,11 @@ class Shortage:
 
 
 def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield a `Shortage`, with the number of missing rows, for every question that the sample is too small to answer.
-
-    The questions are whether debiasing helps, and what fewer dimensions preserve. For vectors without texts, the first
-    question is left out, because more rows would not help.
+    """Yield a `Shortage` if the rows are too few to tell whether debiasing helps or what fewer dimensions preserve.
 
     Whether debiasing helps is unclear if too few texts can be cut in two, or if the gain of R2, a debiasing method, is
-    neither significant nor known to ± `PRECISE_POINTS`. What fewer dimensions preserve is unclear with fewer than
-    `MIN_HELDOUT` held-out rows.
+    neither significant nor known to ± `PRECISE_POINTS`. For vectors without texts, this question is left out, because
+    more rows would not help. What fewer dimensions preserve is unclear with fewer than `MIN_HELDOUT` held-out rows.
     """
     heldout = len(sample.heldout)
 
@@ -304,10 +301,10 @@ class Evidence:
 
 
 def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Evidence:
-    """Measure the mean direction of a sample, and compare debiasing methods, first coordinates and reducers.
+    """Measure the mean direction, debiasing, first coordinates and reducers; with few rows, only the mean direction.
 
-    With fewer than `MIN_ROWS` rows, only the mean direction is measured, and a `Shortage` says so. The first
-    coordinates are tested with at least `MIN_COORDINATE_ROWS` held-out rows.
+    With fewer than `MIN_ROWS` rows, a `Shortage` says what is missing. The first coordinates are tested with at least
+    `MIN_COORDINATE_ROWS` held-out rows.
 
     Args:
         sample: vectors to fit and to measure on.

@@ -108,10 +108,9 @@ def gather_searches(
     max_documents: int,
     seed: int,
 ) -> JudgedSearches:
-    """Gather the documents that judged queries search: all relevant documents, and sampled rows of the source.
+    """Gather all relevant documents and sampled rows of a source, and split them into rows to fit on and held-out rows.
 
-    The documents are also split at random into rows to fit on and held-out rows. Documents with the same text as a
-    query are recorded as `excluded`.
+    Documents with the same text as a query are recorded as `excluded`.
 
     Args:
         source: texts of the rows.

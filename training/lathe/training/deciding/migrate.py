@@ -160,10 +160,9 @@ class Migration:
         return next((trial for trial in self.trials if trial.candidate is candidate), None)
 
     def plan_command(self) -> tuple[str, dict[str, Any]] | None:
-        """Return `(command, options by field)` of the Lathe command that fits the query map of the recommended choice.
+        """Return the `(command, options)` that fits the recommended query adapter or bridge, or None for other choices.
 
-        Returns None if the recommended choice is not to map queries or to bridge. Raises `FitError` if the rows of the
-        request are not in a file.
+        Raises `FitError` if the rows of the request are not in a file.
         """
         request, present = self.request, self.request.encoder or self.present
         new: dict[str, Any] = {"source": request.source.location, "encoder": request.to}
@@ -183,10 +182,7 @@ class Migration:
         return compare(after, before)
 
     def write_sentence(self) -> str:
-        """Write the decision as sentences: what to do, the change of nDCG@10, and the cost of encoding again.
-
-        Without judged queries, the sentences say that it is undecided, and give the agreement with the new encoder.
-        """
+        """Write the decision with gain and cost. Without judged queries, write "undecided" and the agreement."""
         stay, has_bridge = self.trials[0], self.find(BRIDGE) is not None
         if self.recommended is None:
             agreement = {trial.candidate: _format(mean_interval(trial.points), ".1f") for trial in self.trials}
@@ -301,13 +297,13 @@ def decide_migration(
     on_progress: Progress,
     stored: Chain | None = None,
 ) -> Migration:
-    """Measure on a sample of the rows what another encoder gains, and decide whether to stay, to bridge or to migrate.
+    """Measure whether to stay, to bridge or to encode again. Without judged queries, nothing is recommended.
 
     With judged queries, the choices are compared by nDCG@10. Without judged queries, only the agreement of the nearest
-    rows with the new encoder is measured, and the result recommends nothing.
+    rows with the new encoder is measured.
 
-    Adapters are fitted on other judged queries than they are measured on. Reductions, codes and the bridge are
-    fitted on `fit_rows`; the bridge is the map that a reindexing fits.
+    Adapters are fitted on other judged queries than they are measured on. Reductions, codes and the bridge are fitted
+    on `fit_rows`; the bridge is the map that a reindexing fits.
 
     Args:
         request: what to compare.
@@ -394,10 +390,9 @@ class _Choices:
         self.notes: list[str] = []
 
     def measure(self) -> Iterator[Trial]:
-        """Fit and measure the choices, and yield their trials, cheapest first.
+        """Fit and measure the choices, and yield trials, cheapest first. For choices that fail, a note is added.
 
-        A choice that cannot be fitted is left out, and the reason is appended to `notes`. Without judged queries,
-        mapping queries and encoding again are left out.
+        Without judged queries, mapping queries and encoding again are left out.
         """
         judged = self.request.pairs is not None
         stored_dimensions = self.old.shape[1]
@@ -427,9 +422,9 @@ class _Choices:
             yield self._measure(AGAIN, self.moved.measured, _fit_codes(self.new, self.bytes))
 
     def _measure(self, candidate: Candidate, pairs: QueryPairs, chain: Chain | None) -> Trial:
-        """Measure nDCG@10, or without judged queries recall@10, of queries and documents mapped by a chain.
+        """Measure nDCG@10, or without judged queries recall@10, of vectors that are mapped by a chain, if there is one.
 
-        A chain of None leaves the vectors unchanged. The trial keeps the chain only if the rows are encoded again.
+        The trial keeps the chain only if the rows are encoded again.
         """
         if chain is not None:
             pairs = pairs.map(chain.transform_queries, chain.floats)
@@ -510,10 +505,7 @@ def _fit_codes(rows: FloatArray, size: int | None) -> Chain | None:
 
 
 def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
-    """Map the queries `(n, d)` by cross-fitting: a query is mapped by an adapter that was fitted on the other folds.
-
-    Raise `InputError` if there are too few queries to fit `FOLDS` adapters.
-    """
+    """Map queries `(n, d)` by adapters fitted on the other folds. Raise `InputError` for too few queries."""
     needed = math.ceil(MIN_ADAPTED * FOLDS / (FOLDS - 1))
     if len(pairs) < needed:
         raise InputError(f"there are {len(pairs)} judged queries, and {needed} are needed")
@@ -528,9 +520,9 @@ def _adapt_queries(pairs: QueryPairs, seed: int) -> FloatArray:
 
 
 def _estimate_cost(request: MigrateRequest, encoder: TextEncoder, searches: JudgedSearches, tokens: float) -> Cost:
-    """Estimate the cost of encoding all rows from the mean tokens of sampled rows and the encoder's measured speed.
+    """Estimate tokens, seconds and price of encoding all rows. The encoder is timed, unless it is behind an API.
 
-    An encoder behind an embeddings API is not timed. The price is the request's, else the price in its settings.
+    The price is the request's, else the price in the encoder's settings.
     """
     upstream, rows, seconds = encoder.spec.upstream, searches.rows, None
     if upstream is None:

@@ -154,10 +154,9 @@ class AdaptRequest(SourcedRequest):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     def check(self) -> None:
-        """Raise `FitError` for errors that can be found before any text is read.
+        """Raise `FitError` for documents as vectors, promote without name, folders without training, or equal pairs.
 
-        The errors are documents given as vectors, promotion without a name, folders without training, and test pairs
-        that equal the pairs.
+        The last are test pairs that equal the pairs.
         """
         if self.source.vectors is not None:
             raise FitError("the documents are vectors, and an adaptation encodes texts: give a source of texts")

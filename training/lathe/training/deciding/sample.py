@@ -89,10 +89,10 @@ def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> lis
 
 
 def build_text_sample(row_sample: RowSample, vectors: Mapping[str, FloatArray], with_halves: bool = True) -> Sample:
-    """Build a sample of texts with vectors: the first texts are held out, and the other texts are to fit on.
+    """Build a sample of texts that have vectors: the first texts are held out, and the others are to fit on.
 
-    The order of sampled rows is random already. Texts without a vector are left out. With `with_halves`, the sample has
-    the vectors of both halves of held-out texts.
+    The order of sampled rows is random already. With `with_halves`, the sample has the vectors of both halves of
+    held-out texts.
 
     Args:
         row_sample: sampled texts.
@@ -133,10 +133,9 @@ def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
 def encode_leniently(
     encoder: TextEncoder, texts: Sequence[str], on_progress: Progress
 ) -> tuple[dict[str, FloatArray], dict[str, str]]:
-    """Encode texts block by block, and collect the texts that the encoder fails on instead of raising.
+    """Encode texts, and collect failures by text instead of raising, unless an API or every text fails.
 
-    If a block raises, its texts are encoded one by one. An error of an embeddings API is raised, and so is a failure on
-    every text.
+    If a block raises, its texts are encoded one by one.
 
     Args:
         encoder: encoder of the texts.

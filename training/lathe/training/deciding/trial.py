@@ -138,10 +138,9 @@ def certify_trial(
     command: str | None,
     notes: Sequence[str] = (),
 ) -> FittedChain | None:
-    """Certify the chain of a trial on held-out documents and on the queries that report the gain.
+    """Certify a trial's chain on held-out documents and the reporting queries. Returns None for a trial without steps.
 
-    The certificate, the encoder and the provenance become the chain's metadata. The result is None if the trial has no
-    chain, or a chain without steps.
+    The certificate, the encoder and the provenance become the chain's metadata.
 
     Args:
         trial: the trial.

@@ -96,9 +96,7 @@ doubles."""
 
 @contextmanager
 def ray_engine(address: str | None, cores: int, workers: int | None = None) -> Iterator["RayEngine"]:
-    """Connect to Ray, or start Ray on this machine, and yield an engine that encodes and computes moments on workers.
-
-    After the block, the workers are killed and Ray is disconnected.
+    """Connect to Ray, or start Ray here, and yield an engine on Ray workers, which are killed after the block.
 
     Args:
         address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine.
@@ -138,10 +136,10 @@ class RayEngine:
         self.encoder: TextEncoder | None = None
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run on the workers.
+        """Encode the unfinished shards of a run on the workers, and return the reasons why files are damaged, by name.
 
-        Returns the reasons why files are damaged, by file name. A damaged file is an error unless the source skips
-        damaged files. `report` is called about twice a second with a shard and its rows done. See `FitEngine.encode`.
+        A damaged file is an error unless the source skips damaged files. `report` is called about twice a second with a
+        shard and its rows done. See `FitEngine.encode`.
         """
         tasks = ShardTasks(run, positions)
         if tasks.shards:
@@ -269,10 +267,10 @@ TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=Fal
 
 @contextmanager
 def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
-    """Connect to a Ray cluster, or start Ray on this machine, and yield the number of CPU cores of each live node.
+    """Connect to a Ray cluster, or start Ray here, yield the CPU cores of each live node, and disconnect at the end.
 
-    Sets environment variables of this process. After the block, Ray is disconnected, or shut down if it was started
-    here, and the temporary folder is deleted.
+    Sets environment variables of this process. Ray is shut down after the block if it was started here, and the
+    temporary folder is deleted.
 
     Args:
         address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine, on the loopback
@@ -310,9 +308,9 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
 
 
 def make_ray_folder(below: Path) -> str:
-    """Create a temporary folder for Ray's logs and sockets, named after this process, and return the path.
+    """Create a temporary folder for Ray's files, named after this process. Delete folders of ended processes.
 
-    On Linux, folders of processes that no longer run are deleted first.
+    Folders are only deleted on Linux, where /proc tells which processes run.
     """
     for old in below.glob(f"{PREFIX}*-*"):
         owner = old.name.removeprefix(PREFIX).partition("-")[0]

@@ -86,9 +86,9 @@ class TaskQueue:
         self.tries: Counter[int] = Counter()
 
     def take(self) -> tuple[int, Task] | None:
-        """Take the next task from the queue as `(number, task)`. Tasks that were put back come first.
+        """Take the next task as `(number, task)`, first the tasks that were put back. Returns None if none may start.
 
-        Returns None if no task is left, or if the oldest unfinished task is `max_ahead` tasks behind.
+        No task may start if none is left, or if the oldest unfinished task is `max_ahead` tasks behind.
         """
         if self.retries:
             return self.retries.pop()
@@ -183,10 +183,9 @@ class Pool:
         max_ahead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[_TaskResult]:
-        """Run all tasks on the workers, and yield the results in the order in which tasks finish.
+        """Run all tasks on the workers, and yield results or exceptions as tasks finish. Dead workers are replaced.
 
-        A result has the return value of the method, or the exception that the method raised. A worker that dies is
-        replaced, and its task is run again, up to `MAX_TRIES` times.
+        The task of a worker that dies is run again, up to `MAX_TRIES` times.
 
         Args:
             tasks: tasks, taken from the iterable in order when a worker is idle.
@@ -236,9 +235,9 @@ class Pool:
             self._check_ready_worker()
 
     def _admit(self, reference: Any) -> list[Any]:
-        """Add a worker that has introduced itself to the ready workers, and return a list with the worker.
+        """Move a started worker to the ready workers, and return it in a list. If it died, start another worker.
 
-        If the worker died while starting, start another worker, and return an empty list.
+        The list is empty if the worker died while starting.
 
         Raises:
             EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died while starting.

@@ -128,7 +128,9 @@ class RayWorker:
         return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
-        """Encode shards of the same file into their folders. A remote file is downloaded once for all shards.
+        """Encode shards of the same file into their folders. Raise `EngineError` if file or folder is not shared.
+
+        A remote file is downloaded once for all shards.
 
         Args:
             shards: shards of the same file.
@@ -150,7 +152,7 @@ class RayWorker:
                 encode_shard(replace(shard, file=str(opened)), field, self.encoder, folder)
 
     def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
-        """Compute the moments of a block's rows, as arrays by name (`Moments.arrays`).
+        """Compute the moments of a block's rows, after a chain and with `unit` an L2 normalization, as arrays by name.
 
         Args:
             block: the rows.

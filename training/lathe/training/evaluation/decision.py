@@ -70,13 +70,11 @@ class Decision:
 
 
 def decide(results: EvaluationResults) -> Decision:
-    """Compare the systems (encoder and method) of an evaluation, and choose the best system.
+    """Compare all systems (encoder and method), and choose the first, unless another is better beyond doubt.
 
-    The choice is the first system, unless other systems are better beyond doubt. Among these, the system with the
-    highest lower bound of the difference is chosen. Without comparisons, the decision is the first encoder with its raw
-    vectors, and the sentence has the score.
-
-    The sentence has the differences of at most `MAX_NAMED` comparisons with the first system, largest first.
+    Of the better systems, the system with the highest lower bound of the difference is chosen. Without comparisons, the
+    decision is the first encoder with its raw vectors, and the sentence has the score. The sentence has the differences
+    of at most `MAX_NAMED` comparisons with the first system, largest first.
     """
     comparisons = compare_systems(results)
     if not comparisons:

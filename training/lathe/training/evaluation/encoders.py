@@ -103,10 +103,9 @@ class EvaluatedEncoder:
         self.member = member
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> NDArray[np.float32]:
-        """Encode texts as vectors `(n, d)`, with the prompt of this name before every text.
+        """Encode texts with a named prompt as vectors `(n, d)`. Any failure becomes an `EncoderError` with the name.
 
-        The name None means the default prompt. Any exception of the encoder, and NaN or inf in a vector, becomes an
-        `EncoderError` with the encoder's name.
+        The prompt name None means the default prompt. NaN or inf in a vector is a failure.
 
         Args:
             texts: the texts.

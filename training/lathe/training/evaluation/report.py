@@ -25,10 +25,9 @@ MAX_COMPARISONS = 40
 
 
 def write_report(results: EvaluationResults) -> tuple[Decision, list[Path]]:
-    """Decide which encoder or chain is better, and write evaluation.json, scores.csv and report.html.
+    """Decide which system is better, and write evaluation.json, scores.csv and report.html to the output folder.
 
-    The files are written to the output folder of the request; existing files are replaced atomically. Returns the
-    decision and the paths of the files.
+    Existing files are replaced atomically. Returns the decision and the paths of the files.
     """
     decision = decide(results)
     answer, *sentences = decision.to_sentences()
@@ -51,10 +50,7 @@ def write_report(results: EvaluationResults) -> tuple[Decision, list[Path]]:
 
 
 def plot_differences(decision: Decision) -> Any:
-    """Plot the score differences of the first `MAX_COMPARISONS` comparisons with intervals, as a matplotlib figure.
-
-    Returns None without comparisons.
-    """
+    """Plot at most `MAX_COMPARISONS` score differences with intervals. Returns None without comparisons."""
     comparisons = decision.comparisons[:MAX_COMPARISONS]
     if not comparisons:
         return None
@@ -172,7 +168,7 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: EvaluationResults) -> Table:
-    """Build the table of every encoder's mean score × 100 with raw vectors, over all tasks and by type of task.
+    """Build the table of mean scores × 100 of raw vectors by encoder, over all tasks and by type of task.
 
     Only tasks that all encoders completed count. The table is empty if there are none.
     """
@@ -205,10 +201,10 @@ def build_score_table(results: EvaluationResults) -> Table:
 
 
 def build_score_records(results: EvaluationResults, metrics: bool = False) -> list[dict[str, Any]]:
-    """Build a flat dict for each score of an evaluation, sorted by encoder and task.
+    """Build a flat dict for each score, sorted by encoder and task, with the difference to raw vectors in points.
 
-    Keys include task, encoder, method, score, control (the score of the raw vectors), difference in points to the
-    control, and error. With `metrics`, the dicts also have all metrics of mteb. Missing values are None.
+    Keys include task, encoder, method, score, control (the score of the raw vectors), difference and error. With
+    `metrics`, the dicts also have all metrics of mteb. Missing values are None.
     """
     grid = Grid(results)
     rows = []
@@ -238,10 +234,9 @@ def build_score_records(results: EvaluationResults, metrics: bool = False) -> li
 
 
 def list_problems(results: EvaluationResults) -> Iterator[str]:
-    """Yield a sentence for every problem of an evaluation.
+    """Yield sentences on unusable encoders and tasks, left-out rows, unsuited methods, and failed scores.
 
-    Problems are encoders that could not be used, tasks that could not be evaluated, left-out rows, methods that do not
-    suit an encoder, and failed scores. Failed scores of a task with the same error share a sentence.
+    Failed scores of a task with the same error share a sentence.
     """
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:

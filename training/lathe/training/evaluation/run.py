@@ -163,9 +163,10 @@ class Evaluation:
                 raise EvaluationError(f"two encoders are called {name}; give them different names in LATHE_ENCODERS")
 
     def run(self) -> EvaluationResults:
-        """Evaluate the encoders one after another, so that one encoder is in memory at a time, and return all results.
+        """Evaluate the encoders one after another. An encoder that fails is left out, and an error raised if all fail.
 
-        An encoder that cannot be loaded, or fails on texts, is left out and named in `problems` of the results.
+        Only one encoder is in memory at a time. Encoders that cannot be loaded, or fail on texts, are named in
+        `problems` of the results.
 
         Raises:
             EncoderError: if no encoder can be used.
@@ -278,10 +279,10 @@ class Evaluation:
         return [*(self.tasks[entry.key] for entry in self.entries), *unread]
 
     def collect(self, entries: Sequence[Entry], prompts: Mapping[str, str], workers: Workers) -> list[TaskDescription]:
-        """Collect the descriptions of tasks, with the texts that the tasks encode under these prompts.
+        """Describe tasks and the texts that they encode, by running new tasks on random vectors, and log new tasks.
 
-        Tasks are run on random vectors in the workers, unless their description is cached in memory. A task that fails
-        has a description with an error. Descriptions of new tasks without an error are appended to the task log.
+        Tasks are run in the workers. Descriptions are cached in memory. A task that fails has a description with an
+        error, which is not logged.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [entry for entry in entries if entry.key not in known]
@@ -332,10 +333,10 @@ class Evaluation:
                 done += len(texts)
 
     def prepare_methods(self, member: Member, vectors: TextVectors) -> EncoderResult:
-        """Select the methods that can transform the encoder's vectors, and save their chains for the workers.
+        """Save the chains that suit the encoder's vectors for the workers, and list reasons for the other methods.
 
-        Chains are saved in the output folder, unless they are there already. For the other methods, `problems` of the
-        result has the reasons.
+        Chains are saved in the output folder, unless they are there already. The reasons are in `problems` of the
+        result.
         """
         methods: dict[str, EvaluatedMethod] = {}
         problems: dict[str, str] = {}
@@ -406,10 +407,10 @@ class StagedProgress:
         self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
+        """Report the progress of the whole evaluation in [0, 1], with the estimated time left in the stage.
 
-        The estimated time left in the stage is appended to the message if it is over a second. If the stage has changed
-        since the last call, the clock is restarted.
+        The time left is appended to the message if it is over a second. If the stage has changed since the last call,
+        the clock is restarted.
 
         Args:
             stage: current stage.

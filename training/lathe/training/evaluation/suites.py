@@ -133,7 +133,7 @@ class Suite:
 
 
 def open_suite(written: str) -> Suite:
-    """Find the suite that a user names, and list its data sets without reading rows.
+    """Open the suite that a user names by folder, YAML file, `mteb:` and tasks, or shipped name, without its rows.
 
     Data sets that cannot be used are listed in `problems` of the suite.
 
@@ -166,10 +166,10 @@ def open_suite(written: str) -> Suite:
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Find all data sets below a folder, which are the folders with a META.json, and build a suite of them.
+    """Build a suite of the data sets below a folder. Unusable data sets are listed in `problems` of the suite.
 
-    Data sets that cannot be used, such as folders with JSON lines but without a META.json, are listed in `problems` of
-    the suite. Data sets without anything to evaluate are left out.
+    Data sets are the folders with a META.json. Folders with JSON lines but without a META.json cannot be used. Data
+    sets without anything to evaluate are left out.
 
     Raises:
         EvaluationError: if there is no data set.
@@ -260,10 +260,10 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
 
 
 def _read_item(item: Mapping[str, Any], root: Path) -> Suite:
-    """Parse an item of the `tasks` in a YAML suite file as a suite without name and title.
+    """Parse a task of a YAML suite file (`mteb`, `folder` or `hub`) as a suite without name and title.
 
-    An item names an mteb task or benchmark (`mteb`), a folder relative to `root` (`folder`), or a data set of the
-    Hugging Face hub (`hub`).
+    `mteb` names a task or a benchmark, `folder` a folder relative to `root`, and `hub` a data set of the Hugging Face
+    hub.
 
     Raises:
         EvaluationError: if the item has none of these keys, or an unknown task.

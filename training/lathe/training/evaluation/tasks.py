@@ -58,9 +58,9 @@ def list_tasks(name: str) -> list[AbsTask]:
 
 
 def load_data(task: AbsTask) -> None:
-    """Load the data of an mteb task in place, unless it is loaded already.
+    """Load the data of an mteb task in place, unless loaded already. Raise `DataSetError` if this fails.
 
-    A search in mteb's old format is converted to the new one.
+    A search in mteb's old format is converted to the new format.
 
     Raises:
         DataSetError: if the data cannot be loaded.
@@ -95,7 +95,7 @@ BINARY = 2
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` random rows in each evaluated split.
+    """Reduce a loaded mteb task in place to at most `rows` random rows, queries or documents in each split.
 
     The choice depends on the task's seed and is the same in every run. By type of task:
 
@@ -183,10 +183,10 @@ def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Return a copy of a search split with at most `rows` random queries and at most `rows` documents.
+    """Return a search split with at most `rows` random queries, their relevant documents, and random documents.
 
-    All relevant documents of the chosen queries are kept, and other documents are added at random up to `rows`. In
-    reranking, the candidates of the chosen queries are kept instead, however many there are.
+    There are at most `rows` documents. In reranking, the candidates of the chosen queries are kept instead, however
+    many there are.
 
     Raises:
         DataSetError: if no query has all its relevant documents within the limit.

@@ -61,11 +61,10 @@ Record = Path | list[dict[str, dict[str, float]]]
 
 @contextmanager
 def record_units(task: Any) -> Iterator[Record]:
-    """Record what mteb computes for single queries, texts or pairs of a task while the block runs.
+    """Yield a list that records mteb's metrics by query, or for other tasks a temporary folder for predictions.
 
-    For a search, yield a list, to which mteb's metrics by query are appended once for each split; the task's
-    `task_specific_scores` is patched within the block. For other tasks, yield a temporary folder for mteb's
-    predictions, which is deleted after the block.
+    The list gets an entry for each split; for that, `task_specific_scores` of the task is patched within the block. The
+    folder is deleted after the block.
     """
     from mteb.abstasks import AbsTaskRetrieval
 
@@ -89,7 +88,7 @@ def record_units(task: Any) -> Iterator[Record]:
 
 
 def compute_units(task: Any, scores: Mapping[str, Any], record: Record) -> UnitValues | None:
-    """Compute the values of single queries, texts or pairs whose mean is mteb's main score.
+    """Compute the values of queries, texts or pairs whose mean is mteb's main score, or None if there are none.
 
     Returns None for task types and metrics that are not listed at the top of the module, for several splits or subsets,
     and if the values do not give mteb's score.
@@ -120,10 +119,7 @@ def compute_units(task: Any, scores: Mapping[str, Any], record: Record) -> UnitV
 
 
 def _score_queries(metric: str, by_query: list[dict[str, dict[str, float]]]) -> UnitValues | None:
-    """Return the values of a metric by query, ordered by query id.
-
-    Returns None if mteb did not record the metric exactly once for every query.
-    """
+    """Return a metric's values by query, ordered by id, or None if mteb did not record it once for every query."""
     name, _, cut = metric.partition("_at_")
     key = f"{TREC_METRICS.get(name, name)}_{cut}"
     if len(by_query) != 1 or not all(key in metrics for metrics in by_query[0].values()):
@@ -141,9 +137,9 @@ def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitVal
 
 
 def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Compute the F1 score of each sentence pair of a bitext task, where every pair is a class. The mean is mteb's F1.
+    """Compute the F1 score of each sentence pair of a bitext task, or None for several languages or gold alignments.
 
-    Returns None for data with several pairs of languages or with gold alignments.
+    Every pair is a class. The mean is mteb's F1.
     """
     from sklearn.metrics import f1_score
 
@@ -169,9 +165,9 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Compute the average precision of a pair classification, with jackknife pseudo-values.
+    """Compute the average precision of a pair classification by the best similarity, with jackknife pseudo-values.
 
-    Of several similarities, the similarity with the highest average precision is used, as in mteb's `max_ap`.
+    As in mteb's `max_ap`, the similarity with the highest average precision is used.
     """
     from sklearn.metrics import average_precision_score
 
@@ -186,7 +182,7 @@ def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) ->
 
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Scale the V-measures of mteb's bootstrap samples around their mean, so that they can be used like unit values.
+    """Scale the V-measures of mteb's bootstrap samples around their mean, so that they serve as unit values.
 
     Returns None for several levels of labels, and if mteb's samples do not have as many texts as the data set, as under
     a row limit.

@@ -101,9 +101,9 @@ class TaskDescription:
 
 
 def prepare_process() -> None:
-    """Set up a worker process: one thread for torch and BLAS, and no progress bars, logs, warnings or stderr.
+    """Set up a worker process with one thread and without output, which ends when the parent process is gone.
 
-    Starts a background thread that ends the process when the parent process is gone.
+    Progress bars, logs, warnings and stderr are turned off. A background thread waits for the end of the parent.
     """
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
@@ -131,10 +131,9 @@ def _end_with_parent() -> None:
 
 @lru_cache(maxsize=1)
 def load_task(entry: Entry) -> tuple[Any, tuple[str, ...]]:
-    """Load the mteb task of a suite's entry with its data, reduced to the entry's row limit.
+    """Load an entry's mteb task with data, reduced to the row limit, and return sentences on left-out rows with it.
 
-    Returns the task, and sentences about rows that were left out. The last result is cached. A main score and a task
-    type of the entry replace the task's default.
+    The last result is cached. A main score and a task type of the entry replace the task's default.
 
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
@@ -159,10 +158,7 @@ def load_task(entry: Entry) -> tuple[Any, tuple[str, ...]]:
 
 
 def collect_texts(entry: Entry, prompts: Mapping[str, str]) -> TaskDescription:
-    """Run a task once on random vectors, and describe it with the texts and prompt names that it encoded.
-
-    If an exception is raised, the description has the exception's message as `error`.
-    """
+    """Run a task once on random vectors, and describe it with the texts that it encoded. Exceptions become `error`."""
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector
 
@@ -180,9 +176,7 @@ def collect_texts(entry: Entry, prompts: Mapping[str, str]) -> TaskDescription:
 
 
 def score_methods(entry: Entry, member: Member, folder: Path, methods: Sequence[EvaluatedMethod]) -> list[Score]:
-    """Score methods on one task with the stored raw vectors of one encoder.
-
-    If a method raises an exception, the score of the method has the exception as `error` and no value.
+    """Score methods on one task with the stored raw vectors of one encoder. An exception becomes `error`.
 
     Args:
         entry: the task.
@@ -250,10 +244,9 @@ class Measurement:
 
 
 def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
-    """Evaluate a model on a task with mteb, after resetting the task's random state to its seed.
+    """Evaluate a model on a task with mteb, after seeding the task. Raise `EvaluationError` for a NaN score.
 
-    Raises `EvaluationError` if the main score is NaN. mteb's cache is off, because the results log also has failures
-    and the values of units.
+    mteb's cache is off, because the results log also has failures and the values of units.
 
     Args:
         model: model of mteb.
@@ -329,7 +322,7 @@ class Workers:
             self.executor.shutdown(wait=True, cancel_futures=True)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel, and yield `(position in jobs, result or exception)` in the order in which jobs finish.
+        """Run jobs in parallel, and yield `(position in jobs, result or exception)` in the order in which they finish.
 
         If a process dies, its job is retried, and yields an `EvaluationError` if the process dies again. The first
         waiting jobs are retried one at a time, because the pool fails all running jobs when a process dies. The

@@ -118,10 +118,9 @@ class CodeSearch:
 
 
 def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Read at most `MAX_QUERIES` queries from a source, and return their vectors `(m, d)` float32.
+    """Read at most `MAX_QUERIES` query texts or vectors, encode the texts, and return vectors `(m, d)` float32.
 
-    Texts that are not blank are encoded, with the encoder's prompt for queries if there is one, else with the default
-    prompt. Vectors of other dimensions than the fitted rows are refused.
+    Blank texts are left out. The encoder's prompt for queries is used if there is one, else the default prompt.
 
     Args:
         source: source of query texts or query vectors, written as for `open_source`.
@@ -156,10 +155,10 @@ def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> F
 def encode_heldout_halves(
     source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
 ) -> TextHalves | str:
-    """Read a source again, cut at most `MAX_TEXTS` of its held-out texts in two, and encode both halves.
+    """Cut at most `MAX_TEXTS` held-out texts in two, and encode both halves, or return a reason if this is impossible.
 
-    If the source holds vectors, or has fewer than `MIN_TEXTS` held-out texts that are long enough, the reason is
-    returned as a string instead.
+    The source is read again. The reason is a string: the source holds vectors, or has fewer than `MIN_TEXTS` held-out
+    texts that are long enough.
 
     Args:
         source: source of the fit.
@@ -198,10 +197,10 @@ def search_codes(
     on_progress: Progress,
     with_codebooks: bool = True,
 ) -> CodeSearch:
-    """Fit candidates for the byte codes that end a chain, and choose by their recall or retrieval on held-out data.
+    """Try other byte codes at the end of a chain on held-out data. The default stays unless one is clearly ahead.
 
-    Candidates are weightings λ, one bit for each rotated axis, and learned codebooks. The default codes stay unless a
-    candidate is ahead by more than the 95 % interval of the difference. The given chain is not changed.
+    Candidates are weightings λ, one bit for each rotated axis, and learned codebooks. A candidate is clearly ahead by
+    more than the 95 % interval of the difference. The given chain is not changed.
 
     With halves of texts, the measure is split-half retrieval: a half searches for the other half of its text among all
     halves and the held-out rows. Without halves, the measure is recall@10: the queries, or some of the held-out rows,
@@ -319,7 +318,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 
 
 def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[str, Judge]:
-    """Build a judge that measures recall@10 of byte codes among held-out rows, and return `(name, judge)`.
+    """Build a function that measures recall@10 of byte codes among held-out rows, and return `(name, function)`.
 
     The queries search the held-out rows. With fewer than `MIN_TEXTS` queries, a third of the held-out rows search the
     others.

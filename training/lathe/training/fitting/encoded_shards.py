@@ -62,11 +62,7 @@ def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | No
 
 
 def read_position(folder: Path) -> Position:
-    """Read the progress of encoding a shard from the shard's folder.
-
-    Returns `Position()`, the beginning, if no progress is stored, or if a file is shorter than the stored progress
-    requires.
-    """
+    """Read the position of a shard's encoding from its folder, or return `Position()` if a file is missing or short."""
     try:
         position = Position(**read_json_file(folder / POSITION))
         if all((folder / name).stat().st_size >= size for name, size in position.sizes.items()):
@@ -77,9 +73,9 @@ def read_position(folder: Path) -> Position:
 
 
 def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: Path) -> Position:
-    """Read one shard of a source and encode it into files in the shard's folder, and return the position reached.
+    """Encode one shard of a source into files in a folder, or resume the encoding, and return the position reached.
 
-    An interrupted encoding is resumed after the last complete batch. A finished shard is not read again.
+    An encoding is resumed after the last complete batch. A finished shard is not read again.
 
     Args:
         shard: a shard of the source's plan.
@@ -102,10 +98,9 @@ def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: 
 def write_shard(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard's batches into files in the shard's folder under a lock, and return the position reached.
+    """Lock a shard's folder, encode the batches that are missing in its files, and return the position reached.
 
-    The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped. A further batch
-    is written before the next batch is read.
+    The shard's batches are consumed from the iterator. A batch is written before the next batch is read.
 
     Args:
         shard: a shard of the source's plan.
@@ -133,10 +128,10 @@ def write_shard(
 def _write_locked(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard's batches, append vectors and row hashes to the shard's files, and return the position reached.
+    """Encode the batches after a shard's stored position, append them to the files, and return the position reached.
 
-    The files are first truncated to the stored position, and batches up to that position are skipped. The position is
-    saved after every batch. The caller must hold the folder's lock.
+    The files are first truncated to the stored position. The position is saved after every batch. The caller must hold
+    the folder's lock.
 
     Raises:
         SourceError: if the batches end before the shard does.
@@ -180,10 +175,7 @@ def _write_locked(
 
 
 def _truncate_to_position(folder: Path) -> Position:
-    """Truncate a shard's files to the stored position, and return the position.
-
-    Without a usable position, the files are emptied, and the position is the beginning.
-    """
+    """Truncate a shard's files to the stored position, or empty them without a position, and return the position."""
     position = read_position(folder)
     for name, size in position.sizes.items():
         with continue_file(folder / name) as file:

@@ -146,11 +146,11 @@ def encode_source(
     engine: FitEngine = LOCAL,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> EncodedSource:
-    """Encode a source's texts, or copy a source's vectors, into files in `folder`, and memory-map the result.
+    """Encode a source's texts, or copy its vectors, into files in `folder`, which resumes earlier runs there.
 
-    A later call resumes unfinished shards after the last complete batch. Finished shards of unchanged files are reused,
-    even if other files were added, changed or removed. If a file is damaged and the source skips damaged files, the
-    source is encoded without that file. Memory holds one batch.
+    The result has the memory-mapped vectors. Unfinished shards are resumed after the last complete batch. Finished
+    shards of unchanged files are reused, even if other files were added, changed or removed. If a file is damaged and
+    the source skips damaged files, the source is encoded without that file. Memory holds one batch.
 
     Args:
         source: source of texts or vectors, with the setting whether damaged files are skipped.
@@ -211,12 +211,9 @@ def _encode_run(
 
 
 def _open_encoded_source(run: EncodingRun) -> EncodedSource:
-    """Open the vectors and row hashes of a source whose shards are all encoded.
+    """Memory-map the vectors of an encoded source, and open its row hashes. Raise `SourceError` without vectors.
 
-    Vectors are memory-mapped. Row hashes are read into memory if there are several shards.
-
-    Raises:
-        SourceError: if all rows are blank texts.
+    Row hashes are read into memory if there are several shards.
     """
     stored = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
     if not stored:

@@ -54,10 +54,10 @@ SAMPLED_ROWS = 4000
 
 @contextmanager
 def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | None]:
-    """Encode or read the target vectors of a fit, and yield one target for each row of the source, `(n, k)`.
+    """Encode or read the targets of a fit, and yield one for each row, `(n, k)`, or yield None without targets.
 
-    Yields None for a fit without targets. A target encoder without a source of targets encodes the texts of the fit's
-    source. The vectors exist only within the block, see `claim_workspace_folder`.
+    A target encoder without a source of targets encodes the texts of the fit's source. The vectors exist only within
+    the block, see `claim_workspace_folder`.
 
     Raises:
         SourceError: if the targets cannot be read.
@@ -87,10 +87,9 @@ def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | 
 
 
 def _certify_chain(state: FitState, on_progress: Progress) -> None:
-    """Measure the fitted chain of transforms on held-out rows, and set the certificate and the chain's metadata.
+    """Measure the fitted chain on held-out rows, and set certificate and distribution of the state, and metadata.
 
-    Sets `state.certificate`, `state.distribution` (of the fitted rows), and `state.chain.metadata` (encoders,
-    provenance and certificate).
+    The metadata of `state.chain` are encoders, provenance and certificate. The distribution is of the fitted rows.
     """
     on_progress(0.0, "measuring on held-out vectors")
     encoder, pairs = state.encoder, state.pairs
@@ -195,11 +194,11 @@ def fit_new_chain(
     engine: FitEngine = LOCAL,
     general: Gaussian | None = None,
 ) -> Iterator[FittedChain]:
-    """Fit a chain of transforms on a source, certify the chain, and yield it with its certificate.
+    """Fit a chain of transforms on a source, certify it on held-out rows, and yield the chain and certificate.
 
-    This context manager does the work when it is entered. The chain is certified on held-out rows and out-of-domain
-    texts. The encoded vectors exist only within the block: the workspace folder is deleted if the block succeeds. After
-    an error or a kill the folder stays, and the next fit of the same source resumes the encoding.
+    This context manager does the work when it is entered. The chain is also certified on out-of-domain texts. The
+    encoded vectors exist only within the block: the workspace folder is deleted if the block succeeds. After an error
+    or a kill the folder stays, and the next fit of the same source resumes the encoding.
 
     Args:
         request: what to fit.
@@ -293,9 +292,9 @@ def _split_rows(state: FitState, _on_progress: Progress) -> None:
 
 
 def _fit_steps(state: FitState, on_progress: Progress) -> None:
-    """Fit the chain's transforms in place, on few rows together with general vectors, and search for byte codes.
+    """Fit the chain's transforms in place, and with a budget of bytes search for byte codes that replace the chain.
 
-    Byte codes are only searched for with a budget of bytes; the result replaces `state.chain` and sets `state.search`.
+    If the rows are few, general vectors may be added to them. A search sets `state.search`.
     """
     request, chain = state.request, state.chain
     queries = None
@@ -318,7 +317,7 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
 
 
 def _add_general_rows(state: FitState, on_progress: Progress) -> Vectors:
-    """Return the rows to fit on, with general vectors added if the rows are few and a step needs their covariance.
+    """Add general vectors to few rows if a step needs a covariance, and warn in the state, or return the rows.
 
     Sets `state.general_warning` if general vectors were added. None are added without an encoder, or for a fit on
     targets or pairs.

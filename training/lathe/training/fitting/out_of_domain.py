@@ -61,9 +61,7 @@ class OutOfDomainTexts:
         return self._texts[name]
 
     def encode(self, encoder: TextEncoder | None, on_progress: Progress) -> dict[str, FloatArray]:
-        """Encode the sampled texts of all corpora as vectors `(n, d)` by name of the corpus.
-
-        The result is empty if `encoder` is None.
+        """Encode the sampled texts of all corpora as vectors `(n, d)` by corpus. Returns `{}` without an encoder.
 
         Args:
             encoder: encoder of the texts, or None.
@@ -108,10 +106,7 @@ def cached_texts_path(source: Source, folder: Path) -> Path:
 
 
 def _load_or_sample(source: Source, folder: Path) -> list[str]:
-    """Load the sampled texts of a built-in source from the cache in `folder`.
-
-    If the cached file is missing or damaged, sample the source and write the file.
-    """
+    """Load the sampled texts of a built-in source from the cache in `folder`, or sample the source and cache them."""
     path = cached_texts_path(source, folder)
     try:
         texts: list[str] = read_json_file(path)

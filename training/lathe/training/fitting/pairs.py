@@ -126,10 +126,10 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs of a query and a document from a request or a file, and group the relevant documents by query.
+    """Read pairs from a request or a file, and group the relevant documents by query. Logs of clicks are refused.
 
     Pairs with a blank text, with a document that is the query's own text, or with a document that was judged not
-    relevant are left out. Logs of clicks, and files without a usable pair, are refused.
+    relevant are left out. Files without a usable pair are refused.
 
     Args:
         pairs: the pairs of a request, or the source `FILE#query,document` with the names of two fields. Without names,
@@ -157,7 +157,7 @@ def read_pairs(pairs: Pairs) -> PairTexts:
 
 
 def group_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
-    """Group triples `(query, document, relevance)` by query.
+    """Group `(query, document, relevance)` by query, without irrelevant, identical, repeated and blank pairs.
 
     Left out and counted are pairs that repeat other pairs, pairs with a relevance of 0 or less, and pairs whose
     document is the query's own text. Pairs with a blank text are left out and not counted. Queries that are equal in
@@ -182,7 +182,7 @@ def group_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
 
 
 def _find_field_names(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str, str]:
-    """Find the names of the query field and the document field: the first candidate whose fields the first row has.
+    """Find the first candidate `(query field, document field)` that a file's first row has. Refuse logs of clicks.
 
     Raises:
         FitError: if the rows are a log of clicks. A document is clicked because the ranking that is to be improved
@@ -246,12 +246,9 @@ def _normalize_text(text: str) -> str:
 
 
 def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
-    """Split pairs at random into fit pairs and test pairs, which share no query.
+    """Split pairs at random by query into `(fit, test)`. Raise `FitError` if the test pairs have too few queries.
 
-    The test pairs have a share of `TEST_SHARE` of the queries.
-
-    Raises:
-        FitError: if the test pairs would have fewer than `MIN_TEST_QUERIES` queries.
+    The test pairs have a share of `TEST_SHARE` of the queries, and need at least `MIN_TEST_QUERIES`.
     """
     queries = list(pairs.documents_by_query)
     held_out = int(len(queries) * TEST_SHARE)
@@ -267,9 +264,10 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
 
 
 def ensure_test_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tuple[PairTexts | None, PairTexts]:
-    """Return `(fit, test)`. If `test` is None, split the test pairs off the fit pairs first, at random by query.
+    """Return `(fit, test)`. Without test pairs, split them off; else raise `FitError` if they are few or shared.
 
-    Raise `FitError` for test pairs with fewer than `MIN_TEST_QUERIES` queries or with a query of the fit pairs.
+    Given test pairs need at least `MIN_TEST_QUERIES` queries, and no query of the fit pairs. Test pairs are split off
+    the fit pairs at random by query, see `split_pairs`.
 
     Args:
         fit: pairs to fit on; None if there are only test pairs.
@@ -289,13 +287,10 @@ def ensure_test_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) 
 
 
 def find_self_matches(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.int64]:
-    """Find self-matches, which are documents with the same text as a query apart from case and spaces.
+    """Find documents that are a query's own text, ignoring case and spaces, as rows of query and document `(e, 2)`.
 
-    Data sets of duplicate questions have such documents, because the queries are documents too. Self-matches are left
-    out of search results, because every encoder finds them first.
-
-    Returns:
-        Row of the query and row of the document of every self-match, `(e, 2)`.
+    Data sets of duplicate questions have such self-matches, because the queries are documents too. They are left out of
+    search results, because every encoder finds them first.
     """
     rows: dict[str, list[int]] = {}
     for row, document in enumerate(documents):
@@ -323,11 +318,10 @@ def read_and_encode_pairs(
     seed: int,
     on_progress: Progress,
 ) -> EncodedPairs | None:
-    """Read the pairs of a fit, and encode the fit pairs, the test pairs and the halves of out-of-domain texts.
+    """Read, split and encode the pairs of a fit, and encode out-of-domain halves. Returns None without pairs.
 
-    Without test pairs, a part of the pairs becomes the test pairs. The result is None if both `pairs` and `test_pairs`
-    are None. Documents that are rows of the source are not encoded again, and other rows of the source are searched
-    as distractors.
+    Without test pairs, a part of the pairs becomes the test pairs. Documents that are rows of the source are not
+    encoded again, and other rows of the source are searched as distractors.
 
     Args:
         pairs: pairs to fit on.
@@ -375,10 +369,10 @@ def read_and_encode_pairs(
 
 
 def _find_exact_self_matches(queries: Iterable[str], document_rows: Mapping[int, int]) -> NDArray[np.int64]:
-    """Find documents with exactly the same text as a query, by the hash of the text.
+    """Find documents that are exactly a query's text, by hash, as rows of query and document `(e, 2)`.
 
-    Returns the row of the query and the row of the document of every such pair, `(e, 2)`. Unlike `find_self_matches`,
-    this tells apart texts that differ in case or spaces, because only the hashes of the source's rows are known.
+    Unlike `find_self_matches`, this tells apart texts that differ in case or spaces, because only the hashes of the
+    source's rows are known.
 
     Args:
         queries: texts of the queries in order.
@@ -439,10 +433,10 @@ def encode_halves_by_corpus(corpora: OutOfDomainTexts, encoder: TextEncoder) -> 
 
 
 def encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Cut at most `MAX_HALVED_TEXTS` texts in two, and encode first halves as queries, second halves as documents.
+    """Cut texts in two, and encode first halves as queries, second halves as documents. Returns None for few texts.
 
-    The second half of a text is the only relevant document of the first half. Returns None if fewer than
-    `MIN_TEST_QUERIES` texts are long enough to be cut in two.
+    The second half of a text is the only relevant document of the first half. At least `MIN_TEST_QUERIES` texts must be
+    long enough, and at most `MAX_HALVED_TEXTS` texts are encoded.
     """
     long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
     if len(long_enough) < MIN_TEST_QUERIES:

@@ -51,11 +51,11 @@ IRRELEVANT_LABELS = ("irrelevant", "not relevant", "non-relevant", "negative", "
 
 
 def parse_relevance(value: Any, field: str) -> float:
-    """Parse a relevance judgement into a number: 0 for a document that is not relevant, else above 0.
+    """Parse a relevance judgement (whole number, boolean or label) to a number. Other values raise `ValueError`.
 
-    Accepted are whole numbers (negative numbers mean 0, as in TREC's judgements), booleans, the labels in
-    `RELEVANT_LABELS` (1) and `IRRELEVANT_LABELS` (0), and whole numbers as text. Other values raise `ValueError`: a
-    fraction may be the score of a model, for which no threshold is known.
+    0 means not relevant, and negative numbers become 0, as in TREC's judgements. Labels are `RELEVANT_LABELS` (1) and
+    `IRRELEVANT_LABELS` (0). Whole numbers may be written as text. A fraction is refused, because it may be the score of
+    a model, for which no threshold is known.
 
     Args:
         value: the judgement.
@@ -302,7 +302,7 @@ class NewFit(SourcedRequest):
         return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
 
     def check(self) -> "Chain":
-        """Check the request for errors that can be found before any row is read, and build its unfitted chain.
+        """Check gates, steps, targets, pairs and queries of the request, and build its unfitted chain.
 
         Raises:
             StepError: as `build_chain`.

@@ -77,10 +77,7 @@ class StackedVectors:
         return selected if chosen.ndim else selected[0]
 
     def _read_range(self, start: int, stop: int) -> FloatArray:
-        """Read the rows `start` to `stop` (exclusive) as an array `(m, d)`.
-
-        If the rows are in a single file, the array is memory-mapped and not copied.
-        """
+        """Read the rows `start` to `stop` (exclusive) as an array `(m, d)`, memory-mapped within a single file."""
         blocks = []
         while start < stop:
             part = int(np.searchsorted(self.ends, start, side="right"))

@@ -85,10 +85,7 @@ def plot_intervals(axis: Any, x: Any, estimates: Sequence[Interval], label: str,
 
 
 def plot_curves(axis: Any, points: Iterable[tuple[str, float, Interval]]) -> None:
-    """Plot one curve with error bars for each label on a Matplotlib axis, from triples of label, x and estimate.
-
-    The x axis gets a logarithmic scale.
-    """
+    """Plot a curve with error bars for each label, from `(label, x, estimate)`, and make the x axis logarithmic."""
     curves: dict[str, list[tuple[float, Interval]]] = {}
     for label, x, estimate in points:
         curves.setdefault(label, []).append((x, estimate))

@@ -51,10 +51,10 @@ def format_percent(share: "Interval | float") -> str:
 
 
 def format_half_width(estimate: "Interval | None", spec: str = "+.2f", sign: str = " ±") -> str:
-    """Format an estimate with half the length of its interval, such as "+1.23 ±0.45".
+    """Format an estimate with half the length of its interval, such as "+1.23 ±0.45". None gives a dash.
 
-    For an estimate without bounds, only the value is formatted. None gives a dash. `spec` formats both numbers, and its
-    plus sign is only used for the value.
+    For an estimate without bounds, only the value is formatted. `spec` formats both numbers, and its plus sign is only
+    used for the value.
     """
     if estimate is None:
         return MISSING

@@ -83,10 +83,9 @@ def _unwrap_items(value: Any) -> list[Any]:
 
 
 def parse_personas(text: str) -> list[str]:
-    """Parse a model's answer into personas, which are texts of the form "persona. task".
+    """Parse a model's answer into personas "persona. task", from JSON objects, else list items or paragraphs.
 
-    Personas come from JSON objects with the fields `persona` and `task`. Without such objects, they are the items of a
-    bulleted list or the paragraphs of the answer. The result may be empty.
+    The JSON objects have the fields `persona` and `task`. The result may be empty.
     """
     for value in _find_json_values(text):
         objects = [item for item in _unwrap_items(value) if isinstance(item, dict)]
@@ -274,9 +273,9 @@ def _is_repetitive(text: str) -> bool:
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Return whether fewer than `MIN_SCRIPT_SHARE` of a text's letters are in scripts that the sample text has.
+    """Return whether too few letters of a text are in scripts of the sample. False if either has no letters.
 
-    Returns False if the text or the sample has no letters. A sample with Japanese kana allows both kana and CJK.
+    At least `MIN_SCRIPT_SHARE` of the letters must be. A sample with Japanese kana allows both kana and CJK.
     """
     allowed = {_name_script(character) for character in sample if character.isalpha()}
     if allowed & JAPANESE:
@@ -340,11 +339,11 @@ class Call:
 
 
 def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> tuple[list[str], list[tuple[str, str]]]:
-    """Parse a model's answer to a call into usable items and rejected texts with reasons.
+    """Parse a model's answer into usable items, at most `call.count`, and rejected texts with reasons.
 
-    At most `call.count` distinct items without a fault are kept, see `find_fault`. A refusal, an empty answer, or an
-    answer without items is rejected as a whole. If an answer was cut off, only finished items, or finished sentences of
-    a passage, are used. A yes or no in the stage `filter` is used even if a content filter ended the answer.
+    Items with a fault are rejected, see `find_fault`. A refusal, an empty answer, or an answer without items is
+    rejected as a whole. If an answer was cut off, only finished items, or finished sentences of a passage, are used. A
+    yes or no in the stage `filter` is used even if a content filter ended the answer.
 
     Args:
         answer: the answer; thoughts of a reasoning model are removed.

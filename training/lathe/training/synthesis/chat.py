@@ -76,7 +76,7 @@ class ChatAnswer:
 async def ask_model(
     client: EndpointClient, endpoint: Endpoint, model: str, prompt: str, parameters: Mapping[str, Any]
 ) -> ChatAnswer:
-    """Send one prompt to a model of the endpoint, without retries, and return the answer.
+    """Send one prompt to a model, without retries, and return the answer. Raise `CallError` if there is none.
 
     Raises:
         CallError: if the request fails, or the response is not an answer.
@@ -107,10 +107,9 @@ async def ask_model(
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
-    """Read the answer from the first choice of a chat completion's JSON.
+    """Read the answer from a chat completion's first choice. Estimate tokens that the endpoint did not count.
 
-    If the endpoint did not count tokens, they are estimated. A refusal without content becomes an answer with the text
-    of the refusal and the finish reason `content_filter`.
+    A refusal without content becomes an answer with the text of the refusal and the finish reason `content_filter`.
 
     Raises:
         CallError: if the first choice has no message.

@@ -100,10 +100,10 @@ class HeldOutIndex:
 
 
 def read_held_out_texts(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOutIndex:
-    """Read the texts of a job's test sets into an index that finds duplicates and overlaps.
+    """Read the texts of a job's test sets into an index. Raise `JobError` if a test set cannot be read or is empty.
 
-    Test sets with the same name are merged. A test set that cannot be read or holds no text is refused, because texts
-    could not be checked against it.
+    Test sets with the same name are merged. An unreadable test set is refused, because texts could not be checked
+    against it.
 
     Args:
         settings: the test sets.
@@ -129,7 +129,7 @@ def read_held_out_texts(settings: Sequence[HeldOutSettings], similarity: float, 
 
 
 def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Read the data sets in a folder, and yield name and test texts of every data set.
+    """Yield name and test texts of every data set in a folder. Raise an error if a data set cannot be read.
 
     Raises:
         DataSetError: if the folder is missing, or a data set cannot be read.
@@ -150,10 +150,10 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read a test set from a file of JSON lines, as `(file name up to the first dot, texts)`.
+    """Read the texts in the given fields of a file of JSON lines as a test set `(file name, texts)`.
 
-    The texts are all strings in the given fields that are not blank, including the strings in lists. Without `fields`,
-    all fields of a row are read.
+    The name ends before the first dot. The texts are all strings that are not blank, including the strings in lists.
+    Without `fields`, all fields of a row are read.
 
     Raises:
         DataSetError: if the file is missing or cannot be read, a row lacks a field, or there is no text.

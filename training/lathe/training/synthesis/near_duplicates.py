@@ -91,10 +91,9 @@ class NearDuplicates:
         self.texts.append(text)
 
     def find_closest(self, text: str) -> tuple[str, float] | None:
-        """Find the most similar text in the index, and return `(text in the index, Jaccard similarity)`.
+        """Find the most similar near duplicate in the index as `(text, Jaccard similarity)`, or return None.
 
-        Returns None if no text that was found reaches the minimum similarity. Of equally similar texts, the text that
-        was added first is returned.
+        Of equally similar texts, the text that was added first is returned.
         """
         runs = split_shingles(text)
         positions = self.buckets.query(self._sketch(runs))

@@ -56,9 +56,9 @@ class Seed:
 
 
 def read_seeds(settings: SeedSettings) -> list[Seed]:
-    """Read the distinct seeds, which are questions with answers and context, from a file of JSON lines.
+    """Read distinct questions with answers from JSON lines. Raise `JobError` if a row lacks question or answer.
 
-    Every row must have a question and an answer. The seeds are in the order of the file.
+    The seeds are in the order of the file. A context is optional.
 
     Raises:
         JobError: if the file is missing or has no rows, a row lacks a question or an answer, or one of the fields is
@@ -212,11 +212,10 @@ class Pipeline:
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """Yield every stage with the distinct calls to a model that it needs, and build the pairs after the last stage.
+        """Yield every stage with the calls that it needs, whose answers the caller logs. Build `pairs` at the end.
 
-        The caller must log the answers to the calls of a stage before it asks for the next stage. Iterating fills
-        `calls`, `kept`, `rejected` and finally `pairs`. Rejected are seeds, queries and documents that match a test
-        set, and queries and documents that nearly duplicate an earlier text.
+        Iterating fills `calls`, `kept`, `rejected` and finally `pairs`. Rejected are seeds, queries and documents that
+        match a test set, and queries and documents that nearly duplicate an earlier text.
         """
         drafts = self._reject_known("seeds", [PairDraft(seed) for seed in self.seeds])
         self.kept["seeds"] = len(drafts)
@@ -253,7 +252,7 @@ class Pipeline:
         )
 
     def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
-        """Yield a draft for every usable item of the logged answers to the calls of a stage.
+        """Yield a draft for every usable item of the logged answers to a stage's calls. Reject unusable items.
 
         Unusable items, and queries that the filter rejects, are added to `rejected`. For a call without a usable answer
         no draft is yielded, and once its attempts are exhausted, the last answer is added to `rejected`.

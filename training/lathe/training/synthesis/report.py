@@ -87,11 +87,10 @@ def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
 
 
 def build_report(outcome: SynthesisOutcome) -> dict[str, Any]:
-    """Build the contents of report.json as a JSON-serializable dict.
+    """Build the contents of report.json: completeness, pairs, stages, tokens, cost, test sets and settings.
 
-    It has whether the run is complete, the number of pairs, the texts that each stage kept and rejected, tokens, cost
-    (if the job has prices), test sets, settings and the version. Tokens and cost count all runs in the folder.
-    Requests, failures and seconds count this run.
+    The cost is missing if the job has no prices. Tokens and cost count all runs in the folder. Requests, failures and
+    seconds count this run.
     """
     job, sender = outcome.job, outcome.sender
     prompt_tokens = sum(answer.prompt_tokens for answer in outcome.log)

@@ -89,10 +89,10 @@ def prepare_job(job: SynthesisJob) -> PreparedJob:
 
 
 def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
-    """Send all calls of a job that are not settled yet, and write templates, answers and results to the folder `out`.
+    """Run or resume a synthesis job in the folder `out`. Results are written even if the endpoint fails.
 
-    An earlier run of the same job in the folder is resumed. If the endpoint fails, the results of the answers so far
-    are written before the error is raised.
+    Templates, settings, answers and results are written. An error of the endpoint is raised after the results of the
+    answers so far are written.
 
     Raises:
         JobError: if the endpoint fails, the folder holds answers of another job, or another run uses the folder.

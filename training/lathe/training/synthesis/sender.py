@@ -132,10 +132,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         await self.client.close()
 
     async def send_calls(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Send every call of a stage that is not settled yet, concurrently, and add the answers to the log.
+        """Send all unsettled calls of a stage concurrently, and log the answers. Failures are not raised but stored.
 
-        Calls with unusable answers are sent again up to `limits.attempts` times. If the budget is spent or the endpoint
-        fails, nothing is raised: the method returns early, and `spent` or `error` says why.
+        If the budget is spent or the endpoint fails, the method returns early, and `spent` or `error` says why. Calls
+        with unusable answers are sent again up to `limits.attempts` times.
 
         Equal calls are sent once. Before the first call, a short request to every model checks the endpoint. Repeated
         calls have a temperature of at least `MIN_RETRY_TEMPERATURE`.
@@ -188,10 +188,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
-        """Send a call until the log has a usable answer, or as many unusable answers as the job allows.
+        """Send a call, and log every answer, until an answer is usable, the attempts are used up, or none comes.
 
-        Every answer is logged. From the second attempt on, the temperature is raised to at least
-        `MIN_RETRY_TEMPERATURE`. Returns early if the run is halted or no answer comes.
+        From the second attempt on, the temperature is raised to at least `MIN_RETRY_TEMPERATURE`. The method also
+        returns if the run is halted.
         """
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
@@ -226,10 +226,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             )
 
     async def _send(self, call: Call, parameters: dict[str, Any]) -> ChatAnswer | None:
-        """Send a call, with retries, and return the answer, usable or not, or None if there is no answer.
+        """Send a call with retries, and return the answer, or None. A call without an answer is stored in `unanswered`.
 
-        An answer resets `consecutive_failures`. A call without an answer is recorded in `unanswered`. A rejected key
-        stops the run. There is no answer either if the run is halted or over budget.
+        An answer resets `consecutive_failures`. A rejected key stops the run. The result is also None if the run is
+        halted or over budget.
         """
         try:
             answer = await self.client.call(
@@ -249,10 +249,10 @@ class Sender(AbstractAsyncContextManager["Sender"]):
         return answer
 
     async def _send_request(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer:
-        """Send one request without retries, charge its tokens to the budget and the rate limit, and return the answer.
+        """Send one request if the budget allows, charge its tokens, and return the answer. Halt the run over budget.
 
-        A failure is counted by kind in `failures`. If the endpoint asks for a pause longer than `MAX_ASKED_PAUSE`, as
-        for a daily limit, the run is stopped.
+        Tokens are charged to the budget and the rate limit. A failure is counted by kind in `failures`. If the endpoint
+        asks for a pause longer than `MAX_ASKED_PAUSE`, as for a daily limit, the run is stopped.
 
         Raises:
             CallError: if there is no answer.
@@ -291,10 +291,7 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             raise _HaltedError
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Halt the run and set `spent` if the budget does not allow another request of this many tokens.
-
-        Returns whether the budget does not allow the request.
-        """
+        """Halt the run and set `spent` if the budget does not allow a request of `tokens`. Return whether it halted."""
         reason = self.budget.refusal_reason(tokens)
         if reason is not None:
             self.spent = self.spent or reason

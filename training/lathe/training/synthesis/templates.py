@@ -52,10 +52,9 @@ class Prompt:
 
 
 def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
-    """Read and check the prompt template of every stage. Missing templates are read from the shipped folder.
+    """Read and check the prompt template of every stage. Raise `JobError` for missing or unknown placeholders.
 
-    A folder with a .txt file that belongs to no stage is refused, and so is a template that lacks a required
-    placeholder or has an unknown placeholder.
+    Missing templates are read from the shipped folder. A folder with a .txt file that belongs to no stage is refused.
 
     Raises:
         JobError: if the folder is missing or has a further .txt file, or a template is not UTF-8 or has wrong
@@ -114,9 +113,9 @@ def _read_template(path: Path, name: StageName, count: int) -> Prompt:
 
 
 def write_templates(folder: Path) -> list[Path]:
-    """Copy the full shipped templates to a folder, which is created if needed, and return the paths of the copies.
+    """Copy the full shipped templates to a folder, and return the paths. Raise `JobError` if a file exists already.
 
-    If a file of the same name exists already, nothing is copied and `JobError` is raised.
+    The folder is created if needed. If a file exists already, nothing is copied.
     """
     paths = [folder / f"{name}.txt" for name in STAGES]
     # Checked before the first copy, so that either all templates are copied or none.

@@ -139,10 +139,10 @@ class PlaceDecision:
 
 
 def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> PlaceDecision:
-    """Decide in which form a database should store vectors, by the bytes and the expected recall of every form.
+    """Decide by bytes and expected recall in which form to store vectors, or to keep the vectors as they are.
 
-    The vectors stay as they are if no smaller form reaches the recall. With fewer than `MIN_ROWS` nonzero rows, nothing
-    is decided. If the request asks to verify, the chosen option is also searched in the database's engine.
+    With fewer than `MIN_ROWS` nonzero rows, nothing is decided. If the request asks to verify, the chosen option is
+    also searched in the database's engine.
 
     Args:
         request: place, rows, metric, recall, source, and whether to verify.
@@ -206,10 +206,10 @@ def _check_option(place: PlaceName, search: FormSearch, option: Option) -> Engin
 def _measure_options(
     request: AdviceRequest, rows: int, search: FormSearch, texts: bool, on_progress: Progress
 ) -> tuple[list[Option], list[str]]:
-    """Measure the bytes and the expected recall of all forms that a database can hold.
+    """Measure bytes and expected recall of all forms that a database can hold, and return options and notes.
 
-    Returns the options in the order of the place's candidates, and notes. Forms that could not be measured are left out
-    and noted, and so is an extrapolation beyond `SURE_FACTOR` times the sampled rows.
+    The options are in the order of the place's candidates. Forms that could not be measured are left out and noted, and
+    so is an extrapolation beyond `SURE_FACTOR` times the sampled rows.
     """
     place = PLACES[request.place]
     sampled, dimensions = search.rows.shape
@@ -271,11 +271,11 @@ def _measure_options(
 
 
 def _choose(before: Option, others: Sequence[Option]) -> tuple[Option | None, Option | None]:
-    """Choose the option to store, and a simpler option without a chain to mention as an alternative.
+    """Choose the smallest option that reaches the recall, or None, and a simpler option without a chain, or None.
 
-    Options must reach the recall and save `MIN_SAVING` of the bytes; an option with a chain must save `WORTH_A_CHAIN`
-    compared with the smallest option without a chain. Returns None for the first to leave the vectors as they are, and
-    None for the second if the first has no chain or there is no simpler option.
+    Options must save `MIN_SAVING` of the bytes; an option with a chain must save `WORTH_A_CHAIN` compared with the
+    smallest option without a chain. The first is None to leave the vectors as they are. The second is None if the first
+    has no chain or there is no simpler option.
 
     Args:
         before: the vectors as they are.

@@ -125,9 +125,9 @@ class FormSearch:
         return prepared
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
-        """Compute the scores `(q, n)` of all rows for all queries with the rows stored in this form.
+        """Fit the quantizers of a form on the rows, and compute the scores `(q, n)` of all rows stored in this form.
 
-        Higher scores are nearer. Reductions and quantizers of the form are fitted on the rows first.
+        Higher scores are nearer.
 
         Raises:
             TransformError: if the reduction of the form cannot be fitted on these rows.
@@ -175,10 +175,10 @@ class FormSearch:
 
 
 def _store(form: StoredForm, rows: FloatArray, queries: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Quantize and decode the rows as a form stores them, and return the rows and the queries to compare, as floats.
+    """Quantize and decode rows as a form stores them, and round, rotate or encode the queries if the form does.
 
-    Queries are unchanged, except for `range7` (rounded), `turbo` and `turbo_scaled` (rotated) and `turbo_both`
-    (encoded). Rows are unchanged for `float32`.
+    Queries are rounded for `range7`, rotated for `turbo` and `turbo_scaled`, and encoded for `turbo_both`. Rows are
+    unchanged for `float32`.
     """
     match form.element:
         case "float16":
@@ -214,12 +214,10 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
 
 
 def _score_rabitq(rows: FloatArray, queries: FloatArray, bits: int, lists: int, metric: Metric) -> NDArray[np.float32]:
-    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of `bits` bits per dimension.
+    """Compute scores `(q, n)`, higher for nearer rows, through FAISS's RaBitQ codes. Few rows get fewer `lists`.
 
-    Returns the scores `(q, n)`, higher for nearer rows. A small sample gets fewer `lists`, at most one for every
-    `MIN_LIST_ROWS` rows, because with more the centroids would fit the sample better than other rows.
-
-    Vectors are rotated at random, and the centroid of their list is subtracted.
+    There is at most one list for every `MIN_LIST_ROWS` rows, because with more the centroids would fit the sample
+    better than other rows. Vectors are rotated at random, and the centroid of their list is subtracted.
     """
     import faiss
 
