@@ -136,7 +136,7 @@ def check_encoded_rows(name: str, sample: Sample, sampled_rows: int) -> None:
 
 
 def list_remarks(sample: Sample) -> Iterator[str]:
-    """Yield a sentence each on blank, zero, repeated and short rows, mixed scripts, and failures of the encoder."""
+    """Yield sentences about blank, zero, repeated and short rows, mixed scripts, and failures of the encoder."""
     row_sample = sample.row_sample
     if row_sample.blank:
         yield f"{row_sample.blank:,} blank texts were left out."

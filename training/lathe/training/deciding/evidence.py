@@ -93,10 +93,10 @@ def list_dimensions(dimensions: int) -> list[int]:
 
 
 def compare_reducers(sample: Sample, debiasing: str, on_progress: Progress) -> ReducerComparison:
-    """Fit every reducer of `REDUCERS` on debiased vectors, and measure it at several numbers of dimensions.
+    """Fit every reducer on debiased vectors, and measure it at several numbers of dimensions. Failed fits are listed.
 
-    Reduced held-out rows are compared with debiased held-out rows of full dimensions. Reducers that cannot be fitted
-    are listed in `problems` of the result.
+    Reduced held-out rows are compared with debiased held-out rows of full dimensions. Reducers of `REDUCERS` that
+    cannot be fitted are in `problems` of the result.
 
     Args:
         sample: vectors to fit and to measure on.

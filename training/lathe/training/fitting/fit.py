@@ -87,7 +87,7 @@ def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | 
 
 
 def _certify_chain(state: FitState, on_progress: Progress) -> None:
-    """Measure the fitted chain on held-out rows, and set certificate and distribution of the state, and metadata.
+    """Measure the fitted chain on held-out rows, and set the state's certificate and distribution and the metadata.
 
     The metadata of `state.chain` are encoders, provenance and certificate. The distribution is of the fitted rows.
     """

@@ -302,7 +302,9 @@ class NewFit(SourcedRequest):
         return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
 
     def check(self) -> "Chain":
-        """Check gates, steps, targets, pairs and queries of the request, and build its unfitted chain.
+        """Check gates, steps, targets, pairs and queries, and build the unfitted chain. Raise `FitError` if one fails.
+
+        Errors that need rows are not found here.
 
         Raises:
             StepError: as `build_chain`.

@@ -180,7 +180,7 @@ def parse_verdict(text: str) -> list[str]:
 
 
 def parse_document(text: str) -> list[str]:
-    """Parse a model's answer into a list with one passage, without a code fence, announcement or JSON around it.
+    """Parse a model's answer into a list with one passage, without code fence, announcement or JSON, or into [].
 
     The list is empty if the answer is a JSON object that does not hold exactly one string.
     """

@@ -293,7 +293,7 @@ def _choose(before: Option, others: Sequence[Option]) -> tuple[Option | None, Op
 
 
 def _write_sentence(decision: PlaceDecision, before: Option) -> str:
-    """Write the decision as one or two sentences: what to store, bytes, recall, and a simpler option without a chain.
+    """Write the decision in one or two sentences: what to store, bytes, recall, and an alternative without a chain.
 
     If the vectors stay as they are, the sentence names the best form that was tried.
     """
