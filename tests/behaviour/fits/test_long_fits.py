@@ -75,5 +75,5 @@ def test_a_file_that_gets_shorter_while_it_is_encoded_is_refused(counting_hashes
     def cut_after_the_first_batch(_fraction, _message):
         path.write_text("".join(lines[:2000]))
 
-    with pytest.raises(SourceError, match=r"texts\.txt ended early: it had 2,048 rows or more before, and now"):
+    with pytest.raises(SourceError, match=r"texts\.txt ended early: it had 2,048 rows or more, and now has 2,000"):
         encode_source(open_source(str(path)), counting_hashes(), tmp_path / "work", cut_after_the_first_batch)

@@ -36,7 +36,7 @@ def test_a_document_judged_not_relevant_is_left_out_and_counted(tmp_path, field,
     values = [*relevant, *irrelevant]
     rows = [{"query": f"query {n}", "document": "d", field: value} for n, value in enumerate(values)]
     found = read_alike(tmp_path / "pairs.jsonl", rows)
-    assert list(found.documents_by_query) == [f"query {n}" for n in range(len(relevant))]
+    assert list(found.by_query) == [f"query {n}" for n in range(len(relevant))]
     assert found.irrelevant == len(irrelevant)
     assert found.notes == [f"{len(irrelevant)} pairs are judged not relevant and were left out."]
 
@@ -63,9 +63,7 @@ def test_two_judgements_of_a_pair_and_pairs_judged_in_part_are_refused(tmp_path)
     with pytest.raises(ValidationError, match="a pair has score and label"):
         QueryPair.model_validate(both)
     path.write_text(f"{json.dumps(pair | {'score': 1})}\n{json.dumps(pair)}")
-    with pytest.raises(
-        FitError, match="line 2: the field that judges the document is None, and score in the rows before"
-    ):
+    with pytest.raises(FitError, match="line 2: relevance is in None, and in score before"):
         read_pairs(str(path))
 
 
@@ -83,7 +81,7 @@ def test_pairs_of_parquet_are_read_as_those_of_lines(tmp_path):
     pandas = pytest.importorskip("pandas")
     rows = pandas.DataFrame({"query": ["a", "b"], "document": ["c", "d"], "score": [1, 0]})
     rows.to_parquet(tmp_path / "pairs.parquet")
-    assert read_pairs(str(tmp_path / "pairs.parquet")).documents_by_query == {"a": ["c"]}
+    assert read_pairs(str(tmp_path / "pairs.parquet")).by_query == {"a": ["c"]}
     rows.rename(columns={"score": "position"}).to_parquet(tmp_path / "clicks.parquet")
     with pytest.raises(FitError, match="is a log of clicks: its rows have a position"):
         read_pairs(str(tmp_path / "clicks.parquet"))
@@ -92,7 +90,7 @@ def test_pairs_of_parquet_are_read_as_those_of_lines(tmp_path):
 def test_a_pair_of_one_text_is_left_out_and_a_querys_own_text_is_found_among_documents(tmp_path):
     rows = [{"query": "How  to x?", "document": "how to X?"}, {"query": "How to x?", "document": "like this"}]
     found = read_alike(tmp_path / "pairs.jsonl", rows)
-    assert found.documents_by_query == {"How to x?": ["like this"]}
+    assert found.by_query == {"How to x?": ["like this"]}
     assert found.notes == ["1 pairs have one text as query and document and were left out."]
     assert find_self_matches(["a b", "c", "d"], ["D", "a  B", "e", "d"]).tolist() == [[0, 1], [2, 0], [2, 3]]
 
@@ -103,5 +101,5 @@ def test_the_own_text_of_a_query_is_left_out_of_its_results_and_that_is_said():
     searches = read_searches(AdaptRequest(source=RowSource(texts=texts), pairs=pairs))
     assert searches.notes == ("200 queries are documents too; a query's own text is left out of its results.",)
     measured = encode_searches(searches, NumberEncoder(), no_progress).measured
-    own = [(row, searches.documents.index(query)) for row, query in enumerate(searches.measured.documents_by_query)]
+    own = [(row, searches.documents.index(query)) for row, query in enumerate(searches.measured.by_query)]
     assert measured.excluded.tolist() == [list(pair) for pair in own]

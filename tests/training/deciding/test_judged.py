@@ -19,12 +19,12 @@ def request(pairs, **fields):
 
 
 def queries_of(part):
-    return set(part.documents_by_query)
+    return set(part.by_query)
 
 
 def test_three_fifths_teach_a_fifth_chooses_and_a_fifth_reports():
     searches = read_searches(request(pairs_of(range(200))))
-    assert (len(searches.learn.documents_by_query), len(searches.measured.documents_by_query)) == (120, 80)
+    assert (len(searches.learn.by_query), len(searches.measured.by_query)) == (120, 80)
     assert len(queries_of(searches.learn) | queries_of(searches.measured)) == 200
     first, second = searches.folds
     assert [len(rows) for rows in (*first, *second)] == [40, 40, 40, 40]
@@ -57,7 +57,7 @@ def test_all_parts_search_the_same_documents_by_unit_vectors():
     vectors = encode_searches(searches, NumberEncoder(), no_progress)
     assert vectors.learn.documents is vectors.measured.documents
     row, column = vectors.measured.relevant[0]
-    query = list(searches.measured.documents_by_query)[row]
+    query = list(searches.measured.by_query)[row]
     assert searches.documents[column] == query.replace("query", "document")
 
 

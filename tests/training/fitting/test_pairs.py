@@ -64,7 +64,7 @@ def test_pairs_may_have_documents_that_the_source_lacks_and_other_fields(tmp_pat
     relevance = fit(documents, pairs=written).certificate["relevance"]
     assert relevance["documents"] == 900
     named = write(tmp_path / "named.jsonl", [{"q": "a b", "d": "c"}])
-    assert read_pairs(f"{named}#q,d").documents_by_query == {"a b": ["c"]}
+    assert read_pairs(f"{named}#q,d").by_query == {"a b": ["c"]}
 
 
 def test_test_pairs_certify_a_chain_of_any_steps(tmp_path, documents, fit):
@@ -79,8 +79,8 @@ def test_test_pairs_certify_a_chain_of_any_steps(tmp_path, documents, fit):
 def test_pairs_of_one_query_count_as_one_query_and_repeated_pairs_once(tmp_path, documents, fit):
     rows = pairs_of(range(400)) + pairs_of(range(3)) + [{"query": "QUERY  7", "document": "document 8"}]
     found = read_pairs(write(tmp_path / "pairs.jsonl", rows))
-    assert len(found.documents_by_query) == 400
-    assert found.documents_by_query["query 7"] == ["document 7", "document 8"]
+    assert len(found.by_query) == 400
+    assert found.by_query["query 7"] == ["document 7", "document 8"]
     assert found.repeated == 3
     certificate = fit(documents, pairs=str(tmp_path / "pairs.jsonl")).certificate
     assert "3 pairs repeat others and count once" in certificate["warnings"]
@@ -89,8 +89,8 @@ def test_pairs_of_one_query_count_as_one_query_and_repeated_pairs_once(tmp_path,
 def test_splits_have_no_query_in_common_and_depend_on_the_seed(tmp_path):
     found = read_pairs(write(tmp_path / "pairs.jsonl", pairs_of(range(400))))
     fit_side, test_side = split_pairs(found, 0)
-    assert not set(fit_side.documents_by_query) & set(test_side.documents_by_query)
-    assert len(fit_side.documents_by_query) == 320
+    assert not set(fit_side.by_query) & set(test_side.by_query)
+    assert len(fit_side.by_query) == 320
     assert split_pairs(found, 0) == (fit_side, test_side)
     assert split_pairs(found, 1) != (fit_side, test_side)
 

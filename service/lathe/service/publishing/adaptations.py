@@ -123,7 +123,7 @@ def _publish_encoder(
         "command": context.command,
         "job": request.model_dump(mode="json", exclude={"pairs", "test_pairs", "source"}, exclude_defaults=True),
         "gates": {},
-        "queries": len(searches.learn.documents_by_query),
+        "queries": len(searches.learn.by_query),
         "libraries": {"lathe-training": version_of("lathe-training"), "torch": version_of("torch")},
         "date": datetime.now(UTC).date().isoformat(),
     }

@@ -69,7 +69,7 @@ def test_a_verified_decision_says_what_the_engine_found(drawn, monkeypatch):
 
 
 def test_an_engine_that_is_a_server_or_not_installed_is_refused(monkeypatch):
-    with pytest.raises(AdviceError, match="which pgvector does not have"):
+    with pytest.raises(AdviceError, match="leave it out for pgvector"):
         require_engine("pgvector")
     monkeypatch.setattr("lathe.training.deciding.places.engines.find_spec", lambda name: None)
     with pytest.raises(AdviceError, match="needs qdrant-edge-py: pip install"):

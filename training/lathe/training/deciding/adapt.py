@@ -24,13 +24,7 @@ from lathe.training.encoder.spec import VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import (
-    MAX_SEARCHED_DOCUMENTS,
-    MIN_TEST_QUERIES,
-    PairTexts,
-    encode_halves_by_corpus,
-    read_pairs,
-)
+from lathe.training.fitting.pairs import MIN_TEST_QUERIES, POOL_SIZE, PairTexts, encode_halves_by_corpus, read_pairs
 from lathe.training.fitting.requests import CODES
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder, digest
@@ -51,8 +45,7 @@ CANDIDATES = (
 queries; both are fitted in seconds. Training takes minutes to hours, and then all documents are encoded again."""
 
 ENCODED, FITTED = 0.7, 0.3
-"""Progress of the candidates without training once all texts are encoded, and progress of the adaptation once these
-candidates are measured."""
+"""Share of the progress of candidates without training for encoding, and share of all progress for these candidates."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     if test is not None:
         judged.check_disjoint(test)
 
-    queries = list(judged.documents_by_query)
+    queries = list(judged.by_query)
     order = np.random.default_rng(request.seed).permutation(len(queries))
     count = int(len(queries) * HELD_OUT_SHARE)
     parts = [order[:0], order[:count], order[count:]]
@@ -155,13 +148,13 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
         parts = [order[:count], order[count : 2 * count], order[2 * count :]]
     report, choose, learn = (judged.select([queries[row] for row in np.sort(part)]) for part in parts)
     report = test or report
-    rows = np.arange(len(choose.documents_by_query) + len(report.documents_by_query))
-    fold = (rows[: len(choose.documents_by_query)], rows[len(choose.documents_by_query) :])
+    rows = np.arange(len(choose.by_query) + len(report.by_query))
+    fold = (rows[: len(choose.by_query)], rows[len(choose.by_query) :])
     folds = [fold] if test is not None else [fold, fold[::-1]]
 
     notes = (*judged.notes, *([] if test is None else test.notes))
-    measured = PairTexts(choose.documents_by_query | report.documents_by_query, 0)
-    searches = gather_searches(request.source, learn, measured, folds, MAX_SEARCHED_DOCUMENTS, request.seed)
+    measured = PairTexts(choose.by_query | report.by_query, 0)
+    searches = gather_searches(request.source, learn, measured, folds, POOL_SIZE, request.seed)
     return replace(searches, notes=(*notes, *searches.notes))
 
 
@@ -172,7 +165,7 @@ def find_shortage(searches: JudgedSearches) -> str | None:
     short = [f"{count} to {what}" for what, count in counts.items() if count < MIN_TEST_QUERIES]
     if not short:
         return None
-    judged = len(searches.learn.documents_by_query) + len(searches.measured.documents_by_query)
+    judged = len(searches.learn.by_query) + len(searches.measured.by_query)
     return (
         f"{judged} different judged queries leave {' and '.join(short)}, and {MIN_TEST_QUERIES} are needed: fewer "
         f"cannot tell a gain from chance. From {round(MIN_TEST_QUERIES / HELD_OUT_SHARE)} queries on, debiasing is "
@@ -213,7 +206,7 @@ def try_candidates(
     on_progress(0.0, "reading documents and judged queries")
     searches = read_searches(request)
     # All that trainings depend on: other texts, another division or seed, or another encoder get another folder.
-    texts = [searches.documents, searches.learn.documents_by_query, searches.measured.documents_by_query]
+    texts = [searches.documents, searches.learn.by_query, searches.measured.by_query]
     key = f"adapt-{digest(encoder.vectors_key, texts, len(searches.folds), request.folders, request.seed)[:32]}"
     with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
         if on_work_folder is not None:

@@ -28,9 +28,8 @@ CONFIDENCE = 1 - ERROR_RATE / (len(METHODS) - 1)
 LARGE_MEAN = 0.5
 """‖μ‖ of unit vectors from which on the mean is called large: a quarter of every squared norm is then due to the mean.
 From here on, R2 is recommended if split-half retrieval shows no gain of any method: R2 classified better in 29 of the
-mean-bias paper's 38 encoders, worse in none. In our data, where split-half retrieval showed no gain, R2 gained 6.0
-points [3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets
-(research/advice.md)."""
+mean-bias paper's 38 encoders, worse in none. Where split-half retrieval showed no gain, R2 gained 6.0 points [3.3, 9.0]
+under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets (research/advice.md)."""
 BY_POOLING = (
     "on layers of text encoders this rule gained under CLS pooling (+6.0 points, 3.3 to 9.0) and hardly under mean "
     "pooling (+0.9, −0.1 to 2.0)"

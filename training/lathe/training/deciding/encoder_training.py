@@ -33,8 +33,7 @@ FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
 """Maximum number of pairs of a labelled data set, and epochs over these pairs, as in the REZE paper."""
 
 LORA_PARAMETERS = 200_000_000
-"""Number of weights from which on low-rank adapters (LoRA) are trained instead of all weights: AdamW takes 16 bytes for
-a weight."""
+"""Number of weights from which on low-rank adapters (LoRA) are trained: AdamW takes 16 bytes per trained weight."""
 
 ALL_QUERIES = math.ceil(MIN_QUERIES / (1 - 2 * HELD_OUT_SHARE))
 """Minimum number of judged queries for every candidate: after the split, `MIN_QUERIES` are left to learn from."""
@@ -63,8 +62,7 @@ STATIC_SETTINGS: TrainingSettings = {
     "mask_identical": True,
     "checkpoint_steps": 200,
 }
-"""Settings of the training of a static encoder, which has one vector for each token. Only the vectors of the tokens in
-a batch have gradients, so learning rate and epochs are larger."""
+"""Settings of the training of a static encoder, where only the vectors of the tokens in a batch have gradients."""
 
 PASSES = 3.5
 """Time of a training step in forward passes of its texts: one forward, two backward, and half for the optimizer."""
@@ -156,7 +154,7 @@ class EncoderTrainings:
     device: str | None
 
     def __post_init__(self) -> None:
-        self.queries = len(self.searches.learn.documents_by_query)
+        self.queries = len(self.searches.learn.by_query)
         self.obstacle = self._find_obstacle()
         self.seconds_per_document = 0.0
         self.settings: TrainingSettings = {}
@@ -279,7 +277,7 @@ def find_training_obstacle(encoder: TextEncoder) -> str | None:
 
 def _limit_queries(part: PairTexts, max_queries: int) -> PairTexts:
     """Return the pairs of at most `max_queries` queries, evenly spaced."""
-    queries = list(part.documents_by_query)
+    queries = list(part.by_query)
     if max_queries >= len(queries):
         return part
     return part.select([queries[i] for i in np.linspace(0, len(queries) - 1, max_queries).astype(int)])

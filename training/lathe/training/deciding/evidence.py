@@ -31,8 +31,7 @@ REDUCERS = {
     "PCA": "pca:{k},center=none",
     "truncation": "truncation:{k}",
 }
-"""Steps of the compared reducers. A reducer is fitted once, at the largest number of dimensions, and its
-outputs are truncated to smaller numbers."""
+"""Steps of the compared reducers. A reducer is fitted once, at the largest number of dimensions, and then truncated."""
 FITTED = {"nested GeoPres": 0.9, "PCA": 0.95, "truncation": 1.0}
 """Progress fractions once a reducer is fitted and measured, by the time that reducers take."""
 NEIGHBOURS, OVERSAMPLING = 10, 4

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.text_encoder import Encoding, TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
-from lathe.training.fitting.pairs import MAX_SEARCHED_DOCUMENTS, PairTexts, find_self_matches, list_self_match_notes
+from lathe.training.fitting.pairs import POOL_SIZE, PairTexts, find_self_matches, list_self_match_notes
 from lathe.training.fitting.requests import RowSource
 from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.row_sample import sample_rows
@@ -69,15 +69,15 @@ class JudgedSearches:
     @property
     def reported(self) -> dict[str, list[str]]:
         """Relevant documents by query, for the queries that report the gain."""
-        queries = list(self.measured.documents_by_query)
-        return {queries[row]: self.measured.documents_by_query[queries[row]] for row in self.report}
+        queries = list(self.measured.by_query)
+        return {queries[row]: self.measured.by_query[queries[row]] for row in self.report}
 
     def count_queries(self) -> dict[str, int]:
         """Count the queries to learn from, to choose by and to report on, as a dict `{learn, choose, report}`.
 
         Queries that choose and report, in different folds, count in both numbers.
         """
-        return {"learn": len(self.learn.documents_by_query), "choose": len(self.choose), "report": len(self.report)}
+        return {"learn": len(self.learn.by_query), "choose": len(self.choose), "report": len(self.report)}
 
 
 @dataclass(frozen=True)
@@ -130,19 +130,15 @@ def gather_searches(
         texts = [text for text in dict.fromkeys(source.texts) if text.strip()]
         rows = len(source.texts)
     else:
-        sampled = sample_rows(open_source(source.location), min(max_documents, MAX_SEARCHED_DOCUMENTS), seed)
+        sampled = sample_rows(open_source(source.location), min(max_documents, POOL_SIZE), seed)
         if sampled.vectors is not None:
-            raise FitError(
-                f"the source {source.location!r} holds vectors, and judged queries search texts: name a source of texts"
-            )
+            raise FitError(f"the source {source.location!r} holds vectors, and queries search texts: name texts")
         texts, rows = sampled.texts, sampled.rows - sampled.blank
     others = [text for text in texts if text not in relevant]
     documents = [*relevant, *others[: max(0, max_documents - len(relevant))]]
 
     # A query that is a document itself would find its own text first, with any encoder.
-    own_learn, own_measured = (
-        find_self_matches(list(part.documents_by_query), documents) for part in (learn, measured)
-    )
+    own_learn, own_measured = (find_self_matches(list(part.by_query), documents) for part in (learn, measured))
     notes = list_self_match_notes((own_learn, own_measured))
     if rows > len(documents):
         notes.append(
@@ -168,12 +164,12 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
     positions = {text: position for position, text in enumerate(searches.documents)}
     learn, measured = (
         QueryPairs(
-            encode_unit_queries(encoder, list(part.documents_by_query)),
+            encode_unit_queries(encoder, list(part.by_query)),
             encoding.vectors,
             part.list_relevant_rows(positions.__getitem__),
             excluded,
         )
-        if part.documents_by_query
+        if part.by_query
         else None
         for part, excluded in zip((searches.learn, searches.measured), searches.excluded, strict=True)
     )

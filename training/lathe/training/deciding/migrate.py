@@ -324,11 +324,11 @@ def decide_migration(
     judged = PairTexts({}, 0) if request.pairs is None else _sample_queries(read_pairs(request.pairs), request.seed)
     on_progress(0.0, "sampling rows")
     relevant = len({text for _, text in judged.pairs})
-    every = np.arange(len(judged.documents_by_query))
+    every = np.arange(len(judged.by_query))
     searches = gather_searches(
         request.source, PairTexts({}, 0), judged, [(every, every)], request.sample_rows + relevant, request.seed
     )
-    if not judged.documents_by_query and len(searches.documents) < MIN_SAMPLE:
+    if not judged.by_query and len(searches.documents) < MIN_SAMPLE:
         raise FitError(
             f"the source has {len(searches.documents)} different rows; without judged queries, {MIN_SAMPLE} are needed"
         )
@@ -338,7 +338,7 @@ def decide_migration(
     searches = replace(searches, fit_rows=others if len(others) >= MIN_SAMPLE else searches.fit_rows)
 
     first, second = part_of(on_progress, 0.0, 0.45), part_of(on_progress, 0.45, 0.9)
-    if judged.documents_by_query:
+    if judged.by_query:
         moved = encode_searches(searches, new, first)
         pairs = encode_searches(searches, present, second).measured
     else:  # agreement with the new encoder is measured
@@ -466,10 +466,7 @@ def _encode_unjudged(
     if request.queries is not None:
         sampled = sample_rows(open_source(request.queries.location), MAX_QUERIES, request.seed)
         if sampled.vectors is not None:
-            raise FitError(
-                f"the queries {request.queries.location!r} are vectors, and encoders are compared on texts: "
-                "name a source of texts"
-            )
+            raise FitError(f"the queries {request.queries.location!r} are vectors: give texts, to encode them")
         queries = encode_unit_queries(encoder, sampled.texts)
         own = find_self_matches(sampled.texts, searches.documents)
     else:
@@ -483,15 +480,13 @@ def _encode_unjudged(
 
 def _sample_queries(judged: PairTexts, seed: int) -> PairTexts:
     """Sample at most `MAX_QUERIES` queries with their pairs. Raise `FitError` for fewer than `MIN_TEST_QUERIES`."""
-    queries = list(judged.documents_by_query)
+    queries = list(judged.by_query)
     if len(queries) < MIN_TEST_QUERIES:
         raise FitError(f"the pairs have {len(queries)} different queries; at least {MIN_TEST_QUERIES} are needed")
     if len(queries) <= MAX_QUERIES:
         return judged
     chosen = np.random.default_rng(seed).permutation(len(queries))[:MAX_QUERIES]
-    return replace(
-        judged, documents_by_query={queries[i]: judged.documents_by_query[queries[i]] for i in np.sort(chosen)}
-    )
+    return replace(judged, by_query={queries[i]: judged.by_query[queries[i]] for i in np.sort(chosen)})
 
 
 def _list_nearest(queries: FloatArray, documents: FloatArray, own: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -90,8 +90,7 @@ def _as_stacked(vectors: Any) -> StackedVectors:
 
 
 BLOCKS_AHEAD = 2
-"""Number of blocks per worker whose moments may wait for the moments of an earlier block. A block's moments take d × d
-doubles."""
+"""Number of blocks per worker whose moments (d × d doubles) may wait for the moments of an earlier block."""
 
 
 @contextmanager
@@ -234,9 +233,7 @@ def check_same_versions(local: Mapping[str, Any], worker: Introduction) -> None:
         if name == "encoder" and actual and expected:
             setting = next(key for key in {**expected, **actual} if expected.get(key) != actual.get(key))
             name, expected, actual = f"the encoder's {setting}", expected.get(setting), actual.get(setting)
-        raise EngineError(
-            f"{worker.node} differs from this process: {name} is {actual} there and {expected} here; install the same"
-        )
+        raise EngineError(f"{worker.node} differs from this process: {name} is {actual} there and {expected} here")
 
 
 SHORT = "/tmp"

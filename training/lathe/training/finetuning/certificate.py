@@ -67,9 +67,7 @@ class JudgedTexts:
         are left out. More than `MAX_QUERIES` queries are sampled evenly. Distractors are sampled evenly so that there
         are at most `MAX_DOCUMENTS` documents, but relevant documents all stay.
         """
-        relevant_of = group_pairs(
-            (query, text, 1.0) for query, texts in answers.items() for text in texts
-        ).documents_by_query
+        relevant_of = group_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).by_query
         queries = _sample_evenly(list(relevant_of), MAX_QUERIES)
         relevant_texts = dict.fromkeys(text for query in queries for text in relevant_of[query])
         further = [text for text in dict.fromkeys(distractors) if text not in relevant_texts]

@@ -120,9 +120,7 @@ def write_shard(
             return _write_locked(shard, batches, encoder, folder, on_rows)
     except Timeout:
         name = f"rows {shard.start:,} to {shard.stop:,} of {shard.file.rpartition('/')[2]}"
-        raise EngineError(
-            f"another process has been encoding {name} for {LOCK_SECONDS:.0f} s: end that process first"
-        ) from None
+        raise EngineError(f"another process has been encoding {name} for {LOCK_SECONDS:.0f} s; end it first") from None
 
 
 def _write_locked(
@@ -168,9 +166,7 @@ def _write_locked(
             on_rows(seen)
     if seen != shard.rows:
         name = shard.file.rpartition("/")[2]
-        raise SourceError(
-            f"{name} ended early: it had {shard.stop:,} rows or more before, and now has {shard.start + seen:,}"
-        )
+        raise SourceError(f"{name} ended early: it had {shard.stop:,} rows or more, and now has {shard.start + seen:,}")
     return position
 
 
@@ -216,10 +212,7 @@ def _encode_batch(
 def check_encoder_dimensions(dimensions: int, encoder: TextEncoder) -> None:
     """Raise `FitError` if vectors of the source do not have as many dimensions as the encoder's vectors."""
     if dimensions != encoder.dimensions:
-        raise FitError(
-            f"the vectors have {dimensions} dimensions, and {encoder.name} has {encoder.dimensions}: name the vectors' "
-            "encoder"
-        )
+        raise FitError(f"the vectors have {dimensions} dimensions, and {encoder.name} has {encoder.dimensions}")
 
 
 def hash_row(payload: bytes) -> int:

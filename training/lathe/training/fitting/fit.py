@@ -36,8 +36,7 @@ from lathe.transforms.statistics import Gaussian, moments_of, unit_rows
 from lathe.transforms.vectors import FloatArray, Vectors
 
 MAX_FEW_ROWS = 350
-"""Maximum number of rows to which general vectors are added. From 500 rows on, codes find as many neighbours without
-general vectors (benchmarks/codes.md)."""
+"""Largest number of rows to which general vectors are added; from 500 rows on, they do not help (benchmarks/codes.md)."""
 
 MIN_WEIGHT = 0.02
 """Minimum weight of general vectors. With a smaller weight, they are left out, because rows would be repeated often."""
@@ -338,9 +337,7 @@ def _add_general_rows(state: FitState, on_progress: Progress) -> Vectors:
         general = texts.encode(state.encoder, on_progress)[name]
     rows, share = join_general_rows(np.array(state.encoded.vectors[state.fit_rows]), general)
     if share:
-        state.general_warning = (
-            f"fitted on only {len(state.fit_rows)} rows, together with general vectors ({share:.0%}) of {name}"
-        )
+        state.general_warning = f"fitted on {len(state.fit_rows)} rows and general vectors ({share:.0%}) of {name}"
     return rows
 
 

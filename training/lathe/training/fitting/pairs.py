@@ -29,9 +29,8 @@ from lathe.transforms.base import QueryPairs
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
-DEFAULT_FIELD_NAMES = (("query", "document"), ("anchor", "positive"))
-"""Names of the query field and the document field that are tried, in order, if a file of pairs is given without names.
-`lathe synthesize` writes the second."""
+FIELD_NAMES = (("query", "document"), ("anchor", "positive"))
+"""Field names of queries and documents that are tried if none are given; `lathe synthesize` writes the second pair."""
 
 TEST_SHARE = 0.2
 """Share of the queries that is held out to certify with, unless test pairs are given."""
@@ -42,7 +41,7 @@ MIN_TEST_QUERIES = 30
 MAX_HALVED_TEXTS = 100
 """Maximum number of texts of an out-of-domain corpus that are cut in two."""
 
-MAX_SEARCHED_DOCUMENTS = 20_000
+POOL_SIZE = 20_000
 """Number of documents that queries search: distractors are added to the relevant documents up to this number."""
 
 
@@ -51,14 +50,13 @@ class PairTexts:
     """Texts of queries and of the documents that are relevant to the queries.
 
     Attributes:
-        documents_by_query: texts of the relevant documents by query. Queries are distinct in lower case with single
-            spaces.
+        by_query: texts of the relevant documents by query. Queries are distinct in lower case with single spaces.
         repeated: number of pairs that were left out because they repeat other pairs.
         irrelevant: number of pairs that were left out because their document was judged not relevant.
         identical: number of pairs that were left out because query and document are the same text.
     """
 
-    documents_by_query: dict[str, list[str]]
+    by_query: dict[str, list[str]]
     repeated: int
     irrelevant: int = 0
     identical: int = 0
@@ -66,7 +64,7 @@ class PairTexts:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """All pairs `(query, relevant document)` of texts."""
-        return [(query, text) for query, texts in self.documents_by_query.items() for text in texts]
+        return [(query, text) for query, texts in self.by_query.items() for text in texts]
 
     def list_relevant_rows(self, find_row: Callable[[str], int]) -> NDArray[np.int64]:
         """List the pairs as row numbers `(row of the query, row of the document)`, an ascending array `(p, 2)`.
@@ -76,9 +74,7 @@ class PairTexts:
         Args:
             find_row: returns the row of a document's text.
         """
-        rows = (
-            (query, find_row(text)) for query, texts in enumerate(self.documents_by_query.values()) for text in texts
-        )
+        rows = ((query, find_row(text)) for query, texts in enumerate(self.by_query.values()) for text in texts)
         return np.array(sorted(set(rows)), np.int64).reshape(-1, 2)
 
     @property
@@ -95,12 +91,12 @@ class PairTexts:
 
     def select(self, queries: Sequence[str]) -> "PairTexts":
         """Return the pairs of the given queries. All counts of left-out pairs are 0 in the result."""
-        return PairTexts({query: self.documents_by_query[query] for query in queries}, 0)
+        return PairTexts({query: self.by_query[query] for query in queries}, 0)
 
     def check_disjoint(self, test: "PairTexts") -> None:
         """Raise `FitError` if a query of the test pairs is also a query of these pairs, apart from case and spaces."""
-        queries = {_normalize_text(query) for query in self.documents_by_query}
-        if shared := [query for query in test.documents_by_query if _normalize_text(query) in queries]:
+        queries = {_normalize_text(query) for query in self.by_query}
+        if shared := [query for query in test.by_query if _normalize_text(query) in queries]:
             raise FitError(
                 f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: "
                 "their scores would measure memorization (data leakage); remove them from either file"
@@ -133,7 +129,7 @@ def read_pairs(pairs: Pairs) -> PairTexts:
 
     Args:
         pairs: the pairs of a request, or the source `FILE#query,document` with the names of two fields. Without names,
-            the fields of `DEFAULT_FIELD_NAMES` are tried. A further field, one of `RELEVANCE_FIELDS`, says how relevant
+            the fields of `FIELD_NAMES` are tried. A further field, one of `RELEVANCE_FIELDS`, says how relevant
             the document is, see `parse_relevance`.
 
     Raises:
@@ -148,10 +144,8 @@ def read_pairs(pairs: Pairs) -> PairTexts:
     if names is not None and len(names) != 2:
         raise FitError(f"{fields!r} does not name the two fields of pairs: write them as in {path}#query,document")
 
-    texts = group_pairs(
-        _read_judged_rows(path, *_find_field_names(path, DEFAULT_FIELD_NAMES if names is None else (names,)))
-    )
-    if not texts.documents_by_query:
+    texts = group_pairs(_read_judged_rows(path, *_find_field_names(path, (names,) if names else FIELD_NAMES)))
+    if not texts.by_query:
         raise FitError(" ".join([f"the file of pairs {path} holds no pair to use.", *texts.notes]).rstrip("."))
     return texts
 
@@ -234,10 +228,7 @@ def _read_judged_rows(path: str, query: str, document: str) -> Iterator[tuple[st
                 judged_by, first = field, False
             # Where some rows are judged, one without a judgement could mean relevant or not.
             if field != judged_by:
-                raise FitError(
-                    f"{place}: the field that judges the document is {field}, and {judged_by} in the rows before: use "
-                    "the same field in all rows"
-                )
+                raise FitError(f"{place}: relevance is in {field}, and in {judged_by} before: use the same in all rows")
             yield row[query], row[document], grade
 
 
@@ -250,7 +241,7 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
 
     The test pairs have a share of `TEST_SHARE` of the queries, and need at least `MIN_TEST_QUERIES`.
     """
-    queries = list(pairs.documents_by_query)
+    queries = list(pairs.by_query)
     held_out = int(len(queries) * TEST_SHARE)
     if held_out < MIN_TEST_QUERIES:
         raise FitError(
@@ -277,10 +268,8 @@ def ensure_test_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) 
     if test is None:
         assert fit is not None
         return split_pairs(fit, seed)
-    if len(test.documents_by_query) < MIN_TEST_QUERIES:
-        raise FitError(
-            f"the test pairs have {len(test.documents_by_query)} different queries; give at least {MIN_TEST_QUERIES}"
-        )
+    if len(test.by_query) < MIN_TEST_QUERIES:
+        raise FitError(f"the test pairs have {len(test.by_query)} different queries; give at least {MIN_TEST_QUERIES}")
     if fit is not None:
         fit.check_disjoint(test)
     return fit, test
@@ -346,14 +335,14 @@ def read_and_encode_pairs(
 
     # Both parts search the same documents, so that their scores compare.
     parts = [part for part in (fit, test) if part is not None]
-    relevant = [text for part in parts for texts in part.documents_by_query.values() for text in texts]
+    relevant = [text for part in parts for texts in part.by_query.values() for text in texts]
     document_rows, documents = _build_document_pool(relevant, encoder, encoded)
     encoded_parts = [
         QueryPairs(
-            encode_queries(encoder, list(part.documents_by_query)),
+            encode_queries(encoder, list(part.by_query)),
             documents,
             part.list_relevant_rows(lambda text: document_rows[hash_row(text.encode())]),
-            _find_exact_self_matches(part.documents_by_query, document_rows),
+            _find_exact_self_matches(part.by_query, document_rows),
         )
         for part in parts
     ]
@@ -388,7 +377,7 @@ def _build_document_pool(
 ) -> tuple[dict[int, int], FloatArray]:
     """Build the pool of documents that queries search: all relevant texts, and rows of the source as distractors.
 
-    The distractors are evenly spaced distinct rows, up to `MAX_SEARCHED_DOCUMENTS` documents in all. Relevant texts
+    The distractors are evenly spaced distinct rows, up to `POOL_SIZE` documents in all. Relevant texts
     that are rows of the source have vectors already; the other relevant texts are encoded.
 
     Args:
@@ -411,7 +400,7 @@ def _build_document_pool(
     # Equal rows count once: two copies of a document would share its rank.
     _, first = np.unique(encoded.hashes, return_index=True)
     others = np.setdiff1d(first, rows[in_source])
-    count = min(len(others), max(0, MAX_SEARCHED_DOCUMENTS - len(texts_by_hash)))
+    count = min(len(others), max(0, POOL_SIZE - len(texts_by_hash)))
     distractors = np.sort(others)[np.linspace(0, len(others) - 1, count).astype(int)]
 
     parts = [

@@ -227,8 +227,7 @@ BLANK = re.compile(
 MIN_SCRIPT_SHARE = 0.8
 """Minimum share of letters in scripts of the sample; names and formulas may have letters of other scripts."""
 MIN_REPETITIVE_WORDS, MIN_DISTINCT_SHARE = 60, 0.5
-"""A text of at least `MIN_REPETITIVE_WORDS` words is repetitive if its share of distinct three-word runs is below
-`MIN_DISTINCT_SHARE`."""
+"""Minimum number of words of a repetitive text, and minimum share of distinct three-word runs of any other text."""
 JAPANESE = {"HIRAGANA", "KATAKANA"}
 """Scripts that Japanese texts mix with CJK characters."""
 

@@ -74,7 +74,7 @@ def gather_inputs(request: CalibrateRequest, job: str, spec: IndexSpec) -> Input
                     f"the queries have {inputs.log.shape[1]} dimensions, the index takes {spec.width}", param="queries"
                 )
     if request.pairs is not None:
-        inputs.judged = read_pairs(request.pairs).documents_by_query
+        inputs.judged = read_pairs(request.pairs).by_query
     return inputs
 
 

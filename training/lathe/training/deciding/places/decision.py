@@ -31,8 +31,7 @@ MIN_ROWS = 1000
 QUERIES = 500
 """Maximum number of held-out rows that are queries."""
 SURE_FACTOR = K
-"""Multiple of the sampled rows up to which recall follows from counts of fewer nearest rows in the sample. Beyond it,
-recall is extrapolated."""
+"""Multiple of the sampled rows up to which recall follows from fewer nearest rows in the sample, see recall.py."""
 MIN_SAVING = 0.1
 """Minimum share of the bytes that a form must save compared with the vectors as they are."""
 WORTH_A_CHAIN = 0.25

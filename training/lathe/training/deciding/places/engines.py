@@ -45,8 +45,7 @@ def require_engine(place: PlaceName) -> None:
     """Raise `AdviceError` if the place has no engine that runs in this process, or the engine is not installed."""
     if place not in ENGINES:
         raise AdviceError(
-            f"verify runs the engine of a place in this process, which {place} does not have: leave verify out, or "
-            "choose qdrant, lancedb or faiss"
+            f"verify runs the engine of qdrant, lancedb or faiss in this process; leave it out for {place}"
         )
     if find_engine(place) is None:
         raise AdviceError(f"verify needs {ENGINES[place][1]}: pip install 'lathe-training[engines,faiss]'")
