@@ -43,10 +43,7 @@ class FoldedForms:
         )
 
     def find(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain | None":
-        """Return the folded chain from the cache, or None if it is not cached.
-
-        The arguments are the same as for `get`.
-        """
+        """Return the folded chain from the cache, or None if it is not cached. The arguments are as for `get`."""
         with self.guard:
             if dimensions is None:
                 return self.whole.get((normalize, side))
@@ -54,9 +51,7 @@ class FoldedForms:
         return None if entry is None else entry[0]
 
     def get(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain":
-        """Return the chain with its affine steps multiplied into one, cut to some dimensions.
-
-        The folded chain comes from the cache if possible.
+        """Return the chain with its affine steps folded into one for some dimensions, from the cache or by folding.
 
         Args:
             dimensions: output dimensions; None for all.
@@ -84,9 +79,9 @@ class FoldedForms:
         return form
 
     def _cut(self, dimensions: int, normalize: bool, side: "Side") -> "tuple[Chain, int]":
-        """Fold the chain to fewer dimensions.
+        """Fold the chain to fewer dimensions, and return `(folded chain, bytes that it takes of its own)`.
 
-        Returns `(folded chain, bytes that it does not share with the chain of all dimensions)`.
+        The tensors are shared with the chain of all dimensions if that can be sliced.
         """
         self.chain.require_dimensions(dimensions)
         # Where the last product of the whole form can be sliced, the short form is a view of its tensors.

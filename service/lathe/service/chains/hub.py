@@ -45,7 +45,7 @@ class HubRepo:
 
     @classmethod
     def open(cls, repo: str, revision: str | None = None) -> "HubRepo":
-        """Look up a model repository on the hub, and return it with the commit and file sizes of a revision.
+        """Look up a model repository on the hub, with the commit and the file sizes of a revision.
 
         Args:
             repo: `owner/name`.
@@ -61,7 +61,7 @@ class HubRepo:
         return cls(repo, str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or []})
 
     def download(self, names: Iterable[str], folder: Path, max_bytes: int) -> None:
-        """Download the named files of the repository to a folder, each under its path in the repository.
+        """Download files of the repository to a folder, under their paths. Raise `TooLargeError` over `max_bytes`.
 
         Args:
             names: paths in the repository.
@@ -94,10 +94,10 @@ class HubRepo:
 
 
 def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, private: bool | None = None) -> str:
-    """Commit files to a model repository on the hub in one commit, and return the commit's URL.
+    """Create a model repository if it is missing, commit files to it, and return the commit's URL.
 
-    The repository is created if there is none. Files that it has already are skipped, and files of other names are left
-    as they are. If nothing changed, the address is the last commit's.
+    Files that the repository has already are skipped, and files of other names are left as they are. If nothing
+    changed, the URL is the last commit's.
 
     Args:
         repo: `owner/name`.
@@ -121,9 +121,9 @@ def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, priva
 
 @contextmanager
 def _limit_file_size(size: int) -> Iterator[None]:
-    """Raise `OSError` in the block if this process writes a file of more than `size` bytes and a margin.
+    """Limit the files that this process writes in the block to `size` bytes and a margin. Larger files fail.
 
-    The hub's client writes whatever a server sends.
+    The hub's client writes whatever a server sends. A write beyond the limit raises `OSError`.
     """
     # Python ignores SIGXFSZ: a write past the limit fails with EFBIG, and does not kill the process.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -136,17 +136,16 @@ def _limit_file_size(size: int) -> Iterator[None]:
 
 
 def require_inner_path(name: str) -> None:
-    """Raise `BadValueError` if a path in a repository could lead out of the folder it is downloaded to."""
+    """Raise `BadValueError` if a path in a repository could lead out of the folder that it is downloaded to."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or str(path) != name or name == ".":
         raise BadValueError(f"{name[:80]!r} is not a path of a file below the repository's folder")
 
 
 def _connect() -> Any:
-    """Return a client for the hub at the address in `HF_ENDPOINT`, or for the public hub if that is not set.
+    """Create a client for the hub at `HF_ENDPOINT`, or for the public hub. Progress bars need a terminal.
 
-    The library itself reads that variable only once, when it is imported. Progress bars are switched off unless stderr
-    is a terminal.
+    The library itself reads that variable only once, when it is imported.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars

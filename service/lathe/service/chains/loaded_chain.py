@@ -214,7 +214,7 @@ NO_FILE: FileStamp = (0, 0)
 
 
 def get_file_stamp(path: Path) -> FileStamp:
-    """Return a path's inode and modification time, by which a replaced file is noticed, or `NO_FILE` without a file."""
+    """Return `(inode, modification time)` of a path, by which a replaced file is noticed, or `NO_FILE`."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -35,7 +35,7 @@ def parse_number(text: str) -> int | None:
 
 
 def parse_parameter_number(text: str, param: str) -> int:
-    """Parse a request parameter that must be a whole number of at most nine digits, and return the number.
+    """Parse a request parameter as a whole number of at most nine digits. Raise `WrongShapeError` otherwise.
 
     Raises:
         WrongShapeError: if the text is anything else.
@@ -47,7 +47,7 @@ def parse_parameter_number(text: str, param: str) -> int:
 
 
 def split_ref(ref: str, kind: str = "chain") -> tuple[str, int | None]:
-    """Split `name`, `name@live` or `name@version` into `(name, version)`. The version is None for the live one.
+    """Split `name`, `name@live` or `name@version` into `(name, version)`. The version is None for the live version.
 
     Args:
         ref: the reference.

@@ -34,7 +34,7 @@ class Pointer:
 
     @classmethod
     def parse(cls, name: str, content: bytes, kind: str = "chain") -> "Pointer":
-        """Parse the content of `pointer.json`, and return which version is live, and which were before.
+        """Parse the content of `pointer.json`. Raise `ArtifactError` if it is damaged.
 
         Args:
             name: name that the versions are of, for messages.
@@ -66,11 +66,11 @@ class Pointer:
         return () if self.live is None else self.forced.get(self.live, ())
 
     def to_json(self) -> dict[str, Any]:
-        """Return what callers see of the pointer: `{live, earlier, forced}`, with the gates overridden for `live`."""
+        """Return `{live, earlier, forced}` for callers of the API, with the gates overridden for the live version."""
         return {"live": self.live, "earlier": list(self.earlier), "forced": list(self.overridden_gates)}
 
     def serialize(self) -> bytes:
-        """Return the pointer as the bytes of JSON that `parse` reads."""
+        """Serialize the pointer as the JSON bytes that `parse` reads."""
         return json.dumps(asdict(self)).encode()
 
     def add_version(self, version: int, promote: bool | None) -> "Pointer":

@@ -78,7 +78,7 @@ class Registry(VersionFolder):
         self.cache_lock = threading.Lock()  # held for moments; a disk is read under `loading`
 
     def read(self, name: str, version: int) -> "Chain":
-        """Load a version of a chain of transforms from disk and return it, bypassing the memory cache.
+        """Load a version of a chain of transforms from disk, bypassing the cache in memory.
 
         Raises:
             ArtifactError: if its files are damaged.
@@ -86,7 +86,7 @@ class Registry(VersionFolder):
         return load_chain(self.root / name / str(version), self.links_within)
 
     def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
-        """Return the files `(manifest.json, chain.safetensors)` of a version as the bytes on disk, unchecked.
+        """Read `(manifest.json, chain.safetensors)` of a version as bytes, without checking them.
 
         Raises:
             OSError: if the files cannot be read.
@@ -95,10 +95,9 @@ class Registry(VersionFolder):
         return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
 
     def get_loaded(self, ref: str) -> LoadedChain | None:
-        """Return the chain of a reference from memory, or None if it is not there.
+        """Return the chain of a reference from memory, or None if it is not loaded, has changed files, or is not live.
 
-        It is not there if it was not loaded, if its files have changed, or if no version is live. A bare name means the
-        live version, which is remembered and read again if the pointer file changes.
+        A bare name means the live version, which is remembered and read again if the pointer file changes.
         """
         name, version = split_ref(ref)
         if version is None:
@@ -118,10 +117,9 @@ class Registry(VersionFolder):
         return chain if chain is not None and chain.file_stamp == get_file_stamp(chain.folder) else None
 
     def load(self, ref: str) -> LoadedChain:
-        """Return the chain of transforms that a reference such as `name@2` names.
+        """Return the chain of a reference such as `name@2` from memory, or load it from disk if its files changed.
 
-        It comes from memory if its files are unchanged, else from disk. A chain read from disk is kept in memory.
-        Beyond `MAX_LOADED` chains, the least recently used one is dropped.
+        A chain read from disk is kept in memory. Beyond `MAX_LOADED` chains, the least recently used chain is dropped.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -141,7 +139,7 @@ class Registry(VersionFolder):
         return chain
 
     def manifest(self, name: str, version: int) -> Manifest:
-        """Read the manifest of a chain's version, check its fields, and return it as a dict.
+        """Read the manifest of a chain's version, and check its fields. Raise `ArtifactError` if it is damaged.
 
         Raises:
             ArtifactError: if the manifest is damaged.
@@ -159,7 +157,7 @@ class Registry(VersionFolder):
         job: str | None = None,
         distribution: "FitDistribution | None" = None,
     ) -> tuple[int, bool]:
-        """Save a fitted chain as the next version of its name. Return `(version number, whether this version is live)`.
+        """Save a fitted chain as the next version of its name, and return `(version, whether it is live)`.
 
         Args:
             chain: its metadata becomes the manifest's.
@@ -187,9 +185,9 @@ class Registry(VersionFolder):
         return self.read(name, version).metadata
 
     def import_chain(self, name: str, source: "Registry") -> bool:
-        """Copy a chain with all versions and its pointer from another registry, and return whether it was copied.
+        """Copy a chain with all versions from another registry, unless its name has a pointer here. Return whether it did.
 
-        A name that has a pointer here, even one whose versions were deleted, is not copied.
+        A pointer may be left from versions that were deleted.
 
         Raises:
             ArtifactError: if a version or the pointer is damaged.
@@ -197,9 +195,9 @@ class Registry(VersionFolder):
         return self.copy_chain(name, source, load_chain)
 
     def copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
-        """Copy a chain with all versions and its pointer from another registry, and return whether it was copied.
+        """Copy a chain with all versions from another registry, unless its name has a pointer here. Return whether it did.
 
-        A chain that has a pointer here is not copied. Versions that exist here are left as they are.
+        Versions that exist here are left as they are.
 
         Args:
             name: name of the chain.
@@ -240,9 +238,9 @@ NESTED = "nested"
 
 
 def parse_size_routes(content: Any) -> dict[str, str]:
-    """Check one encoder's size routes, read from JSON, and return a copy: which chain serves which dimensions.
+    """Check one encoder's size routes, read from JSON, and return a copy. Raise `ValueError` for a wrong route.
 
-    A key is a number of dimensions as text, or "nested", for all sizes that a nested chain can be cut to.
+    A key is a number of dimensions as text, or "nested", for all sizes to which a nested chain can be truncated.
 
     Raises:
         ValueError, AttributeError: if a key is not a size or a value not a string, or it is not an object.
@@ -262,10 +260,9 @@ class SizeRoutes:
         self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
-        """Read which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`.
+        """Read the size routes from disk, as `{encoder fingerprint: {dimensions: chain}}`, or {} without a file.
 
-        The dict is empty if there is no file. The key "nested" stands for all dimensions that a nested chain can be cut
-        to.
+        The key "nested" stands for all dimensions to which a nested chain can be truncated.
 
         Raises:
             ArtifactError: if the file is damaged.
@@ -279,10 +276,7 @@ class SizeRoutes:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def get_current(self) -> dict[str, dict[str, str]]:
-        """Return all size routes as `read` does, from memory unless the file changed.
-
-        Callers must not modify the result.
-        """
+        """Return all size routes from memory, and read them again if the file changed. Do not modify the result."""
         stamp = get_file_stamp(self.path)
         # The stamp is taken first: a file that is replaced while it is read is read again by the next call.
         if stamp != self.cached[0]:
@@ -300,9 +294,9 @@ class SizeRoutes:
         return None
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Set the chain that answers an encoder's requests for a number of dimensions, and return it.
+        """Set the chain that answers an encoder's requests for a number of dimensions, or keep the old chain.
 
-        If the old chain is kept, it is returned.
+        Returns the chain that answers now.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -322,10 +316,7 @@ class SizeRoutes:
         return ref
 
     def lock(self) -> FileLock:
-        """Create the folder of the size routes' file, and return the file lock that must be held to change the routes.
-
-        The lock is not yet acquired.
-        """
+        """Create the folder of the size routes, and return the file lock for changes, which is not acquired yet."""
         make_root(self.path.parent)
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 

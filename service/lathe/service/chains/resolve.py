@@ -36,7 +36,7 @@ Encoding = Callable[[NDArray[np.float32], Quantizer | None], NDArray[Any]]
 
 
 def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Quantizer | None) -> NDArray[Any]:
-    """Encode vectors `(n, k)` as a request's output dtype and return the array.
+    """Encode vectors `(n, k)` as a request's output dtype: floats, bytes, bits, or the chain's byte codes.
 
     The array is `(n, k)` for floats, int8 and uint8, `(n, ⌈k/8⌉)` for binary and ubinary, and `(n, bytes)` for codes.
 
@@ -88,7 +88,7 @@ def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArra
 
 
 def _flip_sign_bit(values: NDArray[Any]) -> NDArray[Any]:
-    """Return int8 values as uint8, 128 higher, or uint8 values as int8, 128 lower."""
+    """Convert int8 values to uint8, 128 higher, or uint8 values to int8, 128 lower."""
     return (values.view(np.uint8) ^ 128).view(np.uint8 if values.dtype == np.int8 else np.int8)
 
 
@@ -199,10 +199,11 @@ class ChainResolver:
         input_type: InputType = "document",
         at_once: bool = False,
     ) -> Target:
-        """Return the target, with a chain or none, that a request's chain name and dimensions select for an encoder.
+        """Find the chain, or none, that a request's chain name and dimensions select for an encoder, as a target.
 
-        The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's own
-        select raw vectors, any other number the chain that its size route (the chain registered for this number) names.
+        The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's
+        dimensions select raw vectors, and any other number selects the chain of its size route (the chain registered
+        for this number).
 
         Args:
             encoder: the encoder.
@@ -264,7 +265,7 @@ class ChainResolver:
     def resolve_for_vectors(
         self, input_dimensions: int, chain: str, dimensions: int | None, input_type: InputType = "document"
     ) -> Target:
-        """Return the target that a request's chain name and dimensions select for vectors sent by the caller.
+        """Find the chain that a request's chain name and dimensions select for vectors of the caller, as a target.
 
         The vectors count as vectors of the encoder that the chain was fitted on.
 

@@ -140,7 +140,7 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
 
 
 def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> _PulledChain:
-    """Download a chain from a hub repository and add it to the registry as a new version.
+    """Download a chain from a hub repository, and add it to the registry as a new version, unless it has it already.
 
     The first version of a name goes live. The version appears when it is complete and checked. The same chain under the
     same name is not added twice.
@@ -181,7 +181,7 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
 
 
 def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
-    """Download an exported model from a hub repository to a new folder, and return the sorted names of its files.
+    """Download an exported model from a hub repository to a new folder, check its digests, and return the file names.
 
     The folder appears when it is complete and the SHA-256 digests of its files are right.
 
@@ -265,7 +265,7 @@ PROTOCOL = (
 
 
 def _format_header(metadata: Mapping[str, Any], library: str, license_id: str | None, tags: list[str]) -> str:
-    """Return a model card's YAML header between lines of `---`: library, tags, license and base model.
+    """Format a model card's YAML header between lines of `---`: library, tags, license and base model.
 
     Args:
         metadata: manifest of the chain; its encoder's model is the base model if it has the form `owner/name`.
@@ -283,7 +283,7 @@ def _format_header(metadata: Mapping[str, Any], library: str, license_id: str | 
 
 
 def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | None = None) -> str:
-    """Return the README of a chain for the hub in Markdown: YAML header, steps, measured recall and usage."""
+    """Format the README of a chain for the hub in Markdown: YAML header, steps, measured recall and usage."""
     name, certificate = metadata["name"], metadata.get("certificate") or {}
     encoder = metadata.get("encoder") or {}
     steps = ", ".join(step["kind"] for step in metadata["steps"])
@@ -329,9 +329,9 @@ def _format_measurements(metadata: Mapping[str, Any], certificate: Mapping[str, 
 
 
 def _find_recall_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return points `(bytes of a vector, recall@10)` of each measured number of dimensions, ascending.
+    """List points `(bytes of a vector, recall@10)` by number of dimensions, ascending, or [] for fewer than two points.
 
-    The list is empty if there are fewer than two, as only a nested chain is measured at several numbers of dimensions.
+    Only a nested chain is measured at several numbers of dimensions.
     """
     certificate = metadata.get("certificate") or {}
     sizes = {int(size): measured.get("recall_at_10") for size, measured in certificate.get("sizes", {}).items()}
@@ -345,10 +345,7 @@ def _find_recall_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]
 
 
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
-    """Draw recall@10 against the bytes of a vector, and return the SVG as text.
-
-    Returns None if fewer than two sizes were measured.
-    """
+    """Draw recall@10 against the bytes of a vector as SVG text. Returns None if fewer than two sizes were measured."""
     points = _find_recall_points(metadata)
     if not points:
         return None

@@ -21,6 +21,8 @@ from lathe.transforms.files import read_json_file, replace_synced
 def record_use(path: Path, chain: str, use: str) -> None:
     """Record in a file that something outside the state folder, such as a PostgreSQL column, uses a chain's version.
 
+    A use that is recorded already is not recorded again.
+
     Args:
         path: file of the recorded uses; it is created if it is missing.
         chain: version of the chain, as `name@version`.
@@ -38,9 +40,7 @@ def record_use(path: Path, chain: str, use: str) -> None:
 
 
 def read_recorded_uses(path: Path) -> dict[str, list[str]]:
-    """Read what uses chains outside the state folder, as `{"name@version": [phrase, …]}`. Empty if there is no file.
-
-    `record_use` writes the file.
+    """Read the uses that `record_use` wrote, as `{"name@version": [phrase, …]}`, or {} if there is no file.
 
     Raises:
         ArtifactError: if the file is damaged.
@@ -92,7 +92,7 @@ def delete_version(
     uses: Path,
     describe_indexes: Callable[[], Iterable[Mapping[str, Any]]],
 ) -> None:
-    """Delete a version of a chain permanently, unless a size route, an index or a recorded use needs it.
+    """Delete a version of a chain permanently. Raise `ConflictError` if it is in use, unless `force` is set.
 
     Args:
         registry: registry that has the chain.

@@ -145,10 +145,7 @@ class VersionFolder:
         raise NotImplementedError
 
     def find_published(self, name: str, job: str | None) -> int | None:
-        """Return the version whose manifest names the job that published it, or None.
-
-        There is none if `job` is None, and none of a chain: its manifest names no job.
-        """
+        """Return the version that a job published, by the manifests, or None. Manifests of chains name no job."""
         if job is None:
             return None
         for version in self.versions(name):
@@ -158,7 +155,7 @@ class VersionFolder:
         return None
 
     def add_version(self, name: str, promote: bool | None, job: str | None, write: VersionWriter) -> tuple[int, bool]:
-        """Write the next version of a name. Return `(version number, whether this version is live)`.
+        """Write the next version of a name, and return `(version, whether it is live)`. A job publishes only once.
 
         Args:
             name: the name.
@@ -195,7 +192,7 @@ class VersionFolder:
         sync_folder(self.root / name)
 
     def promote(self, name: str, version: int, gate: Gate) -> Pointer:
-        """Make a version live and return the new pointer, unless `gate` raises for the version's manifest.
+        """Make a version live, unless `gate` raises for its manifest, and return the new pointer.
 
         Args:
             name: the name.
@@ -216,11 +213,11 @@ class VersionFolder:
         return self.change_pointer(name, change)
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """Return a JSON object that describes a name: the manifest of one version, the live version, and all versions.
+        """Describe a name as JSON: the manifest of one version, the live version, and all versions.
 
         `live` is the live version, `earlier` lists the live versions before it, and `forced` the gates overridden for
-        the live one. `versions` has the manifest of each version, or marks it as corrupt if it is damaged. The manifest
-        at the top level belongs to the version in `ref`, else to the live one, else to the newest.
+        the live version. `versions` has the manifest of each version, or marks it as corrupt if it is damaged. The
+        manifest at the top level belongs to the version in `ref`, else to the live version, else to the newest.
 
         Raises:
             UnknownNameError: if there is no such name or version.
@@ -237,17 +234,14 @@ class VersionFolder:
         return current | {"name": name} | pointer.to_json() | {"earlier": earlier, "versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return a version's manifest with `state` "ready".
-
-        If the manifest cannot be read, return an object with `state` "corrupt" and the error.
-        """
+        """Return a version's manifest with `state` "ready", or `state` "corrupt" and the error if it is damaged."""
         try:
             return {"version": version, "state": "ready"} | self.manifest(name, version)
         except ArtifactError as error:
             return {"version": version, "state": "corrupt", "error": str(error)}
 
     def rollback(self, name: str) -> Pointer:
-        """Make the most recent of the earlier live versions that still exist live again, and return the new pointer.
+        """Make the latest earlier version that still exists live again, and return the new pointer.
 
         Raises:
             UnknownNameError: if there is no such name.
@@ -295,10 +289,7 @@ class VersionFolder:
         return pointer
 
     def lock(self, name: str) -> FileLock:
-        """Create the folder of a name, and return the file lock that must be held to change its versions.
-
-        The lock is not yet acquired.
-        """
+        """Create the folder of a name, and return the file lock for changes, which is not acquired yet."""
         make_root(self.root)
         make_folder(self.root / name)
         return lock_file(self.root / name / ".lock")
@@ -347,7 +338,9 @@ def promote_with_gates(
     force: bool = False,
     require_known_gates: Callable[[Mapping[str, float]], None] = check_gate_names,
 ) -> Pointer:
-    """Make a version live if its certificate meets all gates (thresholds on its measures), and return the new pointer.
+    """Make a version live if its certificate passes all gates, or with `force`, and return the new pointer.
+
+    Gates are thresholds on metrics of the certificate: the gates of its fit, and `gates`.
 
     Args:
         registry: registry of chains, or trained encoders.

@@ -64,7 +64,7 @@ class FolderQueue:
         self._ended: set[str] = set()  # jobs that `take` need not read again
 
     def warnings(self) -> builtins.list[str]:
-        """Return an empty list: a job that cannot be started fails, with the reason."""
+        """Return an empty list. A job that cannot be started fails with the reason instead."""
         return []
 
     def _find_folder(self, job_id: str) -> Path:
@@ -74,9 +74,9 @@ class FolderQueue:
         return folder
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a new queued job with its request and input files to disk, and return it.
+        """Write a queued job with its request and input files to disk, and delete ended jobs over the limit.
 
-        Ended jobs over the limit are removed.
+        The job appears as a whole, or not at all. Returns the job.
         """
         job = create_job(kind)
         staging = self.root / f".{job.id}"
@@ -96,7 +96,7 @@ class FolderQueue:
         return job
 
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the bytes of JSON that were written."""
+        """Return a job's request as the JSON bytes that were written, without parsing."""
         self._find_folder(job_id)
         return read_beneath(self.root, f"{job_id}/request.json")
 
@@ -105,7 +105,7 @@ class FolderQueue:
         log.error("job %s: %s", job_id, why)
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Open the result file `name` of a job and return it, or return None if the job has no such file."""
+        """Open the result file `name` of a job, or return None if the job has no such file."""
         self._find_folder(job_id)
         try:
             return ResultFile.from_file(open_beneath(self.root, f"{job_id}/{name}"))
@@ -120,7 +120,7 @@ class FolderQueue:
             return sorted((entry.name for entry in entries if is_job_id(entry.name) and entry.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
-        """Read a job's state as last written to disk. A job whose file is damaged is returned as failed."""
+        """Read a job's state as last written to disk. A job with a damaged file is returned as failed."""
         self._find_folder(job_id)
         try:
             return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
@@ -130,9 +130,9 @@ class FolderQueue:
             return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state.
+        """Return a job in its current state. If its process ended without a result, first end or requeue the job.
 
-        If its process ended without a result, the job is first marked as failed or cancelled, or queued again.
+        The job is marked as failed or cancelled, or a training is queued again.
         """
         job = self.read(job_id)
         return self._settle(job) if job.state == "running" else job
@@ -146,7 +146,7 @@ class FolderQueue:
         return jobs
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job: a queued one ends now, a running one gets SIGTERM. Return the job as it then is.
+        """Cancel a job, and return it. A queued job ends at once, a running job gets SIGTERM.
 
         A job that has ended is returned unchanged.
         """
@@ -170,8 +170,8 @@ class FolderQueue:
     def take(self, worker_class: WorkerClass) -> Job | None:
         """Return the first queued job of a class, or None if none is queued or a job of this class runs.
 
-        Nothing is written: the process of the job marks it as running. A job of the class that runs is one of an
-        earlier server, whose lock tells when it ends.
+        Nothing is written: the process of the job marks it as running. A running job may be left from an earlier
+        server; its lock tells when it ends.
         """
         queued = []
         ids = self.list_ids()
@@ -192,11 +192,14 @@ class FolderQueue:
         return min(queued, key=lambda job: job.created_at, default=None)
 
     def record_job_heartbeat(self, job: Job) -> Literal["goes on", "cancelled"]:
-        """Return "cancelled" if a stop of the job was requested, else "goes on". Its lock shows that it is alive."""
+        """Return "cancelled" if a stop of the job was requested, else "goes on". Nothing is recorded.
+
+        The lock of the job shows that its process is alive.
+        """
         return "cancelled" if self._is_cancelled(job.id) else "goes on"
 
     def release(self, job: Job, counts: bool = True) -> None:
-        """Mark an unfinished job whose process is over as failed or cancelled, or queue a training again."""
+        """End an unfinished job whose process is over as failed or cancelled, or queue a training again."""
         with suppress(UnknownNameError):  # it was deleted
             current = self.get(job.id)
             # A process that died before it marked the job as running. A training that is queued again has another try.
@@ -206,14 +209,15 @@ class FolderQueue:
                 self._ended.add(job.id)
 
     def open_output(self, job_id: str) -> AbstractContextManager[IO[bytes]]:
-        """Open the job's `log.txt`, to which its process writes, and return a context that yields the file."""
+        """Open the job's `log.txt` for appending, and return a context that yields the file."""
         return continue_file(self._find_folder(job_id) / "log.txt", append=True)
 
     @contextmanager
     def claim(self, job_id: str) -> Iterator[tuple[Job, Path] | None]:
-        """Mark a queued job as running, and yield it and its folder while this process holds its lock.
+        """Lock a queued job, mark it as running, and yield the job and its folder, or yield None if it must not run.
 
-        Yields None if the job has ended or was cancelled, or another process runs it.
+        The lock is held within the block. None is yielded if the job has ended or was cancelled, or another process
+        runs it.
         """
         try:
             lock = self._lock(job_id).acquire(blocking=False)
@@ -240,7 +244,7 @@ class FolderQueue:
         self._write(job)
 
     def end(self, job: Job, folder: Path) -> None:
-        """Delete a job's inputs, and write its end to its file. The caller holds the job's lock."""
+        """Delete a job's inputs, and write its final state to its file. The caller holds the job's lock."""
         self._delete_inputs(job.id)  # before the end is written: an ended job has none
         self._write(job)
 
@@ -262,7 +266,7 @@ class FolderQueue:
         return (self.root / job_id / "cancel").exists()
 
     def _settle(self, job: Job) -> Job:
-        """Mark a job that no process runs any more as failed or cancelled, or queue a training again. Return the job.
+        """End a job that no process runs any more, or queue a training again. Return the job.
 
         A job that has ended, or whose lock a process holds, is returned unchanged.
         """
@@ -274,9 +278,9 @@ class FolderQueue:
             return job
 
     def _end_orphan(self, job: Job) -> Job:
-        """Mark a job whose process is gone as failed, or cancelled if that was requested, and delete its inputs.
+        """Mark a job whose process is gone as failed or cancelled and delete its inputs, or queue a training again.
 
-        A training is queued again instead, once. The caller holds the job's lock. A full disk is not an error.
+        A training is queued again once. The caller holds the job's lock. A full disk is not an error.
         """
         cancelled = self._is_cancelled(job.id)
         if not cancelled and job.state == "running" and job.kind in TRAINING_KINDS and job.tries + 1 < MAX_TRIES:

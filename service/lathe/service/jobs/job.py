@@ -109,7 +109,7 @@ JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
 
 def create_job(kind: str) -> Job:
-    """Return a new queued job of a kind. Its id begins with the current time."""
+    """Create a queued job of a kind. The job's id begins with the current time."""
     now = datetime.now(UTC)
     return Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
 
@@ -120,7 +120,7 @@ def is_job_id(text: str) -> bool:
 
 
 def parse_job(job_id: str, content: bytes) -> Job:
-    """Parse a job's state from JSON and return it, after checking that it is the job `job_id`.
+    """Parse a job's state from JSON. Raise an error if it is damaged or belongs to another job.
 
     Raises:
         ValueError, TypeError: if it is damaged, another job's, or not serializable; the message quotes nothing of it.
@@ -136,7 +136,7 @@ def parse_job(job_id: str, content: bytes) -> Job:
 
 
 def describe_validation_error(error: ValidationError) -> str:
-    """Return a line that names the field and problem of a validation's first error, without the value."""
+    """Describe the first error of a validation in one line, by field and problem, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     # Pydantic names its own validators and unions in between, such as function-after[check(), NewFit].
     fields = [str(part) for part in first["loc"] if "[" not in str(part)]
@@ -152,7 +152,7 @@ class ResultFile:
 
     @classmethod
     def from_file(cls, file: BinaryIO) -> "ResultFile":
-        """Return the size of an open file and an iterator over its pieces, which closes the file at the end.
+        """Build a `ResultFile` of an open file, whose pieces are read lazily. The file is closed after the last piece.
 
         The file can be read to the end even if it is deleted meanwhile.
         """

@@ -56,7 +56,7 @@ class _ProgressReporter:
         self._thread.join()  # no write may follow that of the job's end
 
     def __call__(self, fraction: float, message: str) -> None:
-        """Set the progress and message of the job, and write it if the last write is `PROGRESS_SECONDS` ago.
+        """Set the progress and message of the job, and write the job at most every `PROGRESS_SECONDS`.
 
         The progress never decreases.
         """
@@ -67,7 +67,7 @@ class _ProgressReporter:
             self._write()
 
     def _write(self) -> None:
-        """Write the job with its last message and, if the message has not changed for long, for how long."""
+        """Write the job. A message that has not changed for long says since when."""
         with self._lock:
             self.write(replace(self.job, message=self.message.describe()))
             self.written = time.monotonic()
@@ -79,9 +79,10 @@ class _ProgressReporter:
 
 
 def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
-    """Run a job to its end, unless the job has ended or was cancelled, or another process runs it.
+    """Run a job to its end, and write progress, result files and end to the queue, unless it must not run.
 
-    Its progress, result files and end are written to the queue.
+    Nothing is run if the job has ended or was cancelled, or another process runs it. An error of the job becomes its
+    end, and is not raised.
     """
     with queue.claim(job_id) as claimed:
         if claimed is None:
@@ -107,9 +108,9 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
 
 
 def _describe_error(error: Exception, folder: Path, settings: Settings) -> str:
-    """Return the sentence that tells a caller what error ended a job.
+    """Describe for a caller the error that ended a job. Print the traceback of an unexpected error to stderr.
 
-    An unexpected error's traceback is printed to stderr, and its message left out: it may quote texts.
+    The message of an unexpected error is left out, because it may quote texts.
     """
     match error:
         case TrainingError() | TransformError() | ServiceError():
@@ -126,9 +127,9 @@ def _describe_error(error: Exception, folder: Path, settings: Settings) -> str:
 
 
 def _hide_folders(message: str, folder: Path, settings: Settings) -> str:
-    """Return an error message with paths relative to the job's folder, the data folder or the state folder.
+    """Make absolute paths in an error message relative to the job's folder, the data folder or the state folder.
 
-    Whoever may read jobs need not know where these are.
+    Callers of the API do not need to know where these folders are.
     """
     known = (folder, settings.data_root, expand_home(settings.home))
     for root in (path for known_path in known if known_path is not None for path in (known_path, known_path.resolve())):
@@ -137,7 +138,7 @@ def _hide_folders(message: str, folder: Path, settings: Settings) -> str:
 
 
 def _require_allowed(request: JobRequest, settings: Settings) -> None:
-    """Raise unless this worker's own settings allow the request's paths, embeddings APIs and model code.
+    """Raise unless this worker's own settings allow the paths, embeddings APIs and model code of the request.
 
     The settings are checked again because whoever can write to Redis can request a job.
 
@@ -167,10 +168,9 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
 
 
 def _find_trained_encoders(request: JobRequest, settings: Settings, on_progress: Progress) -> JobRequest:
-    """Replace specs of trained encoders in the request by specs with this machine's paths.
+    """Copy missing trained encoders from Redis, and replace their specs in the request by specs with local paths.
 
-    Models that are missing here are copied from Redis first. In the request, the folders are on the server that
-    queued the job.
+    In the request, the folders are on the server that queued the job.
 
     Raises:
         UnknownNameError: if Redis has no such version.
@@ -199,11 +199,10 @@ def _limit_resources(settings: Settings) -> None:
 
 
 def yield_to_others(nice: int) -> None:
-    """Lower this process's priority by `nice`, so that requests go before jobs.
+    """Lower this process's priority by `nice`, so that requests are served before jobs.
 
-    Jobs take what is left of the cores. Threads that the process starts later inherit the priority. What the system
-    does not have, or does not allow, is left out. With the policy SCHED_IDLE, any other process would stop a job
-    entirely, and serving would lose no less.
+    Threads that the process starts later inherit the priority. What the system does not have, or does not allow, is
+    skipped. With the policy SCHED_IDLE, any other process would stop a job entirely, and serving would lose no less.
     """
     os.nice(nice)
     # Linux may share the cores among sessions first (sched_autogroup), and look at a process's priority only within its
@@ -232,9 +231,7 @@ def _exit_with_parent(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the job whose id is the only argument, with lower priority than the server.
-
-    A job of a shared queue belongs to the worker that started it, and ends early with it.
+    """Run the job whose id is the only argument, with lower priority. With Redis, exit when the worker ends.
 
     Args:
         arguments: the job's id.

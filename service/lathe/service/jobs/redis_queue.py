@@ -177,7 +177,7 @@ class RedisQueue:
 
     @classmethod
     def open(cls, settings: Settings) -> "RedisQueue":
-        """Return the queue in the Redis of the settings, for a worker or the process of a job."""
+        """Open the queue in the Redis of the settings, for a worker or the process of a job."""
         return cls(RedisConnection(settings.redis_url, SOCKET_SECONDS), Home(settings.home))
 
     def get_queue_name(self, worker_class: WorkerClass) -> str:
@@ -192,7 +192,7 @@ class RedisQueue:
         return {name: workers for name, (_, workers) in self.seen.items()} if self.seen and self.connection.up else None
 
     def warnings(self) -> builtins.list[str]:
-        """Return a warning for each class of workers of which none is alive while jobs wait, if Redis is up."""
+        """List warnings about jobs that wait without a live worker of their class. Empty while Redis is down."""
         return [
             f"{name} wait ({waiting}) and {_describe_missing_worker(build_queue_name(name))}"
             for name, (waiting, workers) in self.seen.items()
@@ -201,10 +201,10 @@ class RedisQueue:
 
     @_reaching
     def maintain(self) -> None:
-        """Queue the jobs of dead workers again, count waiting jobs and live workers, and remove old jobs now and then.
+        """Requeue jobs of dead workers, count waiting jobs and live workers, and every `PRUNE_SECONDS` remove old jobs.
 
-        Old jobs are removed every `PRUNE_SECONDS`. Before that, a key is written, since a Redis that takes no writes
-        may answer all else. A server does nothing while its replicator finds Redis down.
+        Before the removal, a key is written, because a Redis that takes no writes may answer everything else. A server
+        does nothing while its replicator finds Redis down.
         """
         if self.connection.has_replicator and not self.connection.up:
             self.patient_until = time.monotonic() + LOST_SECONDS
@@ -220,7 +220,7 @@ class RedisQueue:
 
     @_reaching
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a new job with its request and input files to Redis and queue it, in one transaction. Return it."""
+        """Write a job with its request and input files to Redis, and queue it, in one transaction. Return the job."""
         job = create_job(kind)
         queue = self.get_queue_name("own" if kind in OWN_KINDS else "trainings" if kind in TRAINING_KINDS else "jobs")
         fields = json.dumps(asdict(job)), json.dumps(request), json.dumps(list(files)), queue
@@ -235,7 +235,7 @@ class RedisQueue:
         return job
 
     def list_ids(self) -> builtins.list[str]:
-        """Return the ids of all jobs, newest first. Invalid ids are skipped."""
+        """List the ids of all jobs, newest first. Invalid ids are skipped."""
         members: Any = self.client.zrevrange(JOBS, 0, -1)
         return filter_job_ids(members)
 
@@ -253,7 +253,7 @@ class RedisQueue:
 
     @_reaching
     def find(self, job_id: str) -> JobRecord:
-        """Return the record of a job, with its state, queue and tries, or raise `UnknownNameError`."""
+        """Return the record of a job. Raise `UnknownNameError` if there is no such job."""
         records = self._find_all([job_id]) if is_job_id(job_id) else []
         if not records:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
@@ -292,7 +292,7 @@ class RedisQueue:
 
     @_reaching
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the bytes of JSON that were written."""
+        """Return a job's request as the JSON bytes that were written, without parsing, or b"" if it is missing."""
         self.find(job_id)
         content: Any = self.client.hget(RECORD + job_id, "request")
         return content or b""
@@ -303,19 +303,19 @@ class RedisQueue:
 
     @_reaching
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Return the result file `name` of a job, whose pieces are read from Redis one by one, or None."""
+        """Return the result file `name` of a job, whose pieces are read from Redis lazily, or None."""
         self.find(job_id)
         return self.files.read(job_id, name)
 
     @_reaching
     def count_waiting(self, worker_class: WorkerClass) -> int:
-        """Return the number of jobs that wait for workers of a class."""
+        """Count the jobs that wait for workers of a class."""
         count: Any = self.client.llen(QUEUE + self.get_queue_name(worker_class))
         return int(count)
 
     @_reaching
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job and return it: a waiting job ends now, a running one is stopped later by its worker.
+        """Cancel a job, and return it. A waiting job ends at once, and a running job is stopped later by its worker.
 
         A job that has ended is returned unchanged.
         """
@@ -332,7 +332,7 @@ class RedisQueue:
 
     @_reaching
     def announce(self, worker_class: WorkerClass) -> None:
-        """Send a heartbeat of this worker every `HEARTBEAT_SECONDS`, and queue the jobs of dead workers again."""
+        """Send a heartbeat of this worker, and requeue jobs of dead workers, at most every `HEARTBEAT_SECONDS`."""
         if time.monotonic() - self.announced_at < HEARTBEAT_SECONDS:
             return
         key, now = WORKERS + self.get_queue_name(worker_class), read_server_time(self.client)
@@ -373,10 +373,10 @@ class RedisQueue:
 
     @_reaching
     def record_job_heartbeat(self, job: Job) -> Literal["goes on", "cancelled", "lost"]:
-        """Record that this worker still runs a job.
+        """Record that this worker still runs a job, and return "goes on", or "cancelled" or "lost" if it must stop.
 
-        Returns "goes on", or "cancelled" or "lost" if the worker must stop. A job is lost to a worker if it is not
-        running any more, or another worker has it. Nothing is recorded for a job that was cancelled or lost.
+        A job is lost to a worker if it is not running any more, or another worker has it. Nothing is recorded for a job
+        that was cancelled or lost.
         """
         with self.client.pipeline(transaction=False) as pipe:
             pipe.hmget(RECORD + job.id, "worker", "cancel")
@@ -392,9 +392,9 @@ class RedisQueue:
 
     @_reaching
     def release(self, job: Job, counts: bool = True) -> None:
-        """Queue a job again if its process is over and it has not ended. Do nothing if another worker has the job.
+        """Queue an unfinished job again, or end it if it was cancelled or has no tries left, unless it is lost.
 
-        A job that was cancelled or has no tries left is ended instead.
+        The process of the job must be over. A job is lost if another worker has it.
         """
         if self.record_job_heartbeat(job) != "lost":
             if not counts:
@@ -409,10 +409,10 @@ class RedisQueue:
 
     @contextmanager
     def claim(self, job_id: str) -> Iterator[tuple[Job, Path] | None]:
-        """Yield a job that a worker took, and a temporary folder in which it runs.
+        """Yield a taken job and a temporary folder for it, or None if the job has ended or was queued again.
 
-        Yields None if the job has ended or was queued again, because its worker was considered dead before this process
-        began. Temporary folders of killed processes are removed first.
+        A job is queued again if its worker was considered dead before this process began. Temporary folders of killed
+        processes are removed first.
         """
         record = self.find(job_id)
         if record.job.ended or record.waiting:
@@ -443,7 +443,10 @@ class RedisQueue:
         return None
 
     def write_progress(self, job: Job, folder: Path) -> None:
-        """Write the state of a running job and its training log so far, unless its record is gone."""
+        """Write the state of a running job and its training log. An unavailable Redis is ignored.
+
+        Nothing is written if the record of the job is gone.
+        """
         with suppress(UnavailableError):  # a short outage of Redis does not stop a job
             self._write_progress(job, folder / LOG)
 
@@ -458,7 +461,7 @@ class RedisQueue:
             self.files.store_results(job.id, [training_log])
 
     def end(self, job: Job, folder: Path) -> None:
-        """Write how a job ended, with its result files if it succeeded. Try again while Redis is unreachable or full.
+        """Write the end of a job with its result files. Retry for `END_SECONDS` while Redis is unreachable or full.
 
         Raises:
             UnavailableError: if Redis is not available for `END_SECONDS`, or at once for another reason.
@@ -476,7 +479,7 @@ class RedisQueue:
 
     @_reaching
     def _store_results(self, job: Job, results: builtins.list[Path]) -> Job:
-        """Store a job's result files in Redis. The returned job says so if its vectors were too large to store."""
+        """Store a job's result files in Redis. The returned job says so if its vectors were too large."""
         if job.result is None or VECTORS not in self.files.store_results(job.id, results):
             return job
         message = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"
@@ -484,7 +487,7 @@ class RedisQueue:
 
     @_reaching
     def write_end(self, job: Job) -> Job:
-        """Write how a job ended, unless its end is written already, and remove its inputs. Return the job as stored.
+        """Write the end of a job unless an end is written already, delete its inputs, and return the stored job.
 
         A job without a record is returned unchanged, and nothing is written.
         """
@@ -503,9 +506,9 @@ class RedisQueue:
 
     @_reaching
     def requeue_lost_jobs(self) -> None:
-        """Put running jobs whose workers sent no heartbeat for `LOST_SECONDS` back in their queues.
+        """Requeue running jobs without a heartbeat for `LOST_SECONDS`, or end them if no tries are left.
 
-        A job without tries left is ended instead. Invalid ids are removed. Nothing is done soon after an outage.
+        Invalid ids are removed. Nothing is done soon after an outage.
         """
         if time.monotonic() < self.patient_until:
             return
@@ -519,9 +522,9 @@ class RedisQueue:
                 self.client.zrem(RUNNING, *(member for member in members if not is_job_id(decode_id(member))))
 
     def _requeue(self, ids: Collection[str], silent_since: float) -> None:
-        """Put running jobs back in their queues. End those that were cancelled or have no tries left instead.
+        """Requeue running jobs, or end those that were cancelled or have no tries left.
 
-        Jobs that have ended, or have no record, are removed from the running ones.
+        Jobs that have ended, or have no record, are removed from the running jobs.
 
         Args:
             ids: ids of the jobs.
@@ -551,7 +554,7 @@ class RedisQueue:
 
     @_reaching
     def prune(self) -> None:
-        """Delete the oldest ended jobs over the limit. End jobs that waited for a week, and those that Redis lost.
+        """Delete the oldest ended jobs over the limit, and end jobs that waited for a week or that Redis lost.
 
         Redis lost a job that neither waits nor runs.
         """
@@ -570,9 +573,9 @@ class RedisQueue:
         self._end_stranded(waiting)
 
     def _end_stranded(self, records: Collection[JobRecord]) -> None:
-        """End jobs that are neither in a queue nor running, because Redis lost them, as cancelled or failed.
+        """End jobs that are neither queued nor running, as cancelled if a stop was requested, else as failed.
 
-        They end as cancelled if that was requested. If a queue cannot be read, nothing is ended.
+        Redis lost such jobs. If a queue cannot be read, nothing is ended.
         """
         queues = sorted({record.queue for record in records})
         with self.client.pipeline() as pipe:
@@ -595,7 +598,7 @@ class RedisQueue:
 
 
 def _delete_leftovers(jobs: Path) -> None:
-    """Remove temporary job folders that killed processes left: unlocked, and over `LEFT_SECONDS` old.
+    """Delete temporary job folders that killed processes left: unlocked, and more than `LEFT_SECONDS` old.
 
     They may hold callers' texts.
     """
@@ -607,7 +610,7 @@ def _delete_leftovers(jobs: Path) -> None:
 
 
 def build_queue_name(worker_class: WorkerClass = "jobs", home_id: str | None = None) -> str:
-    """Return the name of a queue of this version of Lathe, which cannot run the jobs of other versions.
+    """Build the name of a queue of this version of Lathe, which does not run jobs of other versions.
 
     Args:
         worker_class: class of the workers that take its jobs.
@@ -631,7 +634,7 @@ def read_server_time(client: Redis) -> float:
 
 
 def list_live_workers(client: Redis, queue: str) -> list[str]:
-    """Return the machine name of each live worker of a queue, once for each worker."""
+    """List the machine names of a queue's live workers, one name per worker."""
     members: Any = client.zrangebyscore(WORKERS + queue, read_server_time(client) - ALIVE_SECONDS, "+inf")
     return [member.decode(errors="replace").rpartition("/")[0] for member in members]
 
@@ -643,10 +646,10 @@ def require_redis(settings: Settings) -> None:
 
 
 def check_live_worker(settings: Settings, worker_class: WorkerClass) -> str:
-    """Return a sentence that says how many live workers of a class this machine has.
+    """Say how many live workers of a class this machine has. Raise `UnavailableError` if there is none.
 
     A worker is alive if it sent a heartbeat to Redis lately. If Redis is unreachable, the sentence says that the number
-    is unknown. That is not an error, because workers wait for Redis and a running job goes on meanwhile.
+    is unknown. That is not an error, because workers wait for Redis and a running job continues meanwhile.
 
     Raises:
         ValueError: if no Redis is set.

@@ -60,9 +60,9 @@ class JobRecord:
 
 
 def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
-    """Parse a job's fields read from Redis, and return the record, or None if there is none.
+    """Parse a job's record from Redis, or return None without one. A damaged record becomes a failed job.
 
-    A damaged record is returned as a failed job. Damage is counted and logged once.
+    Damage is counted, and logged once.
 
     Args:
         job_id: id of the job.
@@ -81,7 +81,7 @@ def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
 
 
 def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecord:
-    """Parse the values of a job's record, in the order of `FIELDS`. Return the record with the job's latest state.
+    """Parse the values of a job's record, in the order of `FIELDS`, into the job's latest state.
 
     The job is as it ended, else, if it runs, as last written, else as submitted.
 
@@ -98,7 +98,7 @@ def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) ->
 
 
 def filter_job_ids(members: Iterable[bytes]) -> list[str]:
-    """Decode the members of a Redis key, and return those that are valid job ids. Count the others as damage."""
+    """Decode the members of a Redis key, and return the valid job ids. Other members are counted as damage."""
     job_ids = []
     for member in members:
         if is_job_id(decode_id(member)):
@@ -109,7 +109,7 @@ def filter_job_ids(members: Iterable[bytes]) -> list[str]:
 
 
 def decode_id(member: bytes) -> str:
-    """Decode bytes from Redis to text and return it, with invalid UTF-8 replaced."""
+    """Decode bytes from Redis to text. Invalid UTF-8 is replaced."""
     return member.decode(errors="replace")
 
 
@@ -147,7 +147,7 @@ class JobFiles:
         self.limits = limits
 
     def read_input_names(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of a job's input files, as they were recorded when it was submitted.
+        """Read the names of a job's input files. Raise `ValueError` if the record of the names is damaged.
 
         Raises:
             ValueError: if the record of the names is damaged.
@@ -156,7 +156,7 @@ class JobFiles:
         return INPUTS.validate_json(content or b"")
 
     def read(self, job_id: str, name: str) -> ResultFile | None:
-        """Return a job's file in Redis, as its size and an iterator over its pieces, or None if there is none."""
+        """Return a job's file in Redis, whose pieces are read lazily, or None if there is no such file."""
         key = build_file_key(job_id, name)
         count = int(self.client.llen(key))
         if not count:
@@ -165,7 +165,7 @@ class JobFiles:
         return ResultFile(size, (self._read_piece(key, index) for index in range(count)))
 
     def read_size(self, job_id: str, name: str) -> int:
-        """Return the size in bytes of a job's result file, or 0 if there is none."""
+        """Return the size in bytes of a job's result file, or 0 if there is no such file."""
         size: Any = self.client.hget(RECORD + job_id, f"result:{name}")
         return int(size or 0)
 
@@ -174,9 +174,9 @@ class JobFiles:
         return piece or b""
 
     def store_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Store a job's result files in Redis. Return the names of those not stored: too large, or Redis is full.
+        """Store a job's result files, remove oldest results over the limit, and return names that were not stored.
 
-        Then the results of the oldest jobs are removed until all results are within their limit.
+        A file is not stored if it is too large, or if Redis is full.
         """
         refused = []
         for path in paths:
@@ -198,9 +198,9 @@ class JobFiles:
         return refused
 
     def enforce_limit(self) -> None:
-        """Remove the result files of the oldest jobs from Redis until all results together are within the limit.
+        """Remove the result files of the oldest jobs until all results are within the limit. One job's are always left.
 
-        The results of one job are always left. The jobs themselves stay.
+        The records of the jobs stay.
         """
         stored_sizes: Any = self.client.hgetall(RESULTS)
         ids: Any = self.client.zrange(JOBS, 0, -1)
@@ -212,7 +212,7 @@ class JobFiles:
             del sizes[job_id]
 
     def delete_results(self, job_id: str) -> None:
-        """Remove all result files of a job from Redis. Its record stays."""
+        """Delete all result files of a job from Redis. The record of the job stays."""
         try:
             record: Any = self.client.hkeys(RECORD + job_id)
         except redis_errors.ResponseError:  # another type of value, which names no files
@@ -224,9 +224,9 @@ class JobFiles:
 
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
-    """Add commands to a Redis pipeline that write a job's file piece by piece, in place of an earlier one.
+    """Add commands to a Redis pipeline that write a job's file in pieces, in place of an earlier file.
 
-    An empty file gets one empty piece, so that it can be told from a missing one.
+    An empty file gets one empty piece, so that it can be told from a missing file.
     """
     key, is_empty = build_file_key(job_id, name), True
     pipe.delete(key)

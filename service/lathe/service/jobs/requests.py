@@ -75,7 +75,7 @@ class JobRequest(BaseModel, ABC):
         return {name: value for name, value in fields.items() if isinstance(value, EncoderSpec)}
 
     def load_encoders(self, settings: Settings) -> "dict[str, TextEncoder]":
-        """Load the encoders of the job, and return them by field."""
+        """Load the encoders of the job with the device and the vector stores of the settings, by field."""
         from lathe.training.encoder.opening import open_encoder
 
         return {
@@ -100,7 +100,7 @@ class SourcedJob(JobRequest, Generic[AnyRequest]):
         return [path for path in self.request.paths.values() if path not in self.files]
 
     def locate_inputs(self, folder: Path) -> AnyRequest:
-        """Return the request in which files that were sent with it have paths in the job's folder."""
+        """Return the request with paths in the job's folder for the files that were sent with the request."""
         from lathe.training.sources.shards import RootedFile
 
         sent = {field: path for field, path in self.request.paths.items() if path in self.files}
@@ -108,7 +108,9 @@ class SourcedJob(JobRequest, Generic[AnyRequest]):
 
 
 def parse_request(kind: str, content: bytes) -> JobRequest:
-    """Parse and validate the JSON request of a job, and return it as the class of its kind.
+    """Parse and validate the JSON request of a job by its kind. Raise `BadValueError` if it is damaged.
+
+    The message of the error quotes nothing of the request.
 
     Raises:
         BadValueError: if the kind is unknown or the request is damaged; the message quotes nothing of the request.

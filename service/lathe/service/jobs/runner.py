@@ -70,9 +70,9 @@ class JobRunner:
             self.start_next()
 
     def supervise(self) -> bool:
-        """Return whether the job's process runs, and record that it does. If the process is over, release the job.
+        """Record a heartbeat if the job's process runs, else release the job. Return whether the process runs.
 
-        The process of a job that was cancelled, or is another worker's by now, is killed.
+        The process of a job that was cancelled, or that another worker has by now, is killed, and the job is released.
         """
         if self.job is None:
             return False
@@ -90,7 +90,7 @@ class JobRunner:
             self.process = self._start_process(self.job)
 
     def kill(self) -> None:
-        """Kill the process of the job, also one that outlived the fork server that watched it."""
+        """Kill the process of the job, if there is one, and wait up to `KILLED_SECONDS` for its end."""
         if self.process is not None:
             self.process.kill()
             with suppress(subprocess.TimeoutExpired):
@@ -98,7 +98,7 @@ class JobRunner:
         self.process = None
 
     def release(self, counts: bool = True) -> None:
-        """Give up the job, whose process is over. It is queued again or ended, unless it has already ended.
+        """Give the job back to the queue, which queues it again or ends it, unless it has already ended.
 
         Args:
             counts: whether this was one of its tries.
@@ -108,7 +108,7 @@ class JobRunner:
         self.job = None
 
     def _start_process(self, job: Job) -> Process | None:
-        """Start the process of a job and return it. If that fails, log the error and return None.
+        """Start the process of a job. If that fails, log the error and return None.
 
         The next step then releases the job.
         """
@@ -153,13 +153,13 @@ class JobThread:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, waiting up to 5 s for it. Running jobs go on."""
+        """Stop the thread, and wait up to 5 s for its end. Running jobs continue."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
 
     def warnings(self) -> list[str]:
-        """Return sentences that say what kept the thread from managing the jobs the last time. Empty if nothing did."""
+        """List sentences on what kept the thread from managing jobs in the last round. Empty if nothing did."""
         trouble = f"jobs cannot be managed: {self.trouble}" if self.trouble else None
         return [warning for warning in (self.unexpected.message, trouble) if warning]
 
@@ -169,7 +169,7 @@ class JobThread:
                 self.manage()
 
     def manage(self) -> None:
-        """Call each step once. If Redis refuses, log that instead of raising it, unless it was so the last time too."""
+        """Call every step once. If Redis refuses, store and log the reason instead of raising, once per reason."""
         try:
             for step in self.steps:
                 step()
@@ -204,14 +204,14 @@ class JobWorker:
         self.reached: bool | None = None
 
     def request_stop(self, *_: Any) -> None:
-        """Count a request to stop. The first ends the worker after the running job, the second kills that job too.
+        """Count a request to stop. The first ends the worker after the running job, the second kills the job too.
 
-        A training is killed at the first.
+        A training is killed at the first request.
         """
         self.stops += 1
 
     def run(self, burst: bool) -> None:
-        """Run queued jobs until asked to stop, waiting while Redis is unreachable, then remove the worker's heartbeat.
+        """Run queued jobs until a stop is requested, and wait while Redis is unreachable, then remove the heartbeat.
 
         Args:
             burst: whether to end when no job is queued.
@@ -246,7 +246,7 @@ class JobWorker:
             self.runner.process.wait(POLL_SECONDS)
 
     def _announce(self) -> None:
-        """Send a heartbeat. The first time, and after an outage, also log that and warm up the process starter."""
+        """Send a heartbeat. After the start and after an outage, also log it and warm up the process starter."""
         self.queue.announce(self.worker_class)
         if not self.reached:
             log.info("taking jobs from %s", self.queue.get_queue_name(self.worker_class))
@@ -254,7 +254,9 @@ class JobWorker:
         self.reached = True
 
     def _log_outage(self, error: UnavailableError) -> None:
-        """Log once that Redis is unreachable.
+        """Log an outage of Redis once. Raise the error if waiting does not help, such as for a rejected password.
+
+        Only a password that was rejected from the start is raised.
 
         Raises:
             UnavailableError: if waiting would not help, for instance with a password that was rejected from the start.
@@ -282,7 +284,7 @@ class OwnWorker:
         self.not_before = 0.0
 
     def step(self) -> None:
-        """Start the worker if jobs wait for it and it is not running, or `RESTART_SECONDS` after it failed."""
+        """Start the worker if jobs wait and it is not running. After a failure, wait `RESTART_SECONDS` first."""
         if self.process is not None and (status := self.process.poll()) is not None:
             self.process = None
             if status:
@@ -295,10 +297,10 @@ class OwnWorker:
 
 
 def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> None:
-    """Run the jobs of a class in Redis until SIGINT or SIGTERM, waiting while Redis is unreachable.
+    """Run the jobs of a class in Redis until SIGINT or SIGTERM. Waits while Redis is unreachable.
 
-    It installs handlers of both signals: the first signal ends it after the running job, a second kills that job too.
-    A training is queued again at the first, as it goes on from its last checkpoint.
+    Handlers of both signals are installed: the first signal ends the worker after the running job, a second kills that
+    job too. A training is queued again at the first signal, because it is resumed from its last checkpoint.
 
     Args:
         settings: settings with the URL of Redis.
@@ -323,7 +325,7 @@ def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> No
 
 
 def main(arguments: list[str]) -> None:
-    """Run the jobs on this state folder until none is queued: the worker that a server starts."""
+    """Run the jobs on this state folder until none is queued. A server starts this process."""
     settings = read_settings()
     logs.configure(settings.log_level)
     run_worker(settings, "own", burst=True)

@@ -43,7 +43,7 @@ class JobSource:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def check_distinct(self, operation: str) -> None:
-        """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent, which the operation needs.
+        """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent, which `operation` needs.
 
         Rows that were not counted pass.
         """
@@ -53,10 +53,9 @@ class JobSource:
 
 
 def receive_source(source: RowSource, data_root: Path | None) -> JobSource:
-    """Check the source of texts or vectors in a request, and return what a job needs to read it.
+    """Check the source of a request. Texts and vectors become files, and a path must lie in the data root.
 
-    Texts or vectors sent with the request become files. A path must be a built-in source or lie in `data_root`, and is
-    opened to see whether it holds texts or vectors.
+    A path may also be a built-in source. It is opened to find out whether it holds texts or vectors.
 
     Raises:
         ServiceError, SourceError: if the source cannot be used.
@@ -83,10 +82,9 @@ def _serialize_texts(texts: list[str]) -> bytes:
 
 
 def resolve_allowed_path(written: str, data_root: Path | None, field: str = "source.path") -> str:
-    """Return a path that lies in the data root, in the form in which `open_source` and jobs read it.
+    """Check that a path lies in the data root, and return it as `open_source` reads it. Built-in names pass.
 
-    Names of built-in sources are returned unchanged. No link may lead out of the data root, neither now nor when the
-    job opens the path.
+    No link may lead out of the data root, neither now nor when the job opens the path.
 
     Args:
         written: the path.
@@ -124,7 +122,7 @@ def resolve_allowed_path(written: str, data_root: Path | None, field: str = "sou
 
 
 def _make_relative(data_root: Path, path: str) -> str:
-    """Return a path relative to the data root if it begins with that folder, else unchanged."""
+    """Make a path relative to the data root if it begins with that folder. Other paths are unchanged."""
     for root in (data_root, data_root.resolve()):
         if path.startswith(f"{root}/"):
             return path[len(f"{root}/") :].lstrip("/")
@@ -132,7 +130,7 @@ def _make_relative(data_root: Path, path: str) -> str:
 
 
 def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> str:
-    """Return the absolute path of a data set's folder or file in the data root.
+    """Check that a data set's folder or file lies in the data root, and return its absolute path.
 
     No link in it may lead out of the data root.
 
@@ -167,7 +165,7 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
 
 
 def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str, Any]:
-    """Return a training's settings with each path replaced by its checked, absolute path in the data root.
+    """Replace the paths of a training's settings by checked absolute paths. Data sets of the hub are refused.
 
     Raises:
         BadValueError: for a data set of the hub.
@@ -185,7 +183,7 @@ def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str
 
 
 def _locate_section(section: dict[str, Any], field: str, data_root: Path | None) -> dict[str, Any]:
-    """Return one source, target or evaluation of a training with checked paths. Raise for data sets of the hub."""
+    """Replace the paths of a source, target or evaluation by checked absolute paths. Refuse data sets of the hub."""
     if section.get("hub") is not None:
         raise BadValueError(
             "the server reads no data sets from the hub: train with the command lathe train, or put the files of the "

@@ -73,9 +73,10 @@ class Tally:
         requests: Sequence[NDArray[np.float32]],
         measure_clipped: Callable[[NDArray[np.float32]], float | None] = lambda _: None,
     ) -> "Tally":
-        """Return the sums over the rows of requests, relative to the distribution of the fitted rows.
+        """Sum the rows of requests, standardized by the distribution of the fitted rows, into a `Tally`.
 
-        Rows with norms beyond `FAR` times the fitted ones are counted, but left out of `shift`, `energy` and `outside`.
+        Rows with norms beyond `FAR` times the fitted norms are counted, but left out of `shift`, `energy` and
+        `outside`.
 
         Args:
             reference: distribution of the rows the chain was fitted on.
@@ -133,10 +134,7 @@ class Tally:
         return float(np.sqrt(spread * self.requests / (self.requests - 1))) / self.rows
 
     def to_json(self, reference: FitDistribution) -> dict[str, Any]:
-        """Return the drift measures that follow from these sums, as JSON for `/chains/{name}/drift`.
-
-        docs/drift.md explains them.
-        """
+        """Compute the drift measures from these sums, as JSON of `/chains/{name}/drift`. See docs/drift.md."""
         outside = self.outside / self.energy if reference.outside is not None and self.energy else None
         return {
             "rows": self.rows,
@@ -151,10 +149,10 @@ class Tally:
         }
 
     def _compare_means(self, reference: FitDistribution) -> dict[str, Any]:
-        """Compare the mean of live rows with the mean of fitted rows, and return cosine, norms and standard error.
+        """Compare the mean of live rows with the mean of fitted rows: cosine, both norms, and standard error.
 
-        The keys are `mean_cosine`, `mean_norm` (`fitted` and `live`) and `mean_noise`, the standard error of the mean
-        of so many rows. All but the fitted norm are None if all rows were too far to be summed.
+        The keys are `mean_cosine`, `mean_norm` (`fitted` and `live`) and `mean_noise`, the standard error of a mean of
+        so many rows. All but the fitted norm are None if all rows were too far to be summed.
         """
         gaussian = reference.gaussian
         if not self.summed:
@@ -264,7 +262,7 @@ class Window:
         return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
 
     def evaluate(self) -> Tally | None:
-        """Move the queued rows into the window. Return the sums over all its rows, or None if the window is empty.
+        """Add the queued rows to the window, and return the sums over all its rows, or None if it is empty.
 
         The sums are also stored in `tally`. Concurrent calls are not allowed.
         """
@@ -291,7 +289,7 @@ class Window:
 
 
 def _sample_rows(rows: Rows) -> Rows:
-    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start."""
+    """Sample `ROWS_PER_REQUEST` rows, or an eighth of the rows if that is more, evenly spaced from a random start."""
     if len(rows) <= ROWS_PER_REQUEST:
         return rows
     count = max(ROWS_PER_REQUEST, len(rows) // SAMPLED_PART)
@@ -353,7 +351,7 @@ class Drift:
         self.evaluating = threading.Lock()
 
     def observe(self, observed: ObservedVectors) -> None:
-        """Queue a sample of a request's vectors in the window of their encoder and chain version.
+        """Queue a sample of a request's vectors in the window of its encoder and chain version, or submit slow work.
 
         If enough rows wait, the window's evaluation is submitted. If there is no window yet, its creation is submitted,
         and rows are counted as dropped if that queue is full. Called in the request's thread.
@@ -367,10 +365,10 @@ class Drift:
             DROPPED.inc(len(observed.raw))
 
     def begin_window(self, observed: ObservedVectors) -> None:
-        """Queue a request's rows in the window of its encoder and chain version, which is created if missing.
+        """Queue a request's rows in a window, which is created if missing. The window used least may be dropped.
 
-        A full block of rows is evaluated. The least recently used window over `max_windows` is dropped. A version
-        without a readable fit distribution gets no window, and is skipped from then on.
+        A full block of rows is evaluated. A window is dropped if there are more than `max_windows`. A version without a
+        readable fit distribution gets no window, and is skipped from then on.
         """
         reference = observed.loaded.fit_distribution
         key = _build_key(observed)
@@ -393,19 +391,18 @@ class Drift:
             window.evaluate()
 
     def exceeds_threshold(self, tally: Tally) -> bool:
-        """Return whether live rows are significantly further from the fitted rows than the threshold allows.
+        """Return whether `out_of_domain` significantly exceeds the threshold. False for too few rows or one request.
 
-        That is so if `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors. The
-        result is False with fewer than `MIN_WINDOW_ROWS` rows, or rows of a single request.
+        The excess must be more than `STANDARD_ERRORS` standard errors. `MIN_WINDOW_ROWS` rows are needed.
         """
         noise = tally.standard_error
         has_enough_rows = tally.rows >= MIN_WINDOW_ROWS and noise is not None
         return has_enough_rows and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
 
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
-        """Evaluate the queued rows of all windows, and yield `(window, sums over its rows)` for those with rows.
+        """Evaluate the queued rows of all windows, and yield `(window, sums)`. Windows of deleted versions are dropped.
 
-        Windows of deleted versions are dropped.
+        Windows without rows are not yielded.
         """
         with self.evaluating:
             self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
@@ -416,10 +413,10 @@ class Drift:
         yield from evaluated
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
-        """Return how far live vectors are from the rows that a chain was fitted on, as JSON of `/chains/{name}/drift`.
+        """Evaluate all queued rows, and report the drift of a chain's live vectors, as JSON of `/chains/{name}/drift`.
 
-        All queued rows are evaluated first. The report has the measures of drift for each encoder, whether the chain is
-        stale for any (None without rows), and in `unknown` why drift is not known.
+        The report has the measures of drift for each encoder, whether the chain is stale for any (None without rows),
+        and in `unknown` why drift is not known.
         """
         reference = loaded.fit_distribution
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
@@ -441,15 +438,12 @@ class Drift:
         return {"encoder": window.encoder, "since": since} | measures | {"stale": self.exceeds_threshold(tally)}
 
     def is_stale(self, ref: str) -> bool | None:
-        """Return whether the traffic of a version had drifted too far, for any encoder, at the last evaluation.
-
-        Returns None if there was no evaluation.
-        """
+        """Return whether a version was stale for any encoder at the last evaluation, or None without an evaluation."""
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each live version of a chain whose traffic had drifted too far when last evaluated."""
+        """List a sentence for each live version of a chain that was stale at the last evaluation."""
         return [
             f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
             f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
@@ -468,7 +462,7 @@ def _build_key(observed: ObservedVectors) -> Key:
 def update_drift_gauges(drift: Drift) -> None:
     """Evaluate all queued rows, and set the Prometheus gauges of drift for each encoder and chain version.
 
-    Measures that are unknown, and windows that were dropped, have no gauge.
+    Gauges of unknown measures, and of windows that were dropped, are removed.
     """
     for gauge in GAUGES:
         gauge.clear()

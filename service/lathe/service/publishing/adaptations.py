@@ -39,17 +39,17 @@ class PublishedAdaptation:
     published: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object of the recommendation, the trials of candidate changes, and what was published."""
+        """Convert the recommendation, the trials and what was published to a JSON-serializable dict."""
         return to_json(self.result) | self.published
 
 
 def run_adaptation(
     request: AdaptRequest, encoder: TextEncoder, context: PublishContext, on_progress: Progress
 ) -> PublishedAdaptation:
-    """Try changes of an encoder and its vectors on judged searches, and publish the recommended one.
+    """Try candidate changes on judged searches, and publish the recommended change under the request's name.
 
-    Under the request's name, a chain of transforms, a trained encoder, or both are published. Nothing is published
-    without a name, or if the vectors are to stay as they are.
+    A chain of transforms, a trained encoder, or both are published. Nothing is published without a name, or if the
+    vectors are to stay as they are.
 
     Args:
         request: what to adapt, to which judged searches.
@@ -82,10 +82,9 @@ def run_adaptation(
 
 
 def _publish(result: Adaptation, name: str, context: PublishContext, on_progress: Progress) -> dict[str, Any]:
-    """Publish the recommended change: the trained encoder, if there is one, then the chain of transforms.
+    """Publish the recommended trained encoder and chain of transforms, and return results under `encoder` and `chain`.
 
-    The chain is the one that was measured on that encoder, or on the base encoder. The results are under the keys
-    `encoder` and `chain`.
+    Only what exists is published. The chain was measured on the trained encoder, or on the base encoder without one.
     """
     published: dict[str, Any] = {}
     encoder = result.encoder
@@ -100,9 +99,9 @@ def _publish(result: Adaptation, name: str, context: PublishContext, on_progress
 
 
 def _decide_promotion(result: Adaptation) -> bool | None:
-    """Return whether to make the published version live: as the request says, else False if the gain may be chance.
+    """Decide whether the published version goes live: as requested, or not if the gain may be chance.
 
-    None makes it live if no version is live.
+    The result None makes the version live if no version is live.
     """
     if result.request.promote is not None or result.is_certain:
         return result.request.promote

@@ -14,10 +14,9 @@ from lathe.transforms.progress import Progress, part_of
 
 
 def open_registry(home: Home, redis_url: str = "") -> Registry:
-    """Return the registry of chains of transforms in the state folder, or in Redis if `redis_url` is set.
+    """Open the registry of chains in the state folder, or in Redis with `redis_url`, and install the starter chains.
 
-    The starter chains that ship with Lathe are installed. If the folder cannot be written and holds no chains, the
-    starter chains are served from the installed package.
+    If the folder cannot be written and holds no chains, the starter chains are served from the installed package.
 
     Args:
         home: the state folder.
@@ -44,7 +43,7 @@ def open_registry(home: Home, redis_url: str = "") -> Registry:
 
 
 def open_trained(home: Home, redis_url: str = "", names: Iterable[str] | None = None) -> TrainedEncoders:
-    """Return the registry of trained encoders in the state folder, or in Redis if `redis_url` is set.
+    """Open the registry of trained encoders in the state folder, or in Redis with `redis_url` after copying from there.
 
     Args:
         home: the state folder.
@@ -98,7 +97,7 @@ class PublishContext:
         on_work_folder: Callable[[Path], None] | None = None,
         on_progress: Progress | None = None,
     ) -> Self:
-        """Open the registries in the state folder, or in Redis if replicas share them, and return the context.
+        """Open the registries in the state folder, or in Redis if replicas share them, as a context for publishing.
 
         Args:
             settings: settings of the process.

@@ -32,11 +32,10 @@ def run_fit(
     engine: FitEngine = LOCAL,
     vectors_to: Path | None = None,
 ) -> dict[str, Any]:
-    """Fit a chain of transforms and add it to the registry as a new version.
+    """Fit a chain of transforms, and publish it as a new version, which goes live if its gates hold.
 
-    If the request wants it and the gates hold, the version goes live. Gates are the request's bounds on measures of the
-    certificate. A chain that fails one is registered all the same, but not live. Requests for dimensions get the chain
-    only if the request says `serve_dimensions`.
+    Gates are the request's bounds on metrics of the certificate. A chain that fails a gate is registered, but not live.
+    Requests for dimensions get the chain only if the request says `serve_dimensions`.
 
     Args:
         request: what to fit.
@@ -76,9 +75,9 @@ def run_fit(
 
 
 def read_general_gaussian(encoder_fingerprint: str) -> Gaussian | None:
-    """Read the Gaussian of the general texts that the starter chains were fitted on.
+    """Read the Gaussian of general texts for an encoder, or return None if the starter chains have another encoder.
 
-    Returns None if they were fitted on another encoder.
+    The starter chains were fitted on these texts.
     """
     starter = STARTERS / "codes48" / "1"
     if read_manifest(starter)["encoder"]["fingerprint"] != encoder_fingerprint:
@@ -95,9 +94,9 @@ def publish_fitted_chain(
     job: str | None = None,
     serve_dimensions: bool = False,
 ) -> dict[str, Any]:
-    """Add a fitted chain to the registry as a new version. Return a dict with its reference, state and certificate.
+    """Add a fitted chain to the registry as a new version, and make it live if asked to and no gate failed.
 
-    While Redis is unreachable, full or read-only, publishing waits for it, see `wait_for_redis`.
+    While Redis is unreachable, full or read-only, publishing waits for Redis, see `wait_for_redis`.
 
     Args:
         fitted: the chain.

@@ -40,11 +40,11 @@ OUT_OF_MEMORY = "the training ran out of memory: set a smaller batch_size, mini_
 def train_encoder(
     request: NewTraining, context: PublishContext, on_progress: Progress, *, base: EncoderSpec, auxiliary: EncoderSpec
 ) -> dict[str, Any]:
-    """Train an encoder, certify it, and publish it as the next version of its name.
+    """Train an encoder or resume its training, certify it, and publish it as the next version of its name.
 
-    Returns `{encoder: "name@1", promoted, failed_gates, certificate}`. A training that was stopped is resumed from its
-    last checkpoint, as long as its work folder is there. The work folder is deleted once the version is published, or a
-    week after the training was stopped.
+    Returns `{encoder: "name@1", promoted, failed_gates, certificate}`. A stopped training is resumed from its last
+    checkpoint, as long as its work folder exists. The work folder is deleted once the version is published, or a week
+    after the training was stopped.
 
     Args:
         request: what to train, under which name.
@@ -96,7 +96,7 @@ def train_encoder(
 
 @contextmanager
 def _explain_exhaustion(folder: Path) -> Iterator[None]:
-    """Raise `JobError` for an error that says that memory or the disk is full. Delete the checkpoints then, too."""
+    """Raise `JobError` for an error about full memory or a full disk. For a full disk, delete the checkpoints."""
     try:
         yield
     except Exception as error:  # each library has its own kinds of error for a full disk
@@ -119,7 +119,7 @@ def _certify(
     folder: Path,
     on_progress: Progress,
 ) -> dict[str, Any]:
-    """Certify the encoder in the work folder, and return the manifest of its version."""
+    """Certify the trained encoder in the work folder against its base, and return the manifest of its version."""
     import orjson
 
     from lathe.training.encoder.encoder import Encoder
@@ -155,9 +155,9 @@ def build_manifest(
     certificate: dict[str, Any],
     provenance: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the manifest of a trained encoder's version.
+    """Build the manifest of a trained encoder's version, without name, version and files.
 
-    `TrainedEncoders.publish` adds name, version and files.
+    `TrainedEncoders.publish` adds these.
     """
     described = trained.describe()
     return {
@@ -170,9 +170,9 @@ def build_manifest(
 
 
 def require_trainable(base: EncoderSpec) -> None:
-    """Raise `BadValueError` if an encoder cannot be trained into a version.
+    """Raise `BadValueError` for an encoder behind an embeddings API, or with code of its own.
 
-    An encoder behind an embeddings API cannot, nor one that runs code of its own.
+    Such an encoder cannot be trained into a version.
     """
     if base.upstream is not None:
         raise BadValueError(f"{base.name} is behind an embeddings API, which cannot be trained", param="job.encoder")
@@ -184,7 +184,7 @@ def require_trainable(base: EncoderSpec) -> None:
 
 
 def require_free_name(name: str, settings: Settings) -> None:
-    """Raise `ConflictError` if an encoder of the settings or the state folder has a name."""
+    """Raise `ConflictError` if an encoder of the settings or of the state folder has this name already."""
     others = {encoder.name for encoder in (*settings.hosted, *AddedEncoders(settings.home).read())}
     if name in others | {DEFAULT_ENCODER.name}:
         raise ConflictError(f"the name {name} is in use by another encoder", param="name")

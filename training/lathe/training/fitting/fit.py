@@ -36,7 +36,7 @@ from lathe.transforms.statistics import Gaussian, moments_of, unit_rows
 from lathe.transforms.vectors import FloatArray, Vectors
 
 MAX_FEW_ROWS = 350
-"""Largest number of rows to which general vectors are added. From 500 rows on they do not help (benchmarks/codes.md)."""
+"""Largest number of rows to which general vectors are added. From 500 rows on, none help (benchmarks/codes.md)."""
 
 MIN_WEIGHT = 0.02
 """Minimum weight of general vectors. With a smaller weight, they are left out, because rows would be repeated often."""
