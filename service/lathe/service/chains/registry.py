@@ -185,7 +185,7 @@ class Registry(VersionFolder):
         return self.read(name, version).metadata
 
     def import_chain(self, name: str, source: "Registry") -> bool:
-        """Copy a chain with all versions from another registry, unless its name has a pointer here. Return whether it did.
+        """Copy a chain with all versions from another registry, unless it has a pointer here. Return whether it did.
 
         A pointer may be left from versions that were deleted.
 
@@ -195,7 +195,7 @@ class Registry(VersionFolder):
         return self.copy_chain(name, source, load_chain)
 
     def copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
-        """Copy a chain with all versions from another registry, unless its name has a pointer here. Return whether it did.
+        """Copy a chain with all versions from another registry, unless it has a pointer here. Return whether it did.
 
         Versions that exist here are left as they are.
 
