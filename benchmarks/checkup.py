@@ -174,7 +174,7 @@ def check_index(base: Any, mixed: Any, clean: int) -> None:
                 server.call("POST", "/indexes/bench/delete", ids=ids)
                 server.call("POST", "/indexes/bench/upsert", ids=ids, vectors=base[start : start + 1000 : 2].tolist())
             for _ in range(repeats):
-                job = server.call("POST", "/indexes/bench/checkup")
+                job = server.call("POST", "/indexes/bench/checkup", queries=None)
                 while (job := server.call("GET", f"/jobs/{job.get('job_id', job.get('id'))}"))["state"] != "succeeded":
                     time.sleep(0.2)
                 count_found("own index", fault, job["result"])
