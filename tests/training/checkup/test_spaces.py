@@ -30,7 +30,7 @@ DAMAGES = {
 def test_each_cause_is_told_from_the_others_and_names_its_rows(cause):
     vectors = encode(TEXTS)
     vectors[DAMAGED] = DAMAGES[cause]([TEXTS[row] for row in DAMAGED])
-    (finding,) = check(vectors).describe(300)
+    (finding,) = check(vectors).describe(300, "cure")
     assert (finding.kind, finding.severity, finding.share.value) == (cause, "fix", len(DAMAGED) / 300)
     assert set(finding.ids) <= {str(row) for row in DAMAGED}
 
@@ -38,7 +38,7 @@ def test_each_cause_is_told_from_the_others_and_names_its_rows(cause):
 def test_rows_that_were_rounded_or_scaled_are_their_texts_vectors():
     vectors = 3 * np.round(encode(TEXTS) * 127) / 127
     again = check(vectors)
-    assert again.causes == {} and [finding.severity for finding in again.describe(300)] == ["fine"]
+    assert again.causes == {} and [finding.severity for finding in again.describe(300, "cure")] == ["fine"]
 
 
 def test_where_many_rows_differ_a_part_is_explained():

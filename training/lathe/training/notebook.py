@@ -82,7 +82,7 @@ class Results(evaluation.EvaluationResults):
         ...     _ = (folder / "pairs" / name).write_text("\n".join(map(json.dumps, content)))
         >>> results = evaluate(folder, out=folder / "out")
         >>> results.decision.choice.encoder, results.decision.sentence.split(". ")[-1]
-        ('all-MiniLM-L6-v2', 'Nothing was compared with it: name another encoder or a chain.')
+        ('all-MiniLM-L6-v2', 'Nothing was compared with it: name another encoder, or a chain.')
     """
 
     @property
