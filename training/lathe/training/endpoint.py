@@ -62,7 +62,7 @@ def check_variable_name(variable: str, setting: str) -> str:
 
 
 def read_key(variable: str, setting: str) -> str:
-    """Read an API key from the environment variable that a setting names, and strip it.
+    """Read an API key from the environment variable that a setting names, stripped. A missing or non-ASCII key raises.
 
     Raises:
         ValueError: if `variable` is not the name of a variable, the variable is not set, or the key has characters that

@@ -162,7 +162,7 @@ class CircuitBreaker:
         return self.opened_until is not None
 
     def reserve_call(self) -> float:
-        """Return 0 if a call may be made now, else the seconds to wait before asking again.
+        """Return 0 if a call may be made now, else the seconds to wait. Half-opens an open breaker after its pause.
 
         If the pause of an open breaker is over, the first caller gets 0 and the breaker becomes half-open. Other
         callers then get 1.
@@ -271,7 +271,7 @@ class EndpointClient:
         await self.client.aclose()
 
     async def call(self, attempt: Callable[[int], Awaitable[T]], tokens: float) -> T:
-        """Make attempts of a call until one succeeds, and return the result of the successful attempt.
+        """Make attempts of a call until one succeeds, and return the result. Without another try, the error is raised.
 
         A failed attempt is repeated after a pause while another may succeed and the policy allows it. Each attempt
         waits for the circuit breaker and the rate limits first.
@@ -336,7 +336,7 @@ class EndpointClient:
             raise CallError(self.held_by.kind, str(self.held_by), True, self.held_by.status, seconds)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
-        """Record a failed attempt in the circuit breaker and the rate limits, and return the seconds to wait.
+        """Record a failed attempt in breaker and limiter, and return seconds to wait, 0 if the content may be to blame.
 
         If the content of the request may be the reason, the attempt counts as a success and the pause is 0. A pause
         that the endpoint asked for holds all calls.
@@ -383,7 +383,7 @@ class EndpointClient:
             raise error
 
     async def post(self, url: str, content: bytes, limit: int) -> tuple[Mapping[str, str], bytes]:
-        """Send a JSON body to a URL of the endpoint once, and return the headers and the whole body of the response.
+        """Post JSON to a URL once, and return headers and body. Compressed, too large, late or failed responses raise.
 
         Args:
             url: URL of the endpoint.

@@ -79,7 +79,7 @@ LOST = {
 
 
 def check_up(store: Store, encoder: StoreEncoder | None, queries: FloatArray | None, on_progress: Progress) -> Checkup:
-    """Check a store's rows and searches.
+    """Check a store's rows and searches, and return the findings. An empty store raises.
 
     Args:
         store: the store.

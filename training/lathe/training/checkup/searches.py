@@ -108,7 +108,7 @@ def check_searches(store: Store, queries: FloatArray, again: Again | None) -> Se
 
 
 def _measure_row_losses(store: Store, again: Again) -> dict[str, Interval]:
-    """Return by cause the share of rows that a search of all rows with their text's vector does not find."""
+    """Return by cause the share of rows that an exact search with the text's new vector misses, {} without causes."""
     if not again.causes:
         return {}
     asked = np.flatnonzero(np.any(list(again.causes.values()), axis=0))
@@ -177,7 +177,7 @@ def _advise_effort(check: SearchCheck, loss: float, store: Store) -> str:
 
 
 def _advise_ranking(check: SearchCheck, loss: float) -> str:
-    """Return how many candidates ranked again by the full vectors bring most of a quantizer's loss back."""
+    """Return a sentence on how many candidates to rank again for most of a quantizer's loss, '' if none was tried."""
     for multiple, recall in check.ranked_again.items():
         back = recall.value - (1 - loss)
         if back >= ENOUGH * loss:

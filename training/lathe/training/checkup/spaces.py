@@ -116,7 +116,7 @@ class Again:
 
 
 def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Again | None:
-    """Encode the texts of up to `AGAIN_ROWS` rows, and tell why those differ whose stored vector is another.
+    """Encode the texts of up to `AGAIN_ROWS` rows again, and explain vectors that differ. None if no row has a text.
 
     Args:
         rows: rows of the store.

@@ -78,10 +78,9 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of one split of a data set, and record the rows that are left out.
+    """Build the anchor–positive pairs of one split, and record rows left out. A missing split or no pair raises.
 
-    A missing split, and a split without a pair, raise. The split is the one in the settings, or else the first split of
-    the data set.
+    The split is the one in the settings, or else the first split of the data set.
 
     Raises:
         DataSetError: if there is no such split, a row lacks a field, or no pair can be built.
@@ -145,9 +144,7 @@ def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
 
 
 def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
-    """Yield the texts of a data set's test split, not normalized.
-
-    Documents with a title are yielded twice, with the title and without.
+    """Yield the texts of a data set's test split unchanged, and documents with a title also without the title.
 
     Raises:
         DataSetError: if the data set cannot be read.

@@ -57,9 +57,7 @@ class FolderDataSet(EvaluatedDataSet):
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def read_labels(self) -> dict[str, str]:
-        """Read the text of each label from the data set's `labels.json`. Without that file, the dict is empty.
-
-        Content other than an object of texts raises.
+        """Read the text of each label from `labels.json`. A missing file gives {}, and a malformed file raises.
 
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
@@ -106,9 +104,9 @@ UNLABELLED = "sentences"
 
 
 def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
-    """Read the task and the language of a data set from its META.json. The language is "en" if the file names none.
+    """Read task and language ("en" by default) from META.json. Without `task`, a missing or damaged file raises.
 
-    Without `task`, a missing or damaged file raises. The values are not validated. The task decides the layout of the
+    The values are not validated. The task decides the layout of the
     files. The language has two letters, or is two languages joined by "-".
 
     Args:
@@ -158,7 +156,7 @@ class FileDataSet(DataSet):
         return ["file"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the file or in memory as records. `name` is ignored, since there is only one split.
+        """Yield the records of the file, or of the rows in memory. `name` is ignored. A missing file raises.
 
         Raises:
             DataSetError: if the file is missing or malformed.

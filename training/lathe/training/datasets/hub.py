@@ -45,7 +45,7 @@ class HubDataSet(EvaluatedDataSet):
         return [self.split or "train"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Load the split `name`, and yield its rows with columns renamed to Lathe's field names.
+        """Yield a split's rows with renamed columns. A missing column raises, except in `corpus` and `queries`.
 
         For `corpus` and `queries`, `name` is both the configuration and the split, as in mteb, and missing columns are
         not refused. A column that is not renamed is left out if a renamed column takes its name.
@@ -92,7 +92,7 @@ class HubDataSet(EvaluatedDataSet):
         return {str(number): str(name) for number, name in enumerate(names)}
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Load and check the rows of the test, as columns, or as corpus, queries and relevance judgements of a search.
+        """Load and check the test, as columns or as corpus, queries and judgements of a search. Invalid rows raise.
 
         The rows are written to temporary files, so that they are checked like the rows of a folder.
 
@@ -123,7 +123,7 @@ class HubDataSet(EvaluatedDataSet):
         return super().build_task(warnings)
 
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield each row of a split as a dict of the fields that the layout needs.
+        """Yield each row as a dict of the layout's fields, and split a row of lists. A missing column raises.
 
         A row whose fields are all lists, as in old mteb data sets, is split into its rows.
 

@@ -152,10 +152,9 @@ class PairRows:
     def build_field_pairs(
         self, anchor: str, positive: str, is_positive: Callable[[Record], bool] = lambda record: True
     ) -> list[Pair]:
-        """Build a training pair, with hard negatives, from two fields of each row that `is_positive` accepts.
+        """Build a training pair, with hard negatives, from two fields of each accepted row. A missing positive raises.
 
-        All rows are counted. Accepted rows with a blank anchor are recorded as left out. An accepted row without a
-        positive raises.
+        All rows are counted. Accepted rows with a blank anchor are recorded as left out.
 
         Args:
             anchor: name of the anchor's field.
@@ -199,9 +198,7 @@ class PairRows:
         return tuple(dict.fromkeys(record.texts(field)))
 
     def find_label_texts(self, rows: list[Record]) -> dict[str, str]:
-        """Find the text of each label among the rows: from the settings, else from the data set, else the label itself.
-
-        A text of only digits and punctuation raises.
+        """Find each label's text in the settings, else the data set, else the label. Only digits and punctuation raise.
 
         Raises:
             DataSetError: if a label is neither string nor number, or its text consists of digits and punctuation only.

@@ -190,9 +190,9 @@ def read_file_records(path: Path) -> Iterator[Record]:
 
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
-    """Read the rows of a data set's file, and check the types of their fields.
+    """Read a file's rows without blank texts, and check the types of their fields. A wrong type or no row raises.
 
-    A value of another type raises, as does a file without a row that is not blank. Rows with a blank text are left out,
+    Rows with a blank text are left out,
     with a warning for each.
 
     Args:
@@ -250,9 +250,9 @@ def shorten_value(value: Any) -> str:
 
 
 def index_by_id(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
-    """Index records by the id in their field `name`.
+    """Index records by the id in the field `name`, without exact repetitions. Different rows with one id raise.
 
-    Two different rows with the same id raise. A row that repeats another exactly is left out, with a warning.
+    A row that repeats another exactly is left out, with a warning.
 
     Raises:
         DataSetError: if two different records have the same id.

@@ -124,7 +124,7 @@ class Adaptation:
 
 
 def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read documents and judged queries, and split the queries at random to learn from, to choose by and to report on.
+    """Read documents, and split judged queries at random to learn, choose and report. Too few documents raise.
 
     Three fifths are to learn from, a fifth is to choose by, and a fifth is to report on. In a second fold, the last two
     fifths swap roles. With test pairs in the request, the test queries report, four fifths of the other queries are to

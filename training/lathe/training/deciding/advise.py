@@ -58,10 +58,10 @@ def advise(
     on_progress: Progress,
     on_decision: Callable[[PlaceDecision], None] = lambda _decision: None,
 ) -> Advice:
-    """Decide in what form a database should store vectors, measured on a sample, and measure evidence if requested.
+    """Decide in what form a database should store vectors, measured on a sample. Too few distinct rows raise.
 
     Every form that the database can hold is fitted on one part of the sample and searched by the held-out part.
-    Evidence is what debiasing and fewer dimensions change.
+    Evidence is what debiasing and fewer dimensions change, measured if requested.
 
     Args:
         request: the source, the place, and settings.

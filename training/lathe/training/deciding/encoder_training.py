@@ -179,9 +179,10 @@ class EncoderTrainings:
         return None
 
     def train(self, candidate: Candidate, on_progress: Progress) -> tuple[EncoderSpec, float]:
-        """Train or resume a candidate's encoder: on labelled folders if it takes them, then on pairs with distillation.
+        """Train a candidate's encoder, unless it is trained already, and return its spec and the training seconds.
 
-        A finished training is not repeated. The distillation term keeps the vectors near the vectors of the base
+        Labelled folders come first, if the candidate takes them, then pairs with distillation. An interrupted training is
+        resumed. The distillation term keeps the vectors near the vectors of the base
         encoder. The training on folders has REZE's regularizer, and leaves out pairs that share a text with the queries
         to measure with.
 

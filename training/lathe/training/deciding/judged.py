@@ -108,7 +108,7 @@ def gather_searches(
     max_documents: int,
     seed: int,
 ) -> JudgedSearches:
-    """Gather all relevant documents and sampled rows of a source, and split them into rows to fit on and held-out rows.
+    """Gather relevant documents and sampled rows of a source, to fit on and held out. A source of vectors raises.
 
     Documents with the same text as a query are recorded as `excluded`.
 

@@ -160,7 +160,7 @@ class Migration:
         return next((trial for trial in self.trials if trial.candidate is candidate), None)
 
     def plan_command(self) -> tuple[str, dict[str, Any]] | None:
-        """Return the `(command, options)` that fits the recommended query adapter or bridge, or None for other choices.
+        """Return `(command, options)` to fit the recommended adapter or bridge, else None. Rows outside a file raise.
 
         Raises `FitError` if the rows of the request are not in a file.
         """
@@ -454,7 +454,7 @@ def _encode_unjudged(
     on_progress: Progress,
     answers: NDArray[np.int64] | None = None,
 ) -> EncodedSearches:
-    """Encode the documents and the request's queries. Without queries, the held-out rows are used as queries.
+    """Encode the documents and the queries, or held-out rows as queries if there are none. Vector queries raise.
 
     `answers` are the documents to find, as rows of query and document `(10 n, 2)`. If None, these are the ten nearest
     documents by this encoder.

@@ -133,7 +133,7 @@ def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
 def encode_leniently(
     encoder: TextEncoder, texts: Sequence[str], on_progress: Progress
 ) -> tuple[dict[str, FloatArray], dict[str, str]]:
-    """Encode texts, and collect failures by text instead of raising, unless an API or every text fails.
+    """Encode texts, and return vectors and failures by text. Raises if an embeddings API or every text fails.
 
     If a block raises, its texts are encoded one by one.
 

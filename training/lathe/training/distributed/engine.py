@@ -153,7 +153,7 @@ class RayEngine:
         return SharedRows(vectors, chosen, self.compute_moments)
 
     def compute_moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
-        """Compute the moments of each block of rows on the workers, and yield them in the order of the blocks.
+        """Compute each block's moments on the workers, and yield them in the blocks' order. NaN or inf in a row raises.
 
         Args:
             blocks: blocks of rows.
@@ -264,7 +264,7 @@ TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=Fal
 
 @contextmanager
 def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
-    """Connect to a Ray cluster, or start Ray here, yield the CPU cores of each live node, and disconnect at the end.
+    """Connect to Ray or start it here, yield the CPU cores of each node, and disconnect. Sets environment variables.
 
     Sets environment variables of this process. Ray is shut down after the block if it was started here, and the
     temporary folder is deleted.

@@ -183,7 +183,7 @@ class Pool:
         max_ahead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[_TaskResult]:
-        """Run all tasks on the workers, and yield results or exceptions as tasks finish. Dead workers are replaced.
+        """Run tasks, and yield results or exceptions as they finish. Dead workers are replaced. Repeated deaths raise.
 
         The task of a worker that dies is run again, up to `MAX_TRIES` times.
 
@@ -235,9 +235,7 @@ class Pool:
             self._check_ready_worker()
 
     def _admit(self, reference: Any) -> list[Any]:
-        """Move a started worker to the ready workers, and return it in a list. If it died, start another worker.
-
-        The list is empty if the worker died while starting.
+        """Return a started worker in a list as ready. If it died, start another and return []. Repeated deaths raise.
 
         Raises:
             EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died while starting.

@@ -282,7 +282,7 @@ class Encoder(TextEncoder):
         return TextCutter(wrapped, limit["max_length"])
 
     def _convert_and_compare(self) -> Agreement | None:
-        """Convert the transformer to the spec's dtype, in place, and compare its vectors of test texts with float32.
+        """Convert the transformer in place to the spec's dtype, and compare vectors with float32. None if not compared.
 
         Large models and flash attention are only converted, and the result is None. If padding changes the vectors,
         `slack_tokens` becomes 0, so that batches hold texts of equal lengths only. With `attention` at `auto`, the
@@ -413,7 +413,7 @@ class Encoder(TextEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` in float32, in the order given.
+        """Encode texts to float32 vectors `(n, d)` in the order given. A vector with NaN or inf raises.
 
         A long text is truncated, refused or divided into chunks, as `long_text` says. A text that is not Unicode, or
         whose vector is not finite, raises. The result also holds the number of tokens of each text and how many of them
@@ -471,7 +471,7 @@ class Encoder(TextEncoder):
         positions: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Pieces:
-        """Divide texts into pieces that the model can read. The pieces know the position of the text they belong to.
+        """Divide texts into pieces of known position: chunks with "mean", else whole. With "error", long texts raise.
 
         With `long_text` "mean", a long text becomes several overlapping chunks. Otherwise each text is one piece. With
         "error", a long text raises.

@@ -45,9 +45,9 @@ UNEXPLAINED = (LookupError, AttributeError, TypeError, AssertionError)
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
-    """Load a spec's `SentenceTransformer`, without its chat template if the spec switches the template off.
+    """Load the `SentenceTransformer` of a spec. A model with separate modules for queries and documents raises.
 
-    A model that encodes queries and documents by different modules raises.
+    The chat template is removed if the spec switches it off.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, encodes queries and documents by different
@@ -62,7 +62,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 
 
 def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
-    """Load a spec's `SentenceTransformer`, with its chat template even if the spec switches the template off.
+    """Load a spec's models with chat template: one, or one of documents and one of queries. Silences library logs.
 
     The number of layers, pooling and maximum length are taken from the spec, if it sets them. Models are in evaluation
     mode and in the dtype of their files. Log messages and progress bars of transformers and sentence-transformers are
@@ -120,10 +120,10 @@ def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | No
 
 
 def _split_routes(spec: EncoderSpec, model: Any) -> list[Any]:
-    """Split a model with a `Router` into one of documents and one of queries, unless they share all modules.
+    """Split a routed model into models of documents and queries, [model] if all is shared. A missing route raises.
 
     If there are two models and no default prompt, the default prompt becomes `query` or `document`, as the router's
-    default route says. A router without a route for queries or for documents raises.
+    default route says.
 
     Raises:
         EncoderError: if the router has no route for queries or for documents.
@@ -219,7 +219,7 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 
 
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
-    """Append a module to the model, in place, that truncates its vectors to the `truncate_dim` of its settings.
+    """Append a module that truncates vectors to the model's `truncate_dim`, if set and smaller. 0 or text raises.
 
     A `truncate_dim` that is not a whole number from 1 raises. Without that setting, or if the vectors do not have more
     dimensions, nothing is appended. `truncate_dim` is None afterwards. sentence-transformers truncates vectors after

@@ -111,7 +111,7 @@ def split_texts(
     positions: Sequence[int] | None,
     limit: int | None,
 ) -> Pieces:
-    """Divide texts into overlapping chunks of at most `max_tokens` tokens.
+    """Divide texts into overlapping chunks of at most `max_tokens` tokens. A text above `limit` tokens raises.
 
     A text with fewer tokens is one chunk, unchanged. A text above `limit` raises before all of it is tokenized.
 

@@ -107,7 +107,7 @@ class StoredEncoder(TextEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` in the order given.
+        """Encode texts to vectors `(n, d)` in the order given. Stored vectors are read, and new vectors are stored.
 
         Vectors in the database are read, others computed and stored. Texts that repeat are encoded once. In the result,
         `padded` counts only tokens of the texts that were encoded now, and `cut` is None.

@@ -92,7 +92,7 @@ class PromptedEncoder:
         return key
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt with this name. None names the default prompt. An unknown name raises.
+        """Return the text of a named or the default prompt, or None without a prompt. An unknown name raises.
 
         The result is None for `NO_PROMPT`, or if there is no default prompt.
 

@@ -72,7 +72,7 @@ def attend_within_texts(
     cu_seq_lens_q: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute scaled dot-product attention for texts concatenated in one row, each attending to its own tokens only.
+    """Compute scaled dot-product attention of texts in one row, each within itself. A sliding window raises.
 
     Input without `cu_seq_lens_q` is padded and is computed by transformers' own attention function. A model with a
     sliding window raises.
@@ -207,7 +207,7 @@ def attend_on_gpu(
     max_length_q: int = 0,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention within the texts of one row on a GPU, by PyTorch's flash attention in half precision.
+    """Compute flash attention within the texts of one row on a GPU. Padded input or another attention raises.
 
     Padded input and models with another attention raise. The function computes only full attention from every token of
     a text to every other, with equal numbers of heads for queries and keys and scores divided by √d.
@@ -385,7 +385,7 @@ def try_unpadding(
     attention: Attention = attend_within_texts,
     alone: NDArray[np.float32] | None = None,
 ) -> tuple[int, str] | None:
-    """Switch a model on a CPU to input in one row, in place, if its vectors of `probes` stay the same.
+    """Switch a CPU model in place to unpadded input, unless the vectors of `probes` change. None if not switched.
 
     The vectors are compared with the vectors of each text alone, which padding cannot change. If the vectors differ or
     the model fails, the previous attention is restored and the result is None. On another device, or for a static

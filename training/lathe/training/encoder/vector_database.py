@@ -125,7 +125,7 @@ class VectorDatabase:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int], fingerprint: str) -> None:
-        """Store vectors `(n, d)` and token counts under their keys, replacing rows with equal keys.
+        """Store vectors and token counts by key, replacing equal keys. Beyond a maximum size, the oldest are deleted.
 
         If the file exceeds its maximum size, which is checked once in `BLOCKS` calls, the oldest rows are deleted.
         Stored rows survive a kill of the process, but a power failure may lose the last ones.

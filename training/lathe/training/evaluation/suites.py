@@ -133,7 +133,7 @@ class Suite:
 
 
 def open_suite(written: str) -> Suite:
-    """Open the suite that a user names by folder, YAML file, `mteb:` and tasks, or shipped name, without its rows.
+    """Open the suite of a folder, YAML file, `mteb:` and tasks, or shipped name, without its rows. Unknown names raise.
 
     Data sets that cannot be used are listed in `problems` of the suite.
 
@@ -166,7 +166,7 @@ def open_suite(written: str) -> Suite:
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Build a suite of the data sets below a folder. Unusable data sets are listed in `problems` of the suite.
+    """Build a suite of the data sets below a folder, unusable ones listed in `problems`. No data set raises.
 
     Data sets are the folders with a META.json. Folders with JSON lines but without a META.json cannot be used. Data
     sets without anything to evaluate are left out.
@@ -195,7 +195,7 @@ def open_folder_suite(written: str, root: Path) -> Suite:
 
 
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
-    """Read a data set's META.json, and build the entry of the suite. Return None if there is nothing to evaluate.
+    """Read a data set's META.json as an entry of the suite, None if nothing is to be evaluated. Invalid files raise.
 
     Raises:
         EvaluationError: if META.json is missing or invalid.
@@ -226,7 +226,7 @@ def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
 
 
 def _read_yaml_suite(written: str, path: Path) -> Suite:
-    """Read the title, tasks, encoders and reference of a suite from a YAML file. Only the tasks are required.
+    """Read tasks, and optional title, encoders and reference, of a suite from YAML. No tasks or equal names raise.
 
     Raises:
         EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two tasks with the same name.
@@ -260,7 +260,7 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
 
 
 def _read_item(item: Mapping[str, Any], root: Path) -> Suite:
-    """Parse a task of a YAML suite file (`mteb`, `folder` or `hub`) as a suite without name and title.
+    """Parse a task of a YAML suite (`mteb`, `folder` or `hub`) as a suite without name and title. Other keys raise.
 
     `mteb` names a task or a benchmark, `folder` a folder relative to `root`, and `hub` a data set of the Hugging Face
     hub.

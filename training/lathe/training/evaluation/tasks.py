@@ -21,7 +21,7 @@ from lathe.training.errors import DataSetError, EvaluationError
 
 
 def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
-    """Find the mteb task with this name, restricted to these subsets and splits, without loading its data.
+    """Find the mteb task with this name, for these subsets and splits, without its data. Aggregates of tasks raise.
 
     Args:
         name: name of the task in mteb.
@@ -95,7 +95,7 @@ BINARY = 2
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` random rows, queries or documents in each split.
+    """Reduce a loaded mteb task in place to `rows` random rows per split. A search in which no query fits raises.
 
     The choice depends on the task's seed and is the same in every run. By type of task:
 
@@ -183,7 +183,7 @@ def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Return a search split with at most `rows` random queries, their relevant documents, and random documents.
+    """Return a search split with at most `rows` random queries and documents. No query within the limit raises.
 
     There are at most `rows` documents. In reranking, the candidates of the chosen queries are kept instead, however
     many there are.

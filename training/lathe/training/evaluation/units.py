@@ -182,7 +182,7 @@ def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) ->
 
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Scale the V-measures of mteb's bootstrap samples around their mean, so that they serve as unit values.
+    """Scale V-measures of mteb's bootstrap samples around their mean, as unit values. None under a row limit.
 
     Returns None for several levels of labels, and if mteb's samples do not have as many texts as the data set, as under
     a row limit.

@@ -131,7 +131,7 @@ def _end_with_parent() -> None:
 
 @lru_cache(maxsize=1)
 def load_task(entry: Entry) -> tuple[Any, tuple[str, ...]]:
-    """Load an entry's mteb task with data, reduced to the row limit, and return sentences on left-out rows with it.
+    """Load an entry's mteb task, reduced to the row limit, with sentences on left-out rows. The last result is cached.
 
     The last result is cached. A main score and a task type of the entry replace the task's default.
 

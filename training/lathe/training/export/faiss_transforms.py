@@ -89,7 +89,7 @@ candidates by the whole score. Leave zero vectors out: FAISS gives them the code
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain of transforms to a folder as FAISS transforms and an empty index, and check its output.
+    """Write a chain to a folder as FAISS transforms and an empty index. Non-affine steps or another output raise.
 
     The index applies the transforms first. For a chain with a quantizer, it stores byte codes.
 
@@ -126,9 +126,7 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write the transforms and chain.index, an empty IndexFlatIP behind them, and check the output on probe vectors.
-
-    The result is the largest difference and the usage text for README.md.
+    """Write transforms and an empty chain.index, check the vectors, and return the largest difference and usage text.
 
     Returns:
         The largest difference from the vectors of the chain of transforms, and the usage text for README.md.
@@ -151,9 +149,9 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 
 
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write the transforms and an empty index of byte codes behind them, and check codes and scores on probe vectors.
+    """Write transforms and an empty index of byte codes, check both, and return the score difference and usage text.
 
-    The result is the largest difference of scores and the usage text for README.md. If documents and queries have the
+    If documents and queries have the
     same transforms, the index is chain.index. Otherwise it is documents.index, with both transforms as files and the
     NumPy codec. `transforms` may be extended in place.
 
@@ -189,7 +187,7 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
 
 
 def _compare_scores(chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex) -> float:
-    """Compare codes and scores of FAISS with the chain's on probe vectors, and return the largest difference of scores.
+    """Return the largest difference of FAISS's scores from the chain's on probe vectors. Beyond `TOLERANCE`, raise.
 
     The codes of the probes, none of which may be zero, are added to the index `documents`.
 

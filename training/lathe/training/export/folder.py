@@ -61,7 +61,7 @@ class Exported:
 
 @contextmanager
 def open_staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder to write an export to, and move its content to `folder` at the end.
+    """Yield a temporary folder for an export, and move its content to `folder` at the end. A non-empty folder raises.
 
     The temporary folder is next to `folder`. On any error it is deleted. Missing parent folders are created, and
     removed again after an error.
@@ -172,9 +172,9 @@ def import_shipped(path: Path) -> Any:
 
 
 def measure_difference(outputs: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """Compute the largest difference between the outputs of an export and of its chain of transforms.
+    """Return the largest relative difference of an export's outputs from the chain's. Above `TOLERANCE`, raise.
 
-    The difference is relative to the largest output if that is above 1. A difference above `TOLERANCE` raises.
+    The difference is relative to the largest output if that is above 1.
 
     Args:
         outputs: outputs of the export, `(n, k)`.
@@ -210,10 +210,10 @@ def compare_codes(outputs: NDArray[Any], expected: NDArray[Any], what: str) -> N
 
 
 def prepare_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
-    """Check that a chain of transforms fits an encoder's vectors, and prepare the encoder for export, in place.
+    """Check that a chain fits an encoder, restore the encoder's layers in place, and return it. A mismatch raises.
 
     The encoder gets its original layers and padded batches again, so that the export does not need Lathe's attention
-    (`Encoder.restore_model`). The encoder is returned.
+    (`Encoder.restore_model`).
 
     Raises:
         ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's

@@ -66,9 +66,9 @@ def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def write_codec(folder: Path, chain: Chain) -> float:
-    """Write `lathe_codes.py` and `codes.npz`, which encode and decode a chain's codes, and check their output.
+    """Write and check a NumPy codec of a chain's codes, and return the largest difference. Other quantizers raise.
 
-    The largest difference of their floats from the chain's is returned.
+    The files are `lathe_codes.py` and `codes.npz`. The difference is between their floats and the chain's.
 
     Raises:
         ExportError: if the chain does not end in `codes` or is not exportable, or the files give other codes or floats.

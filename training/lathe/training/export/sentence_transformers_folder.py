@@ -62,7 +62,7 @@ which is a pickle and is not written."""
 def export_sentence_transformers(
     chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
 ) -> Exported:
-    """Write encoder and chain of transforms to a folder as one sentence-transformers model, and check its output.
+    """Write encoder and chain to a folder as one sentence-transformers model. Other vectors than the chain's raise.
 
     Args:
         chain: fitted chain of transforms.
@@ -189,9 +189,9 @@ def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
 
 
 def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
-    """Write one folded step of a chain of transforms as one or two module subfolders, numbered from `index`.
+    """Write a folded step as numbered module folders, and return their modules.json entries. Some quantizers raise.
 
-    The entries for modules.json are returned. For a quantizer, `lathe_quantization.py` is copied into the folder.
+    For a quantizer, `lathe_quantization.py` is copied into the folder.
 
     Raises:
         ExportError: for a quantizer other than `int8` and `binary`.

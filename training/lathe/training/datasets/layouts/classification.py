@@ -31,9 +31,9 @@ class Classification(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the training and test texts as columns, with labels as class numbers in alphabetical order.
+        """Read training and test texts as columns, with labels as class numbers. Fewer than two classes raise.
 
-        Fewer than two classes raise. A label that occurs once in a split, or only in the test, adds a warning.
+        Classes are in alphabetical order. A label that occurs once in a split, or only in the test, adds a warning.
 
         Raises:
             DataSetError: if a file is invalid, or the training texts have fewer than two classes.
@@ -106,7 +106,7 @@ class Clustering(Layout):
         return {"input_column_name": "text", "label_column_name": "label"} | sampled
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build pairs of several consecutive texts of a cluster, as the anchor, and the text of the cluster's label.
+        """Build pairs of a cluster's consecutive texts, as the anchor, and the label's text. Blank texts are left out.
 
         The texts are joined by newlines. An anchor holds `texts_per_cluster` texts; the last anchor of a cluster may
         hold fewer. Rows of lists, as in old mteb data sets, are split into rows. Blank texts are recorded as left out.
@@ -134,9 +134,9 @@ class Clustering(Layout):
 
 
 def _split_row_of_lists(record: Record) -> list[Record]:
-    """Split a row that holds lists of sentences and labels, as in old mteb data sets, into one record for each.
+    """Split a row of lists of sentences and labels into records, or return another row alone. Unequal lengths raise.
 
-    Lists of different lengths raise. Any other row is returned as the only record.
+    Old mteb data sets have rows of lists.
 
     Raises:
         DataSetError: if the lists have different lengths.

@@ -37,10 +37,10 @@ class Retrieval(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read and check the corpus, queries and relevance judgements of the test, as a search.
+        """Read and check the test as a search, without queries that lack a relevant document. No query left raises.
 
         Judgements of missing queries or documents are left out with a warning, as are queries without a relevant
-        document. Queries that only other splits judge are left out without a warning. If no query is left, this raises.
+        document. Queries that only other splits judge are left out without a warning.
 
         Raises:
             DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
@@ -79,7 +79,7 @@ class Retrieval(Layout):
         return {"k_values": RANKS, "ignore_identical_ids": True}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of query and document for each judgement of the split with a grade above 0.
+        """Build a pair of query and document for each judgement above 0, unless a text is missing or blank.
 
         Other judgements, and judgements of missing or blank texts, are recorded as left out.
 
@@ -120,9 +120,9 @@ class Retrieval(Layout):
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read the relevance judgements of a qrels file.
+    """Read the relevance judgements of a qrels file. A missing, empty or malformed file raises.
 
-    A missing, empty or malformed file raises. A judgement consists of a place for messages, a query id, a document id
+    A judgement consists of a place for messages, a query id, a document id
     and a grade, rounded up. The header line may be missing.
 
     Raises:
@@ -158,7 +158,7 @@ def read_judgements(path: Path) -> list[Judgement]:
 
 
 def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """Read and check the documents of the corpus. A title that is not a string raises.
+    """Read and check the corpus, without documents of neither text nor title. A title that is not a string raises.
 
     Documents whose text and title are both blank are left out, with a warning.
 
@@ -213,7 +213,7 @@ class Reranking(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Reranking", "map_at_1000"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read the test's queries as a search in which each query ranks its own positive and negative documents.
+        """Read a search in which each query ranks its own documents. Queries without positive or negative are left out.
 
         Queries without a positive or without a negative are left out, with a warning. If no query is left, this raises.
         Blank documents are left out too.
@@ -253,7 +253,7 @@ class Reranking(Layout):
         return {"k_values": (*RANKS, 1000)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of query and document for each positive document of each row.
+        """Build a pair of a row's query and each positive. Rows with a blank query or without a positive are left out.
 
         Rows with a blank query or without a positive are recorded as left out. The row's negatives are used only if
         `negatives` of the settings is `given`.
@@ -280,9 +280,9 @@ class Pairs(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read the test's pairs as a search: anchors are queries, and their positives are the relevant documents.
+        """Read the test's pairs as a search of the anchors in a corpus of all positives. An invalid file raises.
 
-        The corpus consists of all positives.
+        The relevant documents of an anchor are its positives.
 
         Raises:
             DataSetError: if the file is invalid.

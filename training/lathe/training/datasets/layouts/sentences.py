@@ -55,9 +55,9 @@ class Sts(Layout):
         return {"min_score": min(scores), "max_score": max(scores)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of the two sentences for each row whose score is at least `min_score`.
+        """Pair both sentences of each row scoring `min_score` or more. Without it, derive one. Equal scores then raise.
 
-        Equal scores without `min_score` raise. Other rows are recorded as left out. Without `min_score`, the threshold
+        Other rows are recorded as left out. Without `min_score`, the threshold
         is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows are read twice.
 
         Raises:
@@ -115,7 +115,7 @@ class PairClassification(Layout):
         return {"label_column_name": "label"}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of the two sentences for each row with label 1.
+        """Build a pair of the two sentences for each row with label 1. Labels other than 0 and 1 raise.
 
         Rows with label 0, and rows with a blank first sentence, are recorded as left out.
 
@@ -186,7 +186,7 @@ class Summarization(Layout):
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of text and summary for each human summary of each row.
+        """Build a pair of text and each human summary. Rows that are blank, invalid or without a summary are left out.
 
         Rows with a blank text, without a summary, or whose `valid` is false are recorded as left out.
 

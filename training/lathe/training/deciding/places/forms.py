@@ -125,7 +125,7 @@ class FormSearch:
         return prepared
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
-        """Fit the quantizers of a form on the rows, and compute the scores `(q, n)` of all rows stored in this form.
+        """Fit a form's quantizers on the rows, and return the scores `(q, n)` of all rows. Too few rows for PQ raise.
 
         Higher scores are nearer.
 

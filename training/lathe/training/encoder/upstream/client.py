@@ -81,7 +81,7 @@ class UpstreamClient:
         self.endpoint = EndpointClient(key, spec.timeout, policy, limiter, spec.concurrency)
 
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> ApiAnswer:
-        """Send one call for texts to the API, and return its answer with one vector for each text.
+        """Send texts to the API in one call, retried while that may help, and return the answer. Usage is counted.
 
         Failed attempts are repeated while another may succeed and `patience` lasts. Then an `UpstreamError` is raised,
         or the `CallError` if one of the texts may be the reason. Attempts, texts, tokens and cost are counted with
@@ -156,7 +156,7 @@ class UpstreamClient:
         return answer
 
     async def _post(self, texts: Sequence[str], options: CallOptions, base64: bool) -> ApiAnswer:
-        """Post the request for the texts' vectors, and return the parsed answer with one vector for each text.
+        """Post the request for the texts' vectors, and return the parsed answer. Another number of vectors raises.
 
         An answer with another number of vectors, or far too many values, raises. The key is removed from what the
         answer reports of the model.

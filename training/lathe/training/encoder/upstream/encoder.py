@@ -206,7 +206,7 @@ class UpstreamEncoder(TextEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` in float32, in the order given.
+        """Encode texts to vectors `(n, d)` in float32, in the order given. A refused text or a zero vector raises.
 
         The first text that the API refuses, or whose vector is not finite or zero, raises. The result also has the
         token count of each text. The API is called only for texts whose vectors are not stored. The API truncates long
@@ -285,7 +285,7 @@ class UpstreamEncoder(TextEncoder):
         ]
 
     def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Read the stored vector of each key, in order. The entry of a key that is not stored is None.
+        """Read the stored vector of each key, in order, None if not stored. A failure sets `read_problem` and raises.
 
         If the store fails, `read_problem` is set and the `UpstreamError` is raised. Otherwise `read_problem` becomes
         None.
@@ -372,7 +372,7 @@ class UpstreamEncoder(TextEncoder):
         )
 
     def _check_and_store(self, texts: Mapping[bytes, str], answer: ApiAnswer) -> list[StoredVector | Exception]:
-        """Check an answer of the API, store its vectors, and return the vector or exception of each text, in order.
+        """Check and store an answer's vectors, and return a vector or exception for each text. Another model raises.
 
         A vector with NaN, inf or only zeros is not stored; its text gets a `NotFiniteError`.
 

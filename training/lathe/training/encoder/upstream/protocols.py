@@ -98,7 +98,7 @@ class _OpenAIProtocol:
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def parse_answer(self, content: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
-        """Parse an answer in OpenAI's format: vectors ordered by `index`, number of tokens, and reported model.
+        """Parse an answer in OpenAI's format: vectors by `index`, token count and model. A bad index raises.
 
         Vectors without `index` are taken in the order of the answer. If another Lathe answers, the id of its embedding
         space is reported with the model. An index that is out of range or repeats raises `MalformedAnswerError`.

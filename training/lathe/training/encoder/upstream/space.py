@@ -235,9 +235,7 @@ class UpstreamSpace:
         )
 
     async def _embed_probe_texts(self) -> StoredSpace:
-        """Call the API for the vectors of the probe texts, and return them as a `StoredSpace` checked now.
-
-        Vectors that are not finite, zero, or of other dimensions than requested raise.
+        """Call the API for the vectors of the probe texts, and return a `StoredSpace` of now. Invalid vectors raise.
 
         Raises:
             UpstreamError: if the API does not answer, or the vectors are not finite, zero or of other dimensions than
