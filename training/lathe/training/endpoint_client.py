@@ -305,7 +305,7 @@ class EndpointClient:
             tries += 1
 
     async def wait_for_slot(self, tokens: float) -> None:
-        """Wait until the circuit breaker and the rate limits allow an attempt, and reserve `tokens` tokens for it.
+        """Wait until the breaker and rate limits allow an attempt, and reserve tokens. Raise beyond the patience.
 
         Raises:
             CallError: if the circuit breaker, or a pause that the endpoint asked for, would take longer than the

@@ -36,9 +36,7 @@ class Journal(Generic[T]):
         self.path, self.kind, self.strict = path, kind, strict
 
     def read(self) -> list[T]:
-        """Read the entries of the journal in order. Without a file, the list is empty.
-
-        A damaged line raises if the journal is strict. Damaged lines are skipped, unless the journal is strict.
+        """Read the journal's entries in order, [] without a file. A damaged line is skipped, or raises if strict.
 
         Raises:
             JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
@@ -80,9 +78,9 @@ class Journal(Generic[T]):
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from its value in a JSON file, or None if none differs.
+    """Return the name of the first setting that differs from a JSON file, None if none or no file. Damage raises.
 
-    A file that is not a JSON object raises. The name has the form `training.seed`. The result is also None if there is
+    The name has the form `training.seed`. The result is also None if there is
     no file. Recorded settings that `settings` lacks are ignored. A setting that the file lacks differs unless its value
     is None.
 
@@ -116,9 +114,7 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _path_to_difference(recorded: Any, current: Any) -> list[str]:
-    """Return the keys that lead to the first difference between two unequal JSON values.
-
-    The list is empty unless both values are objects.
+    """Return the keys that lead to the first difference of two JSON values, [] unless both are objects.
     """
     if not isinstance(recorded, dict) or not isinstance(current, dict):
         return []

@@ -302,7 +302,7 @@ def _open_workspace(workspace: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _name_source(source: TextsOrVectors) -> Iterator[str]:
-    """Yield the path or name of a source.
+    """Yield the path of a source, or of a temporary file of texts or vectors in memory. Text of another type raises.
 
     Texts and vectors in memory are written to a temporary file, which is deleted after the block.
 

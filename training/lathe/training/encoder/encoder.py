@@ -211,7 +211,7 @@ class Encoder(TextEncoder):
         )
 
     def _prepare_model(self) -> None:
-        """Convert the model to the spec's dtype, run it on test texts, choose how batches are padded, and compile it.
+        """Convert the model in place to the spec's dtype, run it on test texts, and compile it if set. NaN raises.
 
         All of it happens in place. The model is compiled only if the spec says so. The tokenizer pads on the right from
         now on, and the fast tokenizer and the cutter of long texts are set up. A test text that gives NaN or inf

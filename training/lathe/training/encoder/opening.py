@@ -159,7 +159,7 @@ class StoredEncoder(TextEncoder):
         return hash_texts(repr((self.fingerprint, self.spec.dtype, prompt, rest)), texts)
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, StoredVector]:
-        """Read the stored vectors by key; keys without a vector are left out.
+        """Read the stored vectors by key. Missing keys are left out. An error gives {} and ends the database's use.
 
         After an error, the database is not used again.
         """

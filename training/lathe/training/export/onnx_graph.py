@@ -205,7 +205,7 @@ def _write_graph(
     path: Path,
     is_large: bool = False,
 ) -> None:
-    """Trace a module, and write it to `path` as an ONNX file, without warnings and logs.
+    """Trace a module, and write it to `path` as ONNX without warnings and logs. A module that is not traceable raises.
 
     Args:
         module: the module.

@@ -179,9 +179,7 @@ class EvaluationCallback(TrainerCallback):
             control.should_training_stop = True
 
     def _evaluate_and_log(self, state: TrainerState) -> float:
-        """Evaluate the model in the first process, log the metric, report progress, and return the metric.
-
-        A metric that is NaN raises. All processes return the same metric.
+        """Evaluate the model in the first process, log and report the metric, and return it everywhere. NaN raises.
 
         Raises:
             NonFiniteLossError: if the metric is NaN.

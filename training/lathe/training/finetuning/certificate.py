@@ -203,7 +203,7 @@ def certify_encoder(
     on_progress: Progress,
     corpora: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Compare the retrieval of a trained encoder with its base encoder, on queries and on out-of-domain texts.
+    """Compare a trained encoder with the base on queries and out-of-domain texts, as nDCG@10 gains and warnings.
 
     Where the trained encoder comes from does not matter, but the texts must not have been used to train it.
 

@@ -220,9 +220,7 @@ class TaskEvaluator:
 
 
 def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
-    """Open the data set folder that the settings name for evaluation during training.
-
-    A data set without a test split, or whose test shares texts with the target's test, is refused.
+    """Open the data set to evaluate on during training. No test split, or texts shared with the target's test, raise.
 
     Raises:
         JobError: if there is no such folder, it has no test split, or its test shares texts with the target's test.

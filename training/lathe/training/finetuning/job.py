@@ -207,10 +207,9 @@ Kind = TypeVar("Kind", bound=StrictSettings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:
-    """Read a YAML file into a validated settings object of class `kind`.
+    """Read a YAML file into a validated settings object of class `kind`. An unknown key or a wrong value raises.
 
-    An unknown key or a wrong value raises a `JobError` that says where. Relative paths in the file become absolute,
-    relative to the file's folder.
+    Relative paths in the file become absolute, relative to the file's folder.
 
     Raises:
         JobError: if the file cannot be read, is not YAML, or has an unknown key or a wrong value; the message says

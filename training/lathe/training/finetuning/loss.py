@@ -109,7 +109,7 @@ class ContrastiveLoss(nn.Module):
         self.components = LossComponents()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode anchors, positives and hard negatives of a batch, and return the loss, a scalar.
+        """Encode anchors, positives and hard negatives, and return the scalar loss. A loss that is not finite raises.
 
         The parts of the loss are added to `components`.
 
@@ -134,7 +134,7 @@ class ContrastiveLoss(nn.Module):
     def compute_loss(
         self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
     ) -> Tensor:
-        """Compute InfoNCE plus the weighted regularizer loss from a batch's embeddings, a float32 scalar.
+        """Compute InfoNCE plus the weighted regularizer loss, a float32 scalar.
 
         The parts of the loss are added to `components`. A loss that is not finite raises.
 

@@ -56,7 +56,7 @@ class Candidates:
 def find_candidates(
     data: DataSet, source: SourceSettings, pairs: Sequence[Pair], forbidden: Collection[str]
 ) -> Candidates:
-    """Collect the documents of a data set, the queries of the training pairs, and the known answers of each query.
+    """Collect a data set's documents, the queries of pairs, and each query's answers. Test texts are left out.
 
     Positives of all splits count as answers, not only the positives of the training pairs. Texts of the target's test
     are left out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
@@ -152,9 +152,9 @@ BLOCK_SCORES = 50_000_000
 def mine_sources(
     builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, cache: Path, on_progress: Progress
 ) -> None:
-    """Mine hard negatives for the sources whose settings ask for them, and replace the negatives in the builder.
+    """Mine hard negatives for the sources set to it, and replace the negatives in the builder. No such source raises.
 
-    If there is no source to mine, this raises. A source without the setting is mined if none of its pairs has
+    A source without the setting is mined if none of its pairs has
     negatives.
 
     Args:
@@ -262,7 +262,7 @@ def _count_negatives_per_query(candidates: Candidates, settings: NegativeSetting
 def mine_negatives(
     candidates: Candidates, auxiliary: AuxiliaryEncoder, settings: NegativeSettings, count: int, seed: int
 ) -> dict[str, list[str]]:
-    """Mine hard negatives: documents with high scores that are not known to answer the query.
+    """Mine at most `count` hard negatives of each query: documents with high scores that are not known answers.
 
     The library's `mine_hard_negatives` does the work, with its messages hidden. Texts that equal a known answer except
     for case and punctuation are not negatives, nor are texts of the target's test.

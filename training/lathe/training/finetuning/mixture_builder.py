@@ -43,9 +43,9 @@ def read_sources(
     forbid_training: bool = False,
     eval_texts: Collection[str] = (),
 ) -> "MixtureBuilder":
-    """Read the training pairs of every data set that a job names, without pairs that must not be trained on.
+    """Read the pairs of every data set of a job, without pairs not to be trained on. Refused overlap or no pair raises.
 
-    Overlap with the target that is refused raises, as does a job without a pair. The pairs are in a `MixtureBuilder`,
+    The pairs are in a `MixtureBuilder`,
     to which mined negatives can still be added.
 
     Args:
@@ -116,7 +116,7 @@ class MixtureBuilder:
         self.seen: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Open the data sets that a source of the job names, and yield them. The target is left out.
+        """Yield the data sets of a source of the job, without the target. Data sets left out are added to `reports`.
 
         For each data set that is left out, a report with the reason is appended to `reports`.
 
@@ -133,9 +133,9 @@ class MixtureBuilder:
                 yield data
 
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
-        """Read a data set's pairs, and add the pairs to train on to the builder.
+        """Read a data set's pairs, and add pairs to train on, and a report, to the builder. A repeated name raises.
 
-        A second data set of the same name raises. A report of how many pairs were kept and dropped, and why, is
+        A report of how many pairs were kept and dropped, and why, is
         appended to `reports`. A data set without a kept pair is only reported. So is a data set that cannot be used, if
         it was found in a folder of data sets.
 
@@ -331,7 +331,7 @@ class JobSources:
         self.builder = read_sources(job, self.target, eval_texts=texts)
 
     def split(self) -> tuple[Mixture, Evaluator | None]:
-        """Build the training mixture and the evaluator to use during training.
+        """Build the training mixture, and the evaluator or None. Without a data set to evaluate on, pairs are held out.
 
         The evaluator is None without evaluation. Without a data set to evaluate on, pairs are held out of the mixture
         for the evaluator. The evaluator of a data set reads the test split when it is created, and runs mteb's

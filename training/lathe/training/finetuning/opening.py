@@ -11,7 +11,7 @@ from lathe.training.finetuning.job import SourceSettings, TargetSettings
 
 
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Open the data sets that a source of a job names: a file, rows, a hub data set, or all data sets of a folder.
+    """Open the data sets that a source of a job names. A missing or empty folder raises, a missing file raises later.
 
     Only META.json files are read. A file or a hub data set is not opened yet, so a missing one raises later.
 
@@ -37,9 +37,9 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
 
 
 def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Open every data set at or below a folder.
+    """Open the data sets at or below a folder, and return reasons for data sets left out. A folder without any raises.
 
-    A missing folder, and a folder without data sets, raise. A folder with a META.json, or for which the job names a
+    A folder with a META.json, or for which the job names a
     task, is one data set itself.
 
     Returns:

@@ -47,9 +47,7 @@ class ReferenceVectors:
             on_progress(done / len(distinct), f"encoding the reference, {done:,} of {len(distinct):,} texts")
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the encoder's vectors of texts, `(n, d)`, from the database or computed and stored there.
-
-        A vector that is zero or not finite raises.
+        """Return the encoder's vectors of texts, `(n, d)`, stored or computed. A zero or non-finite vector raises.
 
         Raises:
             JobError: if a vector is zero or not finite.

@@ -209,7 +209,7 @@ class _TrainingRun:
         self.auxiliary = auxiliary
 
     def run_all(self) -> _TrainingOutcome:
-        """Read the sources, mine negatives, prepare the regularizer and train. Finished parts are not done again.
+        """Read sources, mine negatives, prepare the regularizer and train, unless done. A folder of another job raises.
 
         A folder with a trained model or another job raises.
 
@@ -266,9 +266,7 @@ class _TrainingRun:
         mine_sources(builder, self.job.negatives, encoder, self.out / REFERENCE, self._report_offline_progress)
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, sources_digest: str) -> None:
-        """Write the settings that the job depends on to job.json, or check them against an existing file.
-
-        Another base model, other data or other settings raise.
+        """Write the settings that the job depends on to job.json, or raise if an existing file has other settings.
 
         Raises:
             JobError: if the file describes another job, base model or data.

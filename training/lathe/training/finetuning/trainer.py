@@ -159,7 +159,7 @@ def train(
     evaluator: Evaluator | None = None,
     export: Callable[[LoraAdapter], None] | None = None,
 ) -> TrainingResult:
-    """Train a model in place on a mixture, resuming from the last complete checkpoint in the folder.
+    """Train a model in place on a mixture, resuming from the last checkpoint in the folder. A loss of NaN raises.
 
     Checkpoints and the training log are written to the folder. With evaluation during training, the model of the best
     step is restored at the end. Adapters are exported and merged. The model is left in evaluation mode. A loss, weight
@@ -334,7 +334,7 @@ def _check_finite(model: Any) -> None:
 
 
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
-    """Build the contrastive loss for the model and the mixture, with cached gradients if mini-batches are set.
+    """Build the contrastive loss, with gradients cached for mini-batches. May switch a CPU model to unpadded input.
 
     Gradients are cached if `mini_batch_size` is smaller than `batch_size`; a static encoder then raises. Otherwise, on
     a CPU, the model is switched, in place, to take texts without padding if that gives the same vectors. With

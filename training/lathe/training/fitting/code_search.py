@@ -118,7 +118,7 @@ class CodeSearch:
 
 
 def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Read at most `MAX_QUERIES` query texts or vectors, encode the texts, and return vectors `(m, d)` float32.
+    """Read at most `MAX_QUERIES` queries as float32 vectors `(m, d)`. No query, or texts without an encoder, raise.
 
     Blank texts are left out. The encoder's prompt for queries is used if there is one, else the default prompt.
 

@@ -98,7 +98,7 @@ def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: 
 def write_shard(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Lock a shard's folder, encode the batches that are missing in its files, and return the position reached.
+    """Lock a shard's folder, encode the batches missing in its files, and return the position. A held lock raises.
 
     The shard's batches are consumed from the iterator. A batch is written before the next batch is read.
 
@@ -126,7 +126,7 @@ def write_shard(
 def _write_locked(
     shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode the batches after a shard's stored position, append them to the files, and return the position reached.
+    """Encode a shard's batches after the stored position, append them, and return the position. An early end raises.
 
     The files are first truncated to the stored position. The position is saved after every batch. The caller must hold
     the folder's lock.
@@ -190,7 +190,7 @@ def _save_position(folder: Path, position: Position) -> None:
 def _encode_batch(
     batch: RowBatch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """Encode a batch without blank texts, and return the vectors `(n, d)` float32 and a hash of each row `(n,)`.
+    """Encode a batch without blank texts, and return vectors `(n, d)` and a hash of each row. Other dimensions raise.
 
     Vectors in a batch are returned unchanged. Texts without an encoder give vectors `(0, 0)`.
 

@@ -146,7 +146,7 @@ def encode_source(
     engine: FitEngine = LOCAL,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> EncodedSource:
-    """Encode a source's texts, or copy its vectors, into files in `folder`, which resumes earlier runs there.
+    """Encode a source's texts, or copy its vectors, into files in `folder`, resuming earlier runs. A full disk raises.
 
     The result has the memory-mapped vectors. Unfinished shards are resumed after the last complete batch. Finished
     shards of unchanged files are reused, even if other files were added, changed or removed. If a file is damaged and
@@ -179,7 +179,7 @@ def encode_source(
 def _encode_run(
     run: EncodingRun, engine: FitEngine, on_progress: Progress, free_bytes: Callable[[Path], int]
 ) -> dict[str, str]:
-    """Check dimensions and free disk space, encode the unfinished shards of a run, and report the progress.
+    """Encode a run's unfinished shards, and return reasons of damaged files, {} if none. Too little disk space raises.
 
     Returns the reasons why files are damaged, by file name. A damaged file is an error unless the source skips damaged
     files.

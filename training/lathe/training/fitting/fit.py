@@ -53,7 +53,7 @@ SAMPLED_ROWS = 4000
 
 @contextmanager
 def _open_targets(state: FitState, on_progress: Progress) -> Iterator[Vectors | None]:
-    """Encode or read the targets of a fit, and yield one for each row, `(n, k)`, or yield None without targets.
+    """Yield the encoded or read targets of a fit, one for each row, `(n, k)`, or None. Another number of rows raises.
 
     A target encoder without a source of targets encodes the texts of the fit's source. The vectors exist only within
     the block, see `claim_workspace_folder`.
@@ -193,7 +193,7 @@ def fit_new_chain(
     engine: FitEngine = LOCAL,
     general: Gaussian | None = None,
 ) -> Iterator[FittedChain]:
-    """Fit a chain of transforms on a source, certify it on held-out rows, and yield the chain and certificate.
+    """Fit a chain of transforms on a source, certify it on held-out rows, and yield both. Too few distinct rows raise.
 
     This context manager does the work when it is entered. The chain is also certified on out-of-domain texts. The
     encoded vectors exist only within the block: the workspace folder is deleted if the block succeeds. After an error

@@ -80,7 +80,7 @@ class OutOfDomainTexts:
 
 
 def sample_texts(source: Source) -> list[str]:
-    """Read a source, and select at most `OUT_OF_DOMAIN_ROWS` of its distinct texts, evenly spaced, without blank texts.
+    """Sample at most `OUT_OF_DOMAIN_ROWS` distinct, nonblank texts of a source, evenly spaced. Vectors raise.
 
     Raises:
         SourceError: if the source cannot be read, holds vectors, or has no text.

@@ -122,10 +122,10 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs from a request or a file, and group the relevant documents by query. Logs of clicks are refused.
+    """Read pairs of query and document, and group them by query. Logs of clicks and files without a usable pair raise.
 
     Pairs with a blank text, with a document that is the query's own text, or with a document that was judged not
-    relevant are left out. Files without a usable pair are refused.
+    relevant are left out.
 
     Args:
         pairs: the pairs of a request, or the source `FILE#query,document` with the names of two fields. Without names,
@@ -200,7 +200,7 @@ def _find_field_names(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple
 
 
 def _read_judged_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str, float]]:
-    """Yield `(query, document, relevance)` for every row of a file. The relevance is 1 if rows have no such field.
+    """Yield `(query, document, relevance)` of each row, relevance 1 without judgement. A malformed judgement raises.
 
     Args:
         path: the file.
@@ -307,7 +307,7 @@ def read_and_encode_pairs(
     seed: int,
     on_progress: Progress,
 ) -> EncodedPairs | None:
-    """Read, split and encode the pairs of a fit, and encode out-of-domain halves. Returns None without pairs.
+    """Read, split and encode pairs and out-of-domain halves, None without pairs. No encoder or few queries raise.
 
     Without test pairs, a part of the pairs becomes the test pairs. Documents that are rows of the source are not
     encoded again, and other rows of the source are searched as distractors.

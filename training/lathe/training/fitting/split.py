@@ -21,7 +21,7 @@ SPLIT_ROWS = 1_000_000
 
 
 def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows at random by hash into indices to fit on and held-out indices. Equal rows are never in both.
+    """Split rows at random into indices to fit on and held out, equal rows in one. Few distinct rows raise.
 
     Of equal held-out rows, only the first is returned; equal rows to fit on are all returned. The split depends on the
     seed and the content of the rows, not on their order.

@@ -91,7 +91,7 @@ class StackedVectors:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _read_indices(self, rows: NDArray[np.int64]) -> FloatArray:
-        """Copy the rows at the given indices into a new array `(m, d)`. Negative indices count from the end.
+        """Copy the rows at the indices, negative ones from the end, to an array `(m, d)`. Out of range raises.
 
         Raises:
             IndexError: if an index is out of range.

@@ -21,7 +21,7 @@ from lathe.training.sources.rows import RawBatch, Readable, Span, check_dimensio
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the vectors of a span from a FAISS index, and yield them in batches of up to `rows` vectors.
+    """Yield the vectors of a span of a FAISS index in batches of up to `rows`. An index of compressed vectors raises.
 
     If the index has ids that are not row numbers, each row also has a record `{"id": …}`. Rows are in the order in
     which they were added, or for IndexIVFFlat in the order of their ids. `field` is ignored.
@@ -127,7 +127,7 @@ class _ListedVectors:
 
 
 def _check_header(path: Readable) -> int:
-    """Check that a file is a FAISS index that stores uncompressed vectors, and return its size in bytes.
+    """Return the size of a FAISS index file in bytes. A truncated file, or an index of compressed vectors, raises.
 
     A file that is too small for the vectors that its header claims is refused. FAISS allocates memory by the header
     before it reads further: a file of 15 kB whose header claims a billion vectors would take terabytes. The claims of
@@ -181,7 +181,7 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
-    """Load a FAISS file, and yield its vectors and their ids `(n,)`. The ids are None if they are row numbers.
+    """Load a FAISS file, and yield its vectors and ids `(n,)`, None for row numbers. Compressed vectors raise.
 
     A damaged file, or an index without uncompressed vectors, raises. The objects are valid only within the block,
     because FAISS frees a part of an index together with the whole.
@@ -214,7 +214,7 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
 def _find_vectors(
     name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
 ) -> tuple[_Vectors, NDArray[np.int64] | None]:
-    """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`. The ids are None if row numbers.
+    """Return a reader of a FAISS index's vectors, and their ids, None for row numbers. Compressed vectors raise.
 
     An index without uncompressed vectors, or whose ids do not match, raises.
 

@@ -132,7 +132,7 @@ class HubFile:
 
 
 def list_hub_files(written: str) -> list[str]:
-    """List the files of a split of a data set on the hub, written `hf:…`, in their string form with the current commit.
+    """List the files of a split of a hub data set, written `hf:…`. Other formats or several unnamed splits raise.
 
     A missing data set, configuration or split, and unsupported formats raise. The content of a file named by its commit
     does not change. If the data set has one split only, that split is the default.
@@ -168,9 +168,9 @@ def list_hub_files(written: str) -> list[str]:
 
 
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Stream the rows of a span from a file of a hub data set, and yield them in batches of up to `rows`.
+    """Yield a span's rows from a file of a hub data set in batches of up to `rows`. A missing column raises.
 
-    A missing column raises an error that lists the columns. Batches hold the values of the column `field`, and the
+    Batches hold the values of the column `field`, and the
     whole rows as dicts.
 
     Raises:
@@ -276,9 +276,9 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Split the path of a local data set into its folder and its configuration.
+    """Split the path of a local data set into folder and configuration, None for the folder itself. No folder raises.
 
-    A missing folder raises. The configuration is None if the path is the folder itself. The last part of the path is a
+    The last part of the path is a
     configuration if the README.md of the parent folder lists it, or if the path is not a folder.
 
     Raises:
@@ -297,7 +297,7 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
 
 
 def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
-    """Load the `datasets.DatasetBuilder` of one configuration of a data set. None is the default configuration.
+    """Load the `datasets.DatasetBuilder` of a configuration, None for the default. A missing configuration raises.
 
     A missing configuration, or several without a default, raises an error that lists them.
 

@@ -148,7 +148,7 @@ class Summarization(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskSummarization", "Summarization", "cosine_spearman"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read texts with human summaries, machine summaries and their grades as columns.
+        """Read texts, summaries and grades as columns. Rows without enough summaries are left out. Other counts raise.
 
         Unequal numbers of machine summaries and grades raise. Rows without a human summary or with fewer than two
         machine summaries are left out with a warning, as are rows with a blank summary.

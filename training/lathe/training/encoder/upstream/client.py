@@ -131,7 +131,7 @@ class UpstreamClient:
         return answer
 
     async def _embed(self, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
-        """Make one attempt of a call, and return its answer with one vector for each text.
+        """Make one attempt of a call, and return the answer. A first failure is repeated without base64 if useful.
 
         If the failure may mean that the server does not support base64, and no call was answered before, the call is
         sent again without base64. If that succeeds, no later call asks for base64; if it fails, the first error is

@@ -102,7 +102,7 @@ class UpstreamSpace:
                 await self._identify()
 
     async def _identify(self) -> None:
-        """Set `identified` to the stored embedding space, or else to a new space with the API's probe vectors.
+        """Set `identified` to the stored embedding space, or to a new, stored one. Changed vectors set `problem`.
 
         The stored space is used if it was checked recently, the API is unavailable, or the API reports the same model.
         In the last case the probe vectors are compared, and `problem` is set if they differ. A new space is stored.

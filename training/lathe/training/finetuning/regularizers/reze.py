@@ -44,10 +44,10 @@ MANIFEST, RELATIONS = "manifest.json", "relations.npy"
 def _load_or_compute_relations(
     encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
 ) -> tuple[NDArray[np.float32], bool]:
-    """Load the base model's relations of all pairs from a folder, or compute and store them there.
+    """Load the base model's relations of all pairs, or compute and store them. Relations of another job raise.
 
-    If the folder lacks the relations, it is emptied first. A folder of another encoder, other pairs or other settings
-    raises.
+    If the folder lacks the relations, it is emptied first. Another job has another encoder, other pairs or
+    other settings.
 
     Args:
         encoder: the base model.
