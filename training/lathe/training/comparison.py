@@ -48,10 +48,7 @@ class Interval:
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """Compute the mean of values `(n,)` with Student's t confidence interval.
-
-    With a single value, or if all values are equal, the bounds are None.
-    """
+    """Compute the mean of values `(n,)` with Student's t confidence interval, without bounds for equal values."""
     from scipy import stats  # takes half a second, which a server's start need not wait for
 
     mean = float(values.mean())

@@ -184,9 +184,9 @@ class CircuitBreaker:
         self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_OPEN, False
 
     def record_failure(self) -> None:
-        """Count a failed call, and open the breaker after `max_failures` failures in a row.
+        """Count a failed call, and open the breaker after `max_failures` in a row, or again if it is half-open.
 
-        A half-open breaker opens again, for a longer pause. An open breaker ignores the failure of a call that began
+        A half-open breaker opens for a longer pause. An open breaker ignores the failure of a call that began
         before.
         """
         self.failures += 1
@@ -423,9 +423,9 @@ class EndpointClient:
         return response.headers, bytes(payload)
 
     def _build_status_error(self, response: httpx2.Response, payload: bytes) -> CallError:
-        """Build the error for a response whose HTTP status is not a success. It quotes the endpoint's message.
+        """Build the error of an unsuccessful response, with the endpoint's message, retryable for 408, 429 and 5xx.
 
-        The error is retryable for 408, 429 and statuses from 500. The target of a redirect is named.
+        The target of a redirect is named.
         """
         status = response.status_code
         if status < REFUSALS:

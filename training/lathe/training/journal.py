@@ -114,8 +114,7 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _path_to_difference(recorded: Any, current: Any) -> list[str]:
-    """Return the keys that lead to the first difference of two JSON values, [] unless both are objects.
-    """
+    """Return the keys that lead to the first difference of two JSON values, [] unless both are objects."""
     if not isinstance(recorded, dict) or not isinstance(current, dict):
         return []
     for key in recorded | current:

@@ -20,7 +20,7 @@ KEPT_SECONDS = 7 * 24 * 3600
 
 @contextmanager
 def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator[Path]:
-    """Create or resume the workspace folder `root/key.N`, lock it for the block, and yield its path.
+    """Create or resume the folder `root/key.N`, lock it for the block, and yield its path. Deleted, unless `keep`.
 
     The folder is deleted if the block succeeds, unless `keep`. If the block raises or the process is killed, the folder
     stays, and the next call with the same key resumes it. N is the lowest number whose folder is not locked, so that

@@ -63,7 +63,7 @@ def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
 
 
 def list_beneath(root: Path, name: str) -> list[str] | None:
-    """List all regular files in the folder `root/name` and its subfolders.
+    """List the regular files below the folder `root/name`, None if it is not a folder. A link out of `root` raises.
 
     Links to files are listed, links to folders are not entered, and broken links are left out.
 
@@ -91,7 +91,7 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
 
 @contextmanager
 def _open_descriptor(root: Path, name: str) -> Iterator[int]:
-    """Context manager that opens the file or folder `root/name`, and yields its file descriptor.
+    """Open the file or folder `root/name` for the block, and yield the descriptor. A path out of `root` raises.
 
     The descriptor is closed after the block. Links are followed one part of the path at a time, and never out of
     `root`. The errors are as in `open_beneath`.

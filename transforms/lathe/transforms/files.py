@@ -66,9 +66,7 @@ def create_file(path: Path, private: bool = False) -> BufferedRandom:
 
 
 def continue_file(path: Path, append: bool = False) -> BufferedRandom:
-    """Open a file for reading and writing bytes, and keep its content.
-
-    The file is created if it is missing, and a link is refused.
+    """Open a file, created if missing, for reading and writing bytes, and keep the content. A link raises.
 
     Args:
         path: path of the file.
@@ -109,7 +107,7 @@ def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def open_plain(descriptor: int, name: str) -> BufferedReader:
-    """Check that a file descriptor is open on a regular file, and return a stream that reads its bytes.
+    """Return a stream that reads the regular file of an open descriptor. A folder, a pipe or a device raises.
 
     The stream has a duplicate of the descriptor, so that both are closed separately.
 
@@ -129,7 +127,7 @@ def open_plain(descriptor: int, name: str) -> BufferedReader:
 
 
 def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
-    """Read an open file from its position to its end, and return the bytes.
+    """Read an open file from its position to its end, and return the bytes. More than `max_bytes` bytes raise.
 
     `max_bytes` is the largest number allowed, or None for any.
 
@@ -145,9 +143,7 @@ def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
 
 
 def make_folder(path: Path, private: bool = False) -> None:
-    """Create a folder and its missing parents.
-
-    A folder that exists already stays as it is, but a link or a file in its place is refused.
+    """Create a folder and its missing parents, unless it exists. A link or a file in its place raises.
 
     Args:
         path: path of the folder.
@@ -213,9 +209,9 @@ def read_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> str:
-    """Write pieces of bytes to a new file, fsync it, and return the SHA-256 of the content in hexadecimal.
+    """Write pieces of bytes to a file, in place of an existing one, and return the SHA-256 of the content.
 
-    A file or link that is there already is deleted first.
+    A file or link that is there already is deleted first. The new file is fsynced.
     """
     hashed = hashlib.sha256()
     with create_file(path) as file:
@@ -284,9 +280,9 @@ def read_json_file(path: Path) -> Any:
 
 
 def _check_portable(value: Any, depth: int = 0) -> None:
-    """Check that other JSON parsers would read a parsed value alike.
+    """Raise `ValueError` unless other JSON parsers read a value alike: no deep nesting, long integers or surrogates.
 
-    It has no deep nesting, no long integers and no lone surrogates. `depth` is the nesting depth of the value within
+    `depth` is the nesting depth of the value within
     the document.
 
     Raises:

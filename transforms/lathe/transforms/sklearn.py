@@ -56,7 +56,7 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.dimensions = dimensions
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Fit the chain of transforms to rows `(n, d)`, and return the estimator itself.
+        """Fit the chain of transforms to rows `(n, d)`, and return the estimator itself. Steps fitted on pairs raise.
 
         `y` is ignored.
 

@@ -72,7 +72,7 @@ def as_vectors(vectors: Any) -> Vectors:
 
 
 def require_matrix(vectors: Vectors) -> None:
-    """Check that `vectors` has a shape `(n, d)` with d ≥ 1.
+    """Raise `InputError` unless `vectors` has a shape `(n, d)` with d ≥ 1.
 
     Raises:
         InputError: if it has another shape, or none.
@@ -86,7 +86,7 @@ def require_matrix(vectors: Vectors) -> None:
 
 
 def require_finite(block: FloatArray, first_row: int = 0) -> None:
-    """Check that a block of rows `(n, d)` holds no NaN or inf.
+    """Raise `InputError` if a block of rows `(n, d)` holds NaN or inf, with the number of the first such row.
 
     A sum is finite only if all its terms are, so one cheap pass suffices in the ordinary case; rows are searched only
     if the sum is not finite (which an overflow can cause too).
@@ -104,10 +104,10 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """Return an array, a tensor or nested lists as a contiguous NumPy array of floats in native byte order.
+    """Return an array, a tensor or nested lists as a contiguous NumPy array of floats. Other values raise.
 
-    The numbers are copied only if needed. Float dtypes are kept, except that bfloat16, integers and bools become
-    float32.
+    The byte order is native. The numbers are copied only if needed. Float dtypes are kept, except that bfloat16,
+    integers and bools become float32.
 
     Raises:
         InputError: if the values are not real numbers, or rows differ in length.

@@ -42,9 +42,7 @@ class Finding:
 
 
 def estimate_share(mask: NDArray[np.bool_], rows: int) -> Interval:
-    """Return the share of rows that have a property, with Wilson's 95 % interval.
-
-    There are no bounds if all rows were checked.
+    """Return the share of rows with a property, with Wilson's 95 % interval, without bounds if all were checked.
 
     Args:
         mask: which of the checked rows have it, `(n,)`, with n at least 1; they are drawn at random.

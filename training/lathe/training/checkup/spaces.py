@@ -197,7 +197,7 @@ def _explain(
 def _are_beginnings(
     texts: Sequence[str], stored: FloatArray, cosines: NDArray[np.float64], own: str | None, encoder: StoreEncoder
 ) -> NDArray[np.bool_]:
-    """Return the mask `(n,)` of stored vectors that are those of the beginning of their text, whatever its length.
+    """Return the mask `(n,)` of rows whose stored vector is of a beginning of the text, whatever its length.
 
     The share of the words is searched in eighths, then in 32nds around the best.
     """

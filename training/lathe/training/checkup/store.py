@@ -137,7 +137,7 @@ def ask_each(queries: FloatArray, ask: Callable[[list[float]], Iterable[tuple[An
 
 
 def compare_all(ids: Sequence[str], vectors: FloatArray, queries: FloatArray, metric: Metric, k: int) -> Hits:
-    """Return the k rows `(n, d)` that are nearest to each of the queries `(q, d)`, after comparing all."""
+    """Return ids and scores of the k rows `(n, d)` nearest to each of the queries `(q, d)`, after comparing all."""
     if metric == "cosine":
         vectors, queries = (normalized_rows(side, np.float32).numpy() for side in (vectors, queries))
     elif metric == "l2":  # ‖q − x‖² orders rows as q·x − ‖x‖²/2

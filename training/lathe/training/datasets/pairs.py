@@ -225,10 +225,7 @@ class PairRows:
 
 
 def merge_duplicate_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Merge pairs with the same anchor and positive, and combine the negatives of all duplicates.
-
-    The merged pairs are in order of first occurrence.
-    """
+    """Merge pairs with the same anchor and positive, and combine the negatives, in order of first occurrence."""
     # Duplicates can differ only in their negatives, which are merged.
     distinct: dict[tuple[str, str], Pair] = {}
     for pair in pairs:

@@ -238,7 +238,7 @@ def _try_steps_alone(
     corpora: OutOfDomainTexts,
     on_progress: Progress,
 ) -> list[Trial]:
-    """Fit and measure the candidates that train no encoder, and return a list of trials."""
+    """Fit and measure the candidates that train no encoder, and return trials. A fit that fails is a trial too."""
     measures = _Measures.encode(searches, encoder, corpora, part_of(on_progress, 0.0, ENCODED))
     candidates = [candidate for candidate in CANDIDATES if candidate.training is None]
     trials: list[Trial] = []
@@ -301,7 +301,7 @@ class _Measures:
         return cls(encoder, texts, searches, encode_halves_by_corpus(corpora, with_document_prompt(encoder)))
 
     def try_steps(self, candidate: Candidate, size: int | None) -> list[Trial]:
-        """Fit a candidate's transforms, and measure float vectors and, with a `size`, byte codes, as trials.
+        """Fit a candidate's transforms, and measure float vectors and byte codes of `size`. Failed fits give a problem.
 
         If the transforms cannot be fitted, the trials have the reason as `problem`. Held-out documents, on which the
         published chain is certified, are searched but not fitted on. `size` is the number of bytes of a vector's code.

@@ -74,7 +74,7 @@ def _describe_part(after: Array, before: Array) -> dict[str, Any]:
 
 
 def write_sentence(result: Adaptation) -> str:
-    """Write the recommendation: what to do, how nDCG@10 changes, and whether documents are encoded again.
+    """Write the recommendation with nDCG@10 and cost, or to leave the vectors as they are if nothing is better.
 
     A recommendation that is not certain to help says so. If too few queries are judged, or no candidate beats the
     unchanged vectors, the advice is to leave the vectors as they are.

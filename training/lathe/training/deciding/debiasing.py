@@ -154,9 +154,9 @@ def estimate_gain(ranks: Array, baseline: Array) -> Interval:
 
 
 def choose_by_halves(ranks: dict[str, Array]) -> tuple[str, str]:
-    """Choose the simplest method with a significant gain in split-half retrieval that no other method beats.
+    """Choose the simplest method with a significant gain that no method beats, else `NOTHING`, and return the reason.
 
-    The method is `NOTHING` if no gain is significant. In split-half retrieval, one half of a text searches for the
+    Gains are of split-half retrieval: one half of a text searches for the
     other half.
 
     Args:

@@ -183,10 +183,9 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Test whether the first coordinates preserve more neighbours (recall@10) than random coordinates.
+    """Test whether the first coordinates preserve more neighbours (recall@10) than random ones. Needs 11 rows.
 
-    The test is made at a half, a quarter and an eighth of the dimensions, on the first `MAX_ROWS` rows. At least 11
-    rows are needed.
+    The test is made at a half, a quarter and an eighth of the dimensions, on the first `MAX_ROWS` rows.
     """
     rows, dimensions = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)

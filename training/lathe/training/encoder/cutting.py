@@ -129,7 +129,7 @@ class TextCutter:
         self.only_whole_words = type(model).__name__ == "WordPiece"
 
     def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all tokens that the model reads of the text behind a prompt.
+        """Cut a long text to a part with all tokens that the model reads behind a prompt. Short texts stay whole.
 
         A text that is shorter than about twice what the model reads is returned whole and not tokenized. Longer texts
         are tokenized in parts that grow, up to `MAX_EXAMINED` characters.
@@ -177,7 +177,7 @@ class TextCutter:
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
     def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
-        """Return whether a part of a text has more tokens than the model reads, whatever follows the part.
+        """Return whether a part of a text has more tokens than the model reads, in any case. False without offsets.
 
         Only words that end `SAFE_CHARACTERS` or more before the cut are counted, since the cut may change the other
         words. The result is False if the tokenizer reports no offsets. It is also False for a text cut from the left,
@@ -204,7 +204,7 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether the tokens that the model reads stay the same if the part is cut elsewhere.
+        """Return whether the tokens that the model reads stay the same if the part is cut elsewhere. Not for WordPiece.
 
         False for WordPiece. The tokens of the part are compared with the tokens of the part half as long, and of the
         part cut 1 to `OTHER_CUTS` characters earlier. The result is False if one of these has too few tokens. If the
@@ -230,7 +230,7 @@ class TextCutter:
         return all(ids[read] == tokens.ids[read] for ids in other_ids)
 
     def _remove_long_stretches(self, kept: str, before: str, tokens: _Tokens, unread: "_UnreadText") -> str:
-        """Remove the middles of long stretches of characters that gave at most one token, and return the shorter part.
+        """Remove the middles of long stretches with at most one token, unless tokens change, and return the part.
 
         If the removal changes the tokens, the part is returned unchanged. If a stretch reaches the cut, the same
         characters that follow in `unread` are skipped, in place.
@@ -285,10 +285,7 @@ class _UnreadText:
         return kept + characters if self.side == "right" else characters + kept
 
     def skip(self, characters: set[str]) -> None:
-        """Consume the next unread characters as long as they are in the given set.
-
-        Nothing is consumed if the set has more than `STRETCH_ALPHABET` characters.
-        """
+        """Consume the next unread characters of the given set, unless the set has more than `STRETCH_ALPHABET`."""
         if len(characters) > STRETCH_ALPHABET:
             return
 

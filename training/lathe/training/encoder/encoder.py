@@ -181,10 +181,7 @@ class Encoder(TextEncoder):
                 )
 
     def _describe_model(self) -> None:
-        """Set the attributes that are known without running the model, and log a warning if the vectors may be poor.
-
-        The chat template is removed from the model if the spec switches it off.
-        """
+        """Set the attributes known without running the model, remove a template that is off, and log poor pooling."""
         wrapped = uses_chat_template(self.model)
         if self.spec.chat_template == "off":
             remove_chat_template(self.model, self.name)
@@ -327,7 +324,7 @@ class Encoder(TextEncoder):
         return try_packing(self.transformer, compare) or compare()
 
     def _unpad_on_gpu(self, compare: Callable[[], Agreement]) -> Agreement:
-        """Switch the transformer on a GPU to input without padding, in place, if its vectors still agree with float32.
+        """Switch the transformer on a GPU to unpadded input if vectors agree with float32, and return the agreement.
 
         The loss of cosine may be `MAX_LOSS_RATIO` times the loss with padding. If the loss is larger or the model
         fails, the previous attention is restored.
@@ -366,10 +363,7 @@ class Encoder(TextEncoder):
         return self.padded_attention is not None
 
     def join_routes(self) -> Any:
-        """Build the `SentenceTransformer` of the whole encoder, with a `Router` if queries have separate modules.
-
-        Without separate modules, the encoder's own model is returned.
-        """
+        """Return the encoder's `SentenceTransformer`, or a new one with a `Router` if queries have separate modules."""
         if self.queries is None:
             return self.model
 
@@ -566,9 +560,9 @@ class Encoder(TextEncoder):
         return [self._count_cut(batch, texts, length_ratios, prompt) for batch in batches]
 
     def _count_cut(self, batch: Batch, texts: list[str], length_ratios: list[float], prompt: str | None) -> Batch:
-        """Return a copy of a batch with the number of tokens of each text that the model does not read.
+        """Return a batch with the number of unread tokens of each text, or the batch itself if all are read in full.
 
-        A batch whose texts are all read in full is returned unchanged. Counts of texts that were tokenized in part are
+        Counts of texts that were tokenized in part are
         scaled up to the whole text.
 
         Args:
@@ -603,7 +597,7 @@ class Encoder(TextEncoder):
         return [len(tokens) + self.template_tokens for tokens in ids]
 
     def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
-        """Tokenize texts that are already cut to about what the model reads, and return them in batches.
+        """Tokenize texts that are already cut, and return batches. A token without a vector raises.
 
         The tokenizer's truncation side stays changed. A token that the model has no vector for raises
         `UnknownTokenError`.
@@ -634,7 +628,7 @@ class Encoder(TextEncoder):
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def _cut_behind_prompt(self, texts: list[str], prompt: str) -> list[str]:
-        """Cut texts at the beginning so that prompt and text together fit what the model reads, and return the texts.
+        """Cut texts at the beginning so that prompt and text fit, and return the texts. Without offsets, none is cut.
 
         Truncation from the left by the tokenizer would remove the prompt first. Texts stay whole if the tokenizer
         reports no offsets or the prompt leaves no space.
@@ -661,9 +655,9 @@ class Encoder(TextEncoder):
             raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Cut a long text to a part that holds all tokens that the model reads of the text behind a prompt.
+        """Cut a long text to a part with all tokens that the model reads behind a prompt. A short text stays whole.
 
-        A short text is returned whole. A static model with a limit of its own is cut at the end that its tokenizer
+        A static model with a limit of its own is cut at the end that its tokenizer
         names, whatever `truncation_side` is. A static model without a limit reads `STATIC_CHARACTERS` characters.
 
         Args:

@@ -47,7 +47,7 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorSto
 
 
 def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | None) -> TextEncoder:
-    """Load a model, and return it as an encoder that stores its vectors in a database.
+    """Load a model as an encoder that stores vectors in a database, or as a plain encoder if there is no database.
 
     If the store has a maximum of 0 bytes, the plain encoder is returned. If the database cannot be opened, a warning is
     logged and the plain encoder is returned.

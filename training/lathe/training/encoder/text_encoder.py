@@ -196,7 +196,7 @@ class TextEncoder(PromptedEncoder, ABC):
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:
-    """Return the name of an encoder's prompt for queries or for documents. None means the default prompt.
+    """Return the name of an encoder's prompt for queries or documents, None for the default prompt, or `NO_PROMPT`.
 
     sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model sets
     them. An empty prompt is returned only if there is a default prompt, which would be put before the texts otherwise.

@@ -181,9 +181,9 @@ class Comparison:
 
 
 def compare_systems(results: EvaluationResults) -> list[Comparison]:
-    """Compare encoders with the first encoder, methods with raw vectors, and chains with the first chain.
+    """Compare encoders with the first, methods with raw vectors, and chains with the first, on common data sets.
 
-    Pairs of systems without a common data set are left out. The comparisons are in this order.
+    The comparisons are in this order.
     """
     grid = Grid(results)
     by_cell = {(score.encoder, score.method, score.task): score for score in results.scores}

@@ -214,9 +214,9 @@ class TextVectors:
 
 
 def write_vectors(folder: Path, blocks: Iterable[tuple[Sequence[bytes], NDArray[np.float32]]]) -> None:
-    """Write blocks of keys and vectors `(n, d)` to the files `KEYS` and `VECTORS` of a folder.
+    """Write blocks of keys and vectors `(n, d)` to the files `KEYS` and `VECTORS` of a folder, replacing old files.
 
-    Existing files are replaced. Only one block is in memory at a time. Keys must be distinct.
+    Only one block is in memory at a time. Keys must be distinct.
     """
     make_root(folder)
     with ExitStack() as files:

@@ -25,9 +25,9 @@ MAX_COMPARISONS = 40
 
 
 def write_report(results: EvaluationResults) -> tuple[Decision, list[Path]]:
-    """Decide which system is better, and write evaluation.json, scores.csv and report.html to the output folder.
+    """Decide which system is better, write JSON, CSV and HTML to the output folder, and return decision and paths.
 
-    Existing files are replaced atomically. Returns the decision and the paths of the files.
+    Existing files are replaced atomically. The files are evaluation.json, scores.csv and report.html.
     """
     decision = decide(results)
     answer, *sentences = decision.to_sentences()
@@ -168,9 +168,9 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: EvaluationResults) -> Table:
-    """Build the table of mean scores × 100 of raw vectors by encoder, over all tasks and by type of task.
+    """Build the table of mean scores × 100 of raw vectors by encoder, on tasks that all encoders completed.
 
-    Only tasks that all encoders completed count. The table is empty if there are none.
+    The means are over all tasks and by type of task. The table is empty without such tasks.
     """
     grid = Grid(results)
     # Means over different tasks could not be compared.

@@ -279,7 +279,7 @@ class Evaluation:
         return [*(self.tasks[entry.key] for entry in self.entries), *unread]
 
     def collect(self, entries: Sequence[Entry], prompts: Mapping[str, str], workers: Workers) -> list[TaskDescription]:
-        """Describe tasks and the texts that they encode, by running new tasks on random vectors, and log new tasks.
+        """Describe tasks and texts to encode, by runs on random vectors, and log new tasks. Failures become errors.
 
         Tasks are run in the workers. Descriptions are cached in memory. A task that fails has a description with an
         error, which is not logged.
@@ -358,7 +358,7 @@ class Evaluation:
         return replace(method, folder=folder)
 
     def score(self, encoder: EncoderResult, folder: Path, usable: Mapping[str, str], workers: Workers) -> None:
-        """Score an encoder's methods on all usable tasks in the workers, and append the scores to the results log.
+        """Score an encoder's methods on usable tasks in the workers, and log scores and failures, unless logged.
 
         Scores without an error in the log are not computed again. A failure is logged as a score with an error.
 

@@ -322,7 +322,7 @@ class Workers:
             self.executor.shutdown(wait=True, cancel_futures=True)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel, and yield `(position in jobs, result or exception)` in the order in which they finish.
+        """Run jobs in parallel, and yield `(position, result or exception)` as jobs finish. Lost jobs are retried once.
 
         If a process dies, its job is retried, and yields an `EvaluationError` if the process dies again. The first
         waiting jobs are retried one at a time, because the pool fails all running jobs when a process dies. The

@@ -130,9 +130,9 @@ def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) ->
 
 
 def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length: int) -> list[dict[str, Any]]:
-    """Rewrite the settings files of a saved encoder, in place, in formats that all versions and servers read.
+    """Rewrite the settings files of a saved encoder in common formats, and return the new entries of modules.json.
 
-    The changed entries of modules.json are returned.
+    All versions and servers read these formats.
     """
     common = []
     for module in modules:
@@ -229,9 +229,9 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
 def _write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors in float32.
+    """Write a module's subfolder with config.json and tensors in float32, and return the modules.json entry.
 
-    The entry for modules.json is returned. `kind` is the import path of the module's class.
+    `kind` is the import path of the module's class.
     """
     path = folder / f"{index}_{name}"
     path.mkdir()

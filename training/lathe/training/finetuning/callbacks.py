@@ -74,7 +74,7 @@ class LossCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Append a line to the training log, and report progress. Without a loss in `logs`, nothing is done.
+        """Average losses over processes, reset them, and log a line in the first process, if `logs` has a loss.
 
         The line has the step, mean losses since the last line, epoch, learning rate and gradient norm. The loss sums
         are averaged over all processes and then reset.

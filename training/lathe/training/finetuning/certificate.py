@@ -61,7 +61,7 @@ class JudgedTexts:
     def from_answers(
         cls, answers: Mapping[str, Iterable[str]], distractors: Iterable[str] = (), prompts: Prompts = NO_PROMPTS
     ) -> "JudgedTexts":
-        """Build judged texts from queries with their relevant documents, and distractors, which are further documents.
+        """Build judged texts from queries with relevant documents, and distractors. Queries without any are left out.
 
         A document that equals the query's text does not count as relevant. Queries without another relevant document
         are left out. More than `MAX_QUERIES` queries are sampled evenly. Distractors are sampled evenly so that there
@@ -152,7 +152,7 @@ def _add_judged(
 
 
 def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
-    """Read the relevant documents of each query of a data set's test split, and all documents of its corpus.
+    """Read the relevant documents of each query of a test split, and all documents of the corpus. Both may be empty.
 
     The corpus is empty for data sets without one. Both are empty if the split does not contain a positive pair.
     """

@@ -64,7 +64,7 @@ class HeldOutEvaluator:
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the held-out pairs, and compute how well each anchor retrieves its positives.
+        """Encode held-out pairs, and return the mean reciprocal rank or recall@1 of positives, averaged over sources.
 
         The metric is the mean reciprocal rank of the best positive among all held-out positives of the source, or the
         share of anchors with rank 1. It is averaged over sources.

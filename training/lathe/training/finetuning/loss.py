@@ -228,7 +228,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """Compute the loss of the whole batch, a scalar, from the embeddings of its mini-batches.
+        """Compute the scalar loss from the embeddings of mini-batches. With `with_backward`, gradients are stored.
 
         With `with_backward`, the gradients are stored in the embeddings and the loss is detached. sentence-transformers
         calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared at once,

@@ -162,9 +162,9 @@ class MixtureBuilder:
     def _select_pairs(
         self, found: FoundPairs, source: SourceSettings, report: SourceReport
     ) -> tuple[list[Pair], SourceReport]:
-        """Select the pairs of a data set to train on, and count kept and dropped pairs in the report.
+        """Select the pairs of a data set to train on, up to the cap, and report counts. No usable negative may raise.
 
-        If `negatives` is `given` and no negative can be used, this raises. Duplicates and pairs that share texts with
+        Duplicates and pairs that share texts with
         the evaluation during training are dropped, and false negatives are removed from pairs. Pairs over the cap are
         dropped at random, with the job's seed. Pairs that share texts with the target are dropped if `overlap` is
         `drop`, else only counted. The kept pairs are added to `seen`, so that later sources count them as repeated.

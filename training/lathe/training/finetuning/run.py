@@ -294,9 +294,9 @@ class _TrainingRun:
             raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
-        """Train the base model, or resume from the last checkpoint, and write the trained model and training.json.
+        """Train the base model, or resume, write model and training.json, delete checkpoints, and return the summary.
 
-        The summary in training.json is returned. Checkpoints are deleted afterwards. LoRA's adapters are merged into
+        LoRA's adapters are merged into
         the model, and also written if the job keeps them. The saved model has the maximum length of the base model,
         even if the training used a smaller one.
         """

@@ -318,7 +318,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 
 
 def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[str, Judge]:
-    """Build a function that measures recall@10 of byte codes among held-out rows, and return `(name, function)`.
+    """Return name and function to measure recall@10 of byte codes for each query, or for held-out rows in place of few.
 
     The queries search the held-out rows. With fewer than `MIN_TEXTS` queries, a third of the held-out rows search the
     others.

@@ -316,7 +316,7 @@ def _fit_steps(state: FitState, on_progress: Progress) -> None:
 
 
 def _add_general_rows(state: FitState, on_progress: Progress) -> Vectors:
-    """Add general vectors to few rows if a step needs a covariance, and warn in the state, or return the rows.
+    """Return the rows, with general vectors added if the rows are few and a step needs a covariance. May set a warning.
 
     Sets `state.general_warning` if general vectors were added. None are added without an encoder, or for a fit on
     targets or pairs.
@@ -377,7 +377,7 @@ def sample_unit_rows(gaussian: Gaussian) -> FloatArray:
 
 
 def join_general_rows(rows: FloatArray, general: FloatArray) -> tuple[FloatArray, float]:
-    """Add general vectors `(m, d)` of the same encoder to the rows of a fit `(n, d)`, with the best shrinkage weight.
+    """Add general vectors `(m, d)` to the rows of a fit by the best shrinkage weight, or none below `MIN_WEIGHT`.
 
     Rows are repeated until the share of general vectors is about that weight. With a weight below `MIN_WEIGHT`, the
     rows are returned unchanged.

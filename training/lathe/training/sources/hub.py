@@ -199,9 +199,9 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 
 
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
-    """Detect whether a hub file holds texts (None) or vectors (number of dimensions), by the first row of its split.
+    """Return whether a hub file holds texts (None) or vectors (dimensions), by the first row. A file of no rows raises.
 
-    A file without rows raises. The result is cached for all files of the split.
+    The result is cached for all files of the split.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -219,11 +219,11 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
 
 
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
-    """Find the data set `DATASET[@REVISION][/CONFIG]` on the hub, and return its id, commit and configuration.
+    """Find a data set on the hub or in a folder, and return id, commit, and configuration or None. No such set raises.
 
-    A missing data set or revision raises. The configuration is None if not named. `A/B` is the data set B of the user
-    A, or else the configuration B of the data set A. A name that begins with `/`, `.` or `~` is a local folder, perhaps
-    with a configuration; the hub is not asked, and the commit is ''.
+    `written` is `DATASET[@REVISION][/CONFIG]`. The configuration is None if not named. `A/B` is the data set B of the
+    user A, or else the configuration B of the data set A. A name that begins with `/`, `.` or `~` is a local folder,
+    perhaps with a configuration; the hub is not asked, and the commit is ''.
 
     Raises:
         AccessError: if `HF_HUB_OFFLINE` is set, or the hub cannot be reached.
@@ -336,7 +336,7 @@ def _folder_digest(builder: Any) -> str:
 
 @contextmanager
 def _convert_errors(name: str) -> Iterator[None]:
-    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError`.
+    """Convert errors of `datasets`, Arrow and the hub's client in the block to `SourceError` or `AccessError`.
 
     The error names the source. It is an `AccessError` if the hub cannot be reached or refuses the credentials. A
     `SourceError` passes unchanged.

@@ -84,10 +84,9 @@ def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:
 
 
 def find_line_spans(file: Readable, size: int) -> list[Span]:
-    """Divide a file of lines into spans of `size` rows, and find the byte and line where each span begins.
+    """Divide a file of lines into spans of `size` rows with the byte and line of the beginning, [] without rows.
 
-    The file is read once. Rows are the lines that are not blank. The last span may be shorter. The list is empty for a
-    file without rows.
+    The file is read once. Rows are the lines that are not blank. The last span may be shorter.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
@@ -109,7 +108,7 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
 
 
 def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the lines of a span that are not blank, in lists of up to `rows` pairs of line number and stripped bytes.
+    """Yield the nonblank lines of a span in lists of up to `rows` line numbers and stripped bytes. Huge lists raise.
 
     A list that takes more than `MAX_BATCH_BYTES` raises.
 
@@ -195,9 +194,9 @@ def _is_not_finite(value: Any) -> bool:
 
 
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a text file, one text a line, and yield batches of up to `rows` texts.
+    """Yield a span of a text file in batches of up to `rows` texts, one a line. A line that is not UTF-8 raises.
 
-    A line that is not UTF-8 raises. Blank lines are left out. `field` is ignored.
+    Blank lines are left out. `field` is ignored.
 
     Raises:
         SourceError: for a line that is not UTF-8; and as `_read_line_batches`.

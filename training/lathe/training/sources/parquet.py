@@ -39,9 +39,7 @@ def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
 
 
 def _parse_page_header(content: bytes) -> tuple[int, int]:
-    """Parse the first bytes of a parquet page header into the page's type and its uncompressed size in bytes.
-
-    Bytes that are not a page header raise `ValueError`.
+    """Parse a parquet page header into the page's type and uncompressed bytes. Other content raises `ValueError`.
 
     Raises:
         ValueError: if the bytes are not a page header.
@@ -58,9 +56,9 @@ def _parse_page_header(content: bytes) -> tuple[int, int]:
 
 
 def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Decode the variable-length integer (7 bits per byte) at position `at`, and return it with the position after it.
+    """Decode the variable-length integer at `at`, and return it with the next position. Over 5 bytes raise.
 
-    An integer that does not end within 5 bytes raises.
+    A byte holds 7 bits of the integer.
 
     Raises:
         ValueError: if it does not end within 5 bytes.
@@ -120,7 +118,7 @@ class TableRecords(Sequence[Record]):
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a parquet file, and yield batches of up to `rows` rows.
+    """Yield the rows of a span of a parquet file in batches of up to `rows`. A missing column or a null text raises.
 
     Batches hold the values of the column `field`, and the whole rows.
 
@@ -137,7 +135,7 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
-    """Yield the rows of a span of a parquet file as Arrow tables of `rows` rows. The last table may be shorter.
+    """Yield a span of a parquet file as Arrow tables of `rows` rows, the last may be shorter. Too large tables raise.
 
     A table that takes more than `MAX_BATCH_BYTES` raises.
 
@@ -166,9 +164,9 @@ def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def _read_parts(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
-    """Decompress the rows of a span of a parquet file, and yield them as Arrow record batches of up to `rows` rows.
+    """Yield a span of a parquet file as Arrow batches of up to `rows` rows. A missing column or a null text raises.
 
-    A missing column, and a null among texts, raise. Row groups that end before the span are not read. The index that
+    Row groups that end before the span are not read. The index that
     pandas stores as a column is left out.
 
     Raises:
@@ -242,7 +240,7 @@ def _replace_nanoseconds(kind: Any) -> Any:
 
 
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
-    """Return how many rows of a parquet row group to decompress at once: `rows`, or fewer if values may be huge.
+    """Return how many rows of a parquet row group to decompress at once: `rows` or fewer, at least 1. Huge rows raise.
 
     Rows of more than `MAX_ROW_BYTES` on average raise. A row is assumed to be as large as the largest dictionary page
     of a column, which bounds a value that the rows repeat. As many rows are chosen as then fit in `MAX_BATCH_BYTES`, at
@@ -276,9 +274,9 @@ def _require_column(file: Readable, parquet: Any, field: str) -> None:
 
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:
-    """Detect by the schema whether a parquet column holds texts (None) or lists of numbers (1, whatever their length).
+    """Detect by the schema whether a parquet column holds texts (None) or lists of numbers (1). Other columns raise.
 
-    A file without rows, and any other column, raise.
+    The result is 1 for lists of any length. A file without rows raises.
 
     Raises:
         EmptyError: if the file has no rows.

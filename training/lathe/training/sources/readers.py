@@ -77,10 +77,7 @@ def read_topic_paragraphs() -> list[str]:
 
 
 def read_docstrings(path: Path) -> Iterator[str]:
-    """Yield the docstring of a Python file's module and of each class and function. A missing docstring is ''.
-
-    Nothing is yielded for a file that cannot be parsed.
-    """
+    """Yield the docstring of a Python file's module, classes and functions, '' if missing. Skips unparsable files."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # templates and files of other versions of Python
@@ -177,9 +174,7 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
-    """Detect whether a file holds texts (None) or vectors (number of dimensions), by its header or its first row.
-
-    A file without rows raises.
+    """Detect whether a file holds texts (None) or vectors (dimensions), by header or first row. No rows raise.
 
     Args:
         file: the file.

@@ -72,7 +72,7 @@ class RemoteFile:
         return _call_with_retries(self.url, lambda: dict(files.info(path)), _retry_waits(files))
 
     def fetch(self, folder: Path) -> Path:
-        """Download the whole file into a folder, under the same name, and return the path of the copy.
+        """Download the whole file into a folder, with retries, and return the path. An incomplete copy raises.
 
         A copy that is still incomplete after the last retry raises. Failed and incomplete downloads are retried.
 
@@ -119,9 +119,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Download bytes into the buffer, and return their number. It is 0 at the end of the file.
-
-        A failed read is retried.
+        """Download bytes into the buffer, with retries, and return the number of bytes, 0 at the end of the file.
 
         Raises:
             SourceError: if the read still fails after the last retry.
@@ -156,7 +154,7 @@ class _Stream(io.RawIOBase):
 
 
 def list_remote_files(url: str) -> tuple[bool, list[str]]:
-    """Return whether a URL is a folder, and the sorted URLs of all files below it.
+    """Return whether a URL is a folder, and the sorted URLs of the files in it, or of the file, without hidden files.
 
     For a file, the list holds only its own URL. Hidden files and files in hidden folders are left out.
 
@@ -203,7 +201,7 @@ def _retry_waits(files: Any) -> Sequence[float]:
 
 
 def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
-    """Call a function that uses the network. If it raises, call it again after each of the `waits`.
+    """Call a function of the network, and again after each of the `waits` on failure. A missing file raises at once.
 
     A missing file and refused credentials are not retried.
 

@@ -237,7 +237,7 @@ def explain_written_vector(count: int) -> str:
 
 
 def _as_matrix(raw: RawBatch, dimensions: int) -> FloatArray:
-    """Convert the rows of a batch, which are lists of numbers, to a matrix `(n, dimensions)` in float64.
+    """Convert the rows of a batch, lists of numbers, to a float64 matrix `(n, dimensions)`. Any other row raises.
 
     Raises:
         SourceError: for the first row that is not a list of `dimensions` numbers.
@@ -259,7 +259,7 @@ def _as_matrix(raw: RawBatch, dimensions: int) -> FloatArray:
 
 
 def _convert_rows(raw: RawBatch, vectors: FloatArray, require_finite: bool) -> FloatArray:
-    """Convert the vectors of a batch to float32.
+    """Convert the vectors of a batch to float32. With `require_finite`, NaN, inf or a number beyond float32 raises.
 
     Raises:
         SourceError: with `require_finite`, for the first row that holds NaN, inf, or a number beyond float32.

@@ -107,9 +107,7 @@ def is_path(file: str) -> bool:
 
 @contextmanager
 def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
-    """Yield an object that opens the file.
-
-    A file at a URL is downloaded first, and the copy is deleted after the block.
+    """Yield an object that opens a file. A file at a URL is downloaded first, and deleted after the block.
 
     Args:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
@@ -204,9 +202,9 @@ def display_path(written: str) -> str:
 
 
 def list_local_files(place: str) -> tuple[bool, list[str]]:
-    """Return whether a path is a folder, and the sorted paths of all files below it.
+    """Return whether a path is a folder, and the sorted paths of files below, or of the file. A missing path raises.
 
-    A missing path, and a link that leads out of ROOT, raise. For a file, the list holds only its own path. Hidden files
+    A link that leads out of ROOT raises. Hidden files
     and files in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
 
     Raises:
@@ -234,7 +232,7 @@ def list_local_files(place: str) -> tuple[bool, list[str]]:
 
 
 def _list_path(place: str) -> list[str] | None:
-    """List the sorted paths of all files below a folder, without hidden files. For a file, return None.
+    """List the sorted paths of files below a folder, without hidden files, None for a file. A missing path raises.
 
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.

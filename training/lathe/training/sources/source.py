@@ -153,7 +153,7 @@ class Source:
         return digest(self.location if self._is_folder else file_key(self.files[0]), self.field, encoder)
 
     def batches(self, rows: int = BATCH_ROWS, require_finite: bool = True) -> Iterator[RowBatch]:
-        """Read all rows of the source in order, and yield validated batches of up to `rows` texts or vectors.
+        """Yield all rows of the source in order, in validated batches of up to `rows`. A row of another kind raises.
 
         Remote files are downloaded one after the other. Damaged files raise, whatever `bad_shards` says.
 
@@ -194,9 +194,9 @@ class Source:
                 yield from read_rows(path, self.field, rows)
 
     def detect_kind(self, by_header: bool = False) -> Kind:
-        """Detect whether the source holds texts (None) or vectors (number of dimensions), by its first row.
+        """Detect whether the source holds texts (None) or vectors (dimensions), by the first row. No rows raise.
 
-        A source without rows raises. If damaged files are skipped, every file is inspected, and the kind of most rows
+        If damaged files are skipped, every file is inspected, and the kind of most rows
         is returned if files differ. Built-in sources are not read.
 
         Args:
@@ -248,7 +248,7 @@ class Source:
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Divide the source's files into shards, and find empty and damaged files.
+        """Divide the source's files into shards, and find empty and damaged files. Damaged files raise, unless skipped.
 
         A damaged file raises, unless `bad_shards` is `skip`. A source without rows raises. Files of lines are read once
         to count their rows. Files whose rows are of another kind than most rows of the source count as damaged. Remote
@@ -345,9 +345,9 @@ def split_field(written: str) -> tuple[str, str]:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """Parse a source of texts or vectors as a user writes it, and list its files. No file is read.
+    """Parse a source as a user writes it, and list the files, which are not read. No file of a known format raises.
 
-    A missing place, and a place without a file of a known format, raise. An object store or the hub is asked for the
+    An object store or the hub is asked for the
     list of files. Files of a folder that are not data, such as README.txt, are left out, with a log message.
 
     Raises:

@@ -37,7 +37,7 @@ def get_staging_path(path: Path) -> Path:
 
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
-    """Open a .jsonl, .parquet or .npy file, and yield a writer of batches of rows with vectors.
+    """Yield a writer of a .jsonl, .parquet or .npy file, which appears if the block succeeds. Another suffix raises.
 
     The file appears under its name only if the block succeeds: the rows go to a hidden file in the same folder, which
     is renamed at the end. If the block raises, the hidden file is deleted.
@@ -131,7 +131,7 @@ class ParquetWriter:
         self.file: Any = None
 
     def write(self, records: Sequence[Record], vectors: NDArray[Any]) -> None:
-        """Append rows as a table, with the records' fields as columns and missing values as null.
+        """Append rows as a table, with the records' fields as columns and null where missing. Mixed types raise.
 
         Nothing is done if `records` is empty.
 
@@ -150,7 +150,7 @@ class ParquetWriter:
         self._append_table(self.arrow.table({name: self._build_column(name, records) for name in names}), vectors)
 
     def _append_table(self, table: Any, vectors: NDArray[Any]) -> None:
-        """Write columns and vectors `(n, d)` as one table. The first call opens the file with their schema.
+        """Write columns and vectors `(n, d)` as one table. New types convert the file first. Incompatible types raise.
 
         If the columns need other types than the file has, the file is converted first.
 
@@ -230,7 +230,7 @@ class ParquetWriter:
 
 
 def _conform(table: Any, schema: Any) -> Any:
-    """Convert an Arrow table to the columns and types of a schema. A missing column becomes null.
+    """Convert a table to a schema, with null for a missing column. A value that cannot be converted raises.
 
     Raises:
         SourceError: if a value of a column cannot be converted to the new type.

@@ -28,7 +28,7 @@ class Endpoint:
 
 
 def read_endpoint(settings: EndpointSettings) -> Endpoint:
-    """Read an endpoint's address from the settings, and its API key from the environment, without connecting.
+    """Read an endpoint's address from settings and the API key from the environment. An invalid address raises.
 
     Raises:
         JobError: if the address is not valid, or the environment variable of the key is not set.
@@ -107,7 +107,7 @@ async def ask_model(
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
-    """Read the answer from a chat completion's first choice. Estimate tokens that the endpoint did not count.
+    """Read the answer of a chat completion's first choice, with estimates of uncounted tokens. No message raises.
 
     A refusal without content becomes an answer with the text of the refusal and the finish reason `content_filter`.
 

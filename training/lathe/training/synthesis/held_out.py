@@ -150,7 +150,7 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read the texts in the given fields of a file of JSON lines as a test set `(file name, texts)`.
+    """Read nonblank strings in fields of a JSON lines file as a test set `(file name, texts)`. No text raises.
 
     The name ends before the first dot. The texts are all strings that are not blank, including the strings in lists.
     Without `fields`, all fields of a row are read.
@@ -167,7 +167,7 @@ def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the strings in the given fields of a row, or in all fields if none are given, without blank strings.
+    """Yield the nonblank strings in the given fields of a row, or in all fields. A missing field raises.
 
     Strings in lists are included.
 

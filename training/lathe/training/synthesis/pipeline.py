@@ -95,7 +95,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
 
 
 def _read_text_field(record: Record, field: str) -> str:
-    """Return the text in a field of a row, stripped, or "" if the field is missing or null.
+    """Return the stripped text in a field of a row, or "" if missing or null. A value of another type raises.
 
     Raises:
         JobError: if the field is not a string.

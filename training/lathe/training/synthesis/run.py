@@ -89,7 +89,7 @@ def prepare_job(job: SynthesisJob) -> PreparedJob:
 
 
 def run_synthesis(prepared: PreparedJob, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
-    """Run or resume a synthesis job in the folder `out`. Results are written even if the endpoint fails.
+    """Run or resume a synthesis job in the folder `out`. If the endpoint fails, results are written before it raises.
 
     Templates, settings, answers and results are written. An error of the endpoint is raised after the results of the
     answers so far are written.

@@ -80,7 +80,9 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
 
 
 def _read_template(path: Path, name: StageName, count: int) -> Prompt:
-    """Read and check the prompt template of one stage. If `count` is 2 or more, the template must use `$count`.
+    """Read and check the prompt template of one stage. A missing or unknown placeholder raises.
+
+    If `count` is 2 or more, the template must use `$count`.
 
     Raises:
         JobError: if the template is not UTF-8, lacks a required placeholder, or has an unknown placeholder.

@@ -151,7 +151,7 @@ class FitDistribution:
 
     @classmethod
     def load(cls, path: Path) -> "FitDistribution":
-        """Load the distribution of the fitted rows from the artifact folder `path`, verify its digest, and return it.
+        """Load the distribution of the fitted rows from the artifact folder `path`. A missing or damaged file raises.
 
         Raises:
             ArtifactError: if the chain was saved without one, or it is damaged.
@@ -172,7 +172,7 @@ class FitDistribution:
 
     @classmethod
     def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> "FitDistribution":
-        """Rebuild a distribution from the bytes of its file and its entry in the manifest, check it, and return it.
+        """Rebuild a distribution from a file's bytes and the manifest's entry. Another SHA-256 or a bad array raises.
 
         Raises:
             ArtifactError: if the SHA-256 of the bytes is not that in the entry, or an array is none that a fit gives.

@@ -69,9 +69,9 @@ fields belong to the caller.
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder with a chain's manifest and tensors, atomically.
+    """Write a chain's manifest and tensors to a new artifact folder, atomically. An existing folder raises.
 
-    Missing parent folders are created; an existing artifact is never overwritten.
+    Missing parent folders are created.
 
     Args:
         path: path of the new folder.
@@ -141,7 +141,7 @@ def display_name(path: Path) -> str:
 
 
 def read_manifest(path: Path, root: Path | None = None) -> Manifest:
-    """Read the manifest of an artifact folder, check its schema version, digest and field types, and return it.
+    """Read the manifest of an artifact folder. A missing, altered, malformed or too new manifest raises.
 
     `root` is as in `read_file`.
 
@@ -200,7 +200,7 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Read an artifact folder, and verify its digests.
+    """Read the manifest and the tensors of an artifact folder. Missing, altered or too new files raise.
 
     `root` is as in `read_file`.
 
@@ -221,7 +221,7 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Read an artifact folder, and verify its digests, without parsing the tensors.
+    """Read the manifest and the tensors, as bytes, of an artifact folder. Missing, altered or too new files raise.
 
     `root` is as in `read_file`.
 

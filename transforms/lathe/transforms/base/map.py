@@ -42,7 +42,7 @@ class Signature:
         return replace(self, zero_variance_directions=self.zero_variance_directions + directions)
 
     def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
-        """Return the signature of vectors after they are reduced to `dimensions` dimensions.
+        """Return the signature of vectors reduced to `dimensions` dimensions. Vectors of too few dimensions raise.
 
         The rank becomes at most `dimensions`. Without known input dimensions the outputs are taken to have full rank.
 
@@ -245,7 +245,7 @@ class Map(nn.Module):
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check the parameters and that this map can be applied to such inputs, and return the outputs' signature.
+        """Return the signature of the outputs. Bad parameters, codes as inputs, or dimensions not fitted on raise.
 
         Args:
             inputs: signature of the inputs.
@@ -309,7 +309,7 @@ class _FittedMap(Protocol):
 
 
 def apply(module: _FittedMap, rows: Any, require_finite: bool = False, **keywords: Any) -> Any:
-    """Apply a fitted map or chain of transforms to rows `(n, d)`, without recording gradients.
+    """Apply a fitted map or chain to rows `(n, d)`, without gradients. Other dimensions, or NaN for codes, raise.
 
     The computation uses the dtype and device of the map; a resulting tensor is moved back to the device of `rows`.
 

@@ -97,9 +97,7 @@ class QueryPairs:
         )
 
     def select(self, rows: NDArray[np.int64]) -> "QueryPairs":
-        """Return the pairs of some of the queries, which are renumbered in the order of `rows`.
-
-        All documents stay.
+        """Return the pairs of some queries, renumbered in the order of `rows`, with all documents.
 
         Args:
             rows: distinct rows of queries, `(k,)`.
@@ -129,7 +127,7 @@ class QueryPairs:
 
 
 def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Search all documents with every query by inner product, and compare the ranking with the relevant documents.
+    """Search all documents with every query by inner product, and return nDCG@k and recall@k of each query.
 
     Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
     largest that is possible; recall@k is their share of all that are relevant, or of k if more are. Excluded documents

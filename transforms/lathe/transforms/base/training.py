@@ -151,10 +151,7 @@ class Checkpoint:
         return place if isinstance(place, Checkpoint) else cls(Path(place))
 
     def load(self) -> dict[str, Tensor] | None:
-        """Read the checkpoint's file, and return its tensors by name.
-
-        Returns None if the file is missing, cannot be read, or was written with another key.
-        """
+        """Return the tensors of the checkpoint's file by name, None if it is missing, damaged or of another key."""
         try:
             with safe_open(self.path, "pt") as file:
                 if (file.metadata() or {}).get("key") != self.key:

@@ -43,7 +43,7 @@ class FitContext:
     pairs: QueryPairs | None = None
 
     def query_moments(self, dimensions: int) -> Moments | None:
-        """Return the moments of the queries that were given to the fit, or None if none were.
+        """Return the moments of the fit's queries, None without queries. Queries of other dimensions raise.
 
         Raises:
             InputError: if the queries have other than `dimensions` dimensions.
@@ -111,10 +111,9 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the transform to vectors `(n, d)`, which are read in blocks, or to their moments.
+        """Fit the transform in place to vectors `(n, d)` or moments, and return it. No rows, or NaN or inf, raise.
 
-        Buffers are set in place and stay on their device. After an error they are as before. Returns the transform
-        itself.
+        Vectors are read in blocks. Buffers stay on their device. After an error they are as before.
 
         Args:
             data: moments or vectors, as an array, a tensor or lists of numbers; `PairedMoments` for a transform that is
@@ -168,7 +167,7 @@ class Transform(Map):
         return self.to(device)
 
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return the data in the form that `learn` takes.
+        """Return the data as `learn` takes it: `data` itself, or `PairedMoments` with targets. Missing targets raise.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.
@@ -222,7 +221,7 @@ class Transform(Map):
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from an artifact's tensors by name, check them, and return the transform itself.
+        """Set the fitted buffers from an artifact's tensors, and return the transform. Unknown or bad tensors raise.
 
         Raises:
             ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
@@ -246,7 +245,7 @@ class Transform(Map):
         return self
 
     def check_tensors(self) -> None:
-        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`.
+        """Raise `ArtifactError` unless loaded buffers have the shapes in `shapes` and entries within `entry_ranges`.
 
         An axis that several shapes name must have one length. A subclass may check more. An artifact may come from
         somebody else: its digests are then right, and its tensors may hold anything.
@@ -290,9 +289,9 @@ class Transform(Map):
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Context manager that assigns the original buffers of all steps again if the block raises.
+    """Restore the original buffers of all steps if the block raises, and raise the error again.
 
-    The error is then raised again. Changes within a buffer's tensor are not undone.
+    Changes within a buffer's tensor are not undone.
     """
     # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
     earlier = [dict(step.named_buffers()) for step in steps]
@@ -348,9 +347,7 @@ TRANSFORMS = _TransformRegistry()
 
 
 def build_transform(spec: Mapping[str, Any]) -> Transform:
-    """Build a transform that is not fitted yet from its spec, such as `{"kind": "pca", "dimensions": 128}`.
-
-    The parameters are checked.
+    """Build an unfitted transform from a spec such as `{"kind": "pca", "dimensions": 128}`. Unknown parameters raise.
 
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.

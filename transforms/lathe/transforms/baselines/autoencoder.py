@@ -94,9 +94,9 @@ class Autoencoder(Transform):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train encoder and decoder by gradient descent so that vectors are reconstructed with a small squared error.
+        """Train encoder and decoder to reconstruct vectors with a small squared error. Moments or equal rows raise.
 
-        Their weights and biases, which start as in `torch.nn.Linear`, and `training_log` are set.
+        The weights and biases, which start as in `torch.nn.Linear`, and `training_log` are set.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, or the training diverges before the first finite

@@ -152,7 +152,7 @@ class Flow(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the flow by maximum likelihood on the vectors, and set its buffers and `training_log`.
+        """Train the flow by maximum likelihood, and set its buffers and `training_log`. Moments or equal rows raise.
 
         The training starts from values that standardize the first batch.
 

@@ -152,10 +152,9 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the steps in order and in place, each on the vectors as transformed by the steps before it.
+        """Fit the steps in place, each on the outputs of the steps before, and return the chain. No rows or NaN raise.
 
-        The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored. Returns
-        the chain itself.
+        The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
 
         Args:
             vectors: `(n, d)`: an array, a tensor, a memmap or lists of numbers.
@@ -211,7 +210,7 @@ class Chain(nn.Module):
 
     @staticmethod
     def _check_pairs(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
-        """Check that `pairs` are given if a step learns from queries and relevant documents, and else are not given.
+        """Raise `InputError` unless `pairs` are given exactly if a step learns from queries and relevant documents.
 
         Raises:
             InputError: if the pairs are missing, not expected, or their vectors do not have `dimensions` dimensions.
@@ -229,7 +228,7 @@ class Chain(nn.Module):
                 raise InputError(f"the {name} of the pairs have {vectors.shape[1]} dimensions, the rows {dimensions}")
 
     def _select_steps_to_fit(self, refit: bool) -> dict[int, Transform]:
-        """Return the steps that `fit` has to fit, by their positions: all if `refit`, else those not fitted yet.
+        """Return the steps to fit, by position: all if `refit`, else the unfitted steps. A folded step raises.
 
         Raises:
             StepError: if one of them can only be applied, as in a folded chain.
@@ -465,7 +464,7 @@ class Chain(nn.Module):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
-        """Return a new chain with the same outputs, in which consecutive affine steps are multiplied into one matrix.
+        """Return a chain of equal outputs, in which consecutive affine steps are one matrix. An unfitted chain raises.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
         nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
@@ -591,7 +590,7 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         distribution: FitDistribution | None = None,
     ) -> Manifest:
-        """Write the fitted chain to a new artifact folder.
+        """Write the chain to a new artifact folder, and return the manifest. An unfitted or folded chain raises.
 
         The folder holds manifest, tensors and, if given, the distribution of the fitted rows. See
         `lathe.transforms.artifact.folder` for the files.
@@ -637,7 +636,7 @@ class Chain(nn.Module):
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from the specs of its steps and their tensors.
+        """Build a fitted chain from the specs and tensors of its steps. A missing, unknown or infinite tensor raises.
 
         `specs()` and `tensors()` of a chain give both. Tensors whose names do not begin with a step's position are
         ignored.
@@ -656,7 +655,7 @@ class Chain(nn.Module):
 
     @classmethod
     def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
-        """Load a fitted chain from its artifact folder, and check it.
+        """Load a fitted chain from its artifact folder, and check it by applying it. Missing or altered files raise.
 
         The chain is checked by applying it to two rows as documents and as queries, because an artifact from somebody
         else may hold anything. Its outputs are bit-equal to the outputs of the saved chain, and the folder's manifest
@@ -699,7 +698,7 @@ class Chain(nn.Module):
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
     def _check_by_applying(self) -> None:
-        """Check that the chain maps two rows to finite outputs of the right shape, as documents and as queries.
+        """Raise `ArtifactError` unless two rows, as documents and queries, map to finite outputs of the right shape.
 
         The rows are zeros and a random unit row. Only applying the chain shows whether the tensors of different steps
         fit together.

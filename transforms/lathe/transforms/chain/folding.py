@@ -67,9 +67,9 @@ def _merge(before: Map, step: Map) -> Map | None:
 
 
 def list_affine_maps(step: Map) -> list[Affine] | None:
-    """Return the affine maps that a fitted step consists of, in order.
+    """Return the affine maps of a fitted step in order, without normalizations, None if it has other maps.
 
-    Normalizations are left out, and selections become affine maps.
+    Selections become affine maps.
 
     Returns:
         The maps, or None if the step has other maps too. The list is empty if the step only normalizes.

@@ -11,7 +11,7 @@ from lathe.transforms.vectors import as_float64
 
 
 def retained_subspace(chain: Chain) -> Subspace | None:
-    """Compute the subspace of the input space that a fitted chain's outputs depend on.
+    """Compute the subspace of the input space that a chain's outputs depend on, None if a step is not affine.
 
     It is the row space of the product of the chain's matrices. Normalizations change norms only and a quantizer keeps
     every direction, so both are ignored. The result is the subspace of the chain's full outputs, not of a prefix. A

@@ -64,7 +64,7 @@ class Sides(Transform):
             raise StepError(f"{self.kind}: neither queries nor documents have a step; leave {self.kind} out")
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the outputs, with equal dimensions for queries and documents.
+        """Return the signature (dimensions, rank) of the outputs. Other dimensions of queries than of documents raise.
 
         Raises:
             StepError: if a step cannot follow those before it, or queries and documents end in different dimensions.
@@ -83,7 +83,7 @@ class Sides(Transform):
         return replace(documents, zero_variance_directions=empty)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Fit the steps of documents on the rows, and the steps of queries on `context.queries`.
+        """Fit the steps of documents on the rows, and of queries on `context.queries` or the rows. Moments raise.
 
         If no queries are given, the steps of queries are fitted on the rows too.
 
@@ -173,7 +173,7 @@ class _ChainMap(Map):
 
 
 def _build_steps_of(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
-    """Build the steps of queries or of documents, as `name` says, as a chain that is not fitted.
+    """Build the unfitted chain of steps of queries or of documents, as `name` says. Codes or paired steps raise.
 
     Raises:
         StepError: if the specs are not steps, or among them are codes, steps with two lists of their own, or steps that

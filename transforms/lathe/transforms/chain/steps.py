@@ -19,7 +19,7 @@ OPENING, CLOSING = "[{(", "]})"
 
 
 def parse_steps(text: str) -> list[Transform]:
-    """Parse the steps of a chain from text such as `r2,geopres:96` into transforms that are not fitted yet.
+    """Parse the steps of a chain from text such as `r2,geopres:96` into unfitted transforms. Unknown kinds raise.
 
     A step is `kind`, `kind:value` (the value of its first parameter, `dimensions` for most) or
     `kind:key=value,key=value`; steps are joined by commas. A step may also be written as a JSON object, all of them as
@@ -61,7 +61,7 @@ def parse_steps(text: str) -> list[Transform]:
 
 
 def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Transform]:
-    """Build the steps of a chain from their specs, as transforms that are not fitted yet.
+    """Build the steps of a chain from specs, as transforms that are not fitted yet. Unknown kinds or no steps raise.
 
     Args:
         specs: list of dicts with `kind` and parameters, or `{"query": […], "document": […]}` with one such
@@ -106,9 +106,9 @@ def _join_sides(sides: Mapping[str, Any]) -> Spec:
 
 
 def _split_top_level(text: str) -> list[str]:
-    """Split text at the commas that are outside of brackets and quotes.
+    """Split text at the commas outside of brackets and quotes, without empty parts. An open bracket or quote raises.
 
-    The parts are stripped of white space, and empty parts are left out.
+    The parts are stripped of white space.
 
     Raises:
         StepError: if a bracket or quote is not closed.
@@ -148,9 +148,9 @@ def _parse_step(part: str) -> Spec:
 
 
 def _find_main_parameter(kind: str) -> str:
-    """Return the name of the parameter that `kind:value` sets, the first of the kind's class.
+    """Return the parameter that `kind:value` sets, `dimensions` for an unknown kind. A kind without parameters raises.
 
-    For an unknown kind it is `dimensions`; `build_steps` reports the kind later.
+    It is the first parameter of the kind's class. `build_steps` reports an unknown kind later.
 
     Raises:
         StepError: if the kind has no parameters.

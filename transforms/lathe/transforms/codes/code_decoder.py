@@ -64,7 +64,7 @@ class CodeDecoder(Map):
         return self.octets
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:
-        """Look up the quantized value of every coordinate in codes `(n, bytes)`, in standard deviations, `(m, n)`.
+        """Look up the quantized value of each coordinate in codes `(n, bytes)`, in standard deviations, `(m, n)`.
 
         The result has one row for each coordinate.
         """
@@ -122,9 +122,9 @@ class CodeDecoder(Map):
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
     def score(self, encoded: Tensor, codes: Tensor, norm_factors: Tensor | None, tables: Tensor | None) -> Tensor:
-        """Compute the inner products `(a, n)` of encoded queries with decoded codes `(n, bytes)`.
+        """Compute the inner products `(a, n)` of encoded queries with decoded codes `(n, bytes)`. Zero codes score 0.
 
-        A code of zeros scores 0. `norm_factors` and `tables` are intermediate results that save time if they are known.
+        `norm_factors` and `tables` are intermediate results that save time if they are known.
 
         Args:
             encoded: queries as `TransformCoding.encode_queries` returns them: products with the decoder's rows, and in

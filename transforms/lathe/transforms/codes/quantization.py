@@ -55,7 +55,7 @@ class Quantizer(Transform, registered=False):
         return self.transform(floats)
 
     def score(self, queries: Any, codes: Any) -> Any:
-        """Return the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for.
+        """Return the inner products `(a, n)` of float queries `(a, k)` with decoded codes. Codes of another size raise.
 
         The codes are decoded a block at a time.
 
@@ -133,10 +133,7 @@ class Int8(Quantizer):
         return dimensions
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the scale and the zero point of each dimension from its range in the data, and store both.
-
-        The range is extended to include 0.
-        """
+        """Compute and store the scale and the zero point of each dimension from the range in the data and 0."""
         low, high = _find_ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = (high - low) / 255
@@ -265,9 +262,7 @@ def _bit_shifts(like: Tensor) -> Tensor:
 
 
 def _find_ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the minimum `(d,)` and the maximum `(d,)` of each dimension of the vectors.
-
-    From moments, they are the mean − 4 and the mean + 4 standard deviations.
+    """Return minimum and maximum `(d,)` of each dimension, from moments the mean ± 4 standard deviations. NaN raises.
 
     Raises:
         InputError: if the vectors hold NaN or inf.

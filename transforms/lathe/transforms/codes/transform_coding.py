@@ -222,7 +222,7 @@ class TransformCoding(Quantizer):
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute mean, encoder, decoder and layout of the codes, and set them as buffers.
+        """Compute mean, encoder, decoder and layout of the codes, and set the buffers. Rows that do not vary raise.
 
         They follow from the moments of the rows and, if given, of the queries.
 
@@ -294,7 +294,7 @@ class TransformCoding(Quantizer):
         )
 
     def check_tensors(self) -> None:
-        """Check shapes and ranges of the loaded tensors, and that the bits lie within the code without overlap.
+        """Raise `ArtifactError` if loaded tensors have wrong shapes or ranges, or bits that overlap or exceed the code.
 
         Raises:
             ArtifactError: if they do not.
@@ -317,10 +317,9 @@ class TransformCoding(Quantizer):
         return self.encoder @ (x - self.mean).T
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`, a block of rows at a time.
+        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`, a block at a time. Near-zero rows become zeros.
 
-        The coordinates are rounded. Then, in `adjustment_rounds` rounds, levels move so that cosines grow. Near-zero
-        rows become zeros.
+        The coordinates are rounded. Then, in `adjustment_rounds` rounds, levels move so that cosines grow.
         """
         rows = x.reshape(-1, x.shape[-1])
         code = x.new_empty(len(rows), self.bytes, dtype=torch.uint8)
@@ -334,9 +333,9 @@ class TransformCoding(Quantizer):
         return code.reshape(*x.shape[:-1], self.bytes)
 
     def round_coordinates(self, y: Tensor) -> Tensor:
-        """Round coordinates `(m, n)`, as `coordinates` returns them, to their nearest levels.
+        """Round coordinates `(m, n)` to their nearest levels, and return the codes, uint8 `(n, bytes)`.
 
-        Returns the codes of these levels, uint8 `(n, bytes)`.
+        The coordinates are as `coordinates` returns them.
         """
         bits, octets, shifts = self.layout.cpu().tolist()
         # (m, n) cell numbers; coordinates with equal bits are neighbours, and are quantized together.
@@ -462,9 +461,9 @@ class TransformCoding(Quantizer):
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 
     def shorten(self, octets: int) -> Self:
-        """Return a fitted step for shorter codes, of `octets` bytes.
+        """Return a fitted step whose codes are the first `octets` bytes of this step's codes. More bytes raise.
 
-        Such a code is the first `octets` bytes of this step's code. The bytes with the coordinates of largest variance
+        The bytes with the coordinates of largest variance
         come first. A step fitted for the smaller budget is better.
 
         Raises:
@@ -531,7 +530,7 @@ class TransformCoding(Quantizer):
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
 
     def score(self, queries: Any, codes: Any, norm_factors: Any = None) -> Any:
-        """Return the inner products `(a, n)` of queries `(a, d)` with the vectors that codes `(n, bytes)` stand for.
+        """Return inner products `(a, n)` of queries `(a, d)` with the vectors of codes `(n, bytes)`. Other sizes raise.
 
         The score is asymmetric: documents are quantized, and queries are not.
 
@@ -604,7 +603,7 @@ class TransformCoding(Quantizer):
         return norms if isinstance(codes, Tensor) else norms.numpy()
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
-        """Express the codes as a product quantizer of 8 bits, as FAISS has them.
+        """Return FAISS's 8-bit product quantizer of the codes: centroids and positions. Coordinates across bytes raise.
 
         FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
         the inner products ⟨q', ŷ⟩ without the norm factors. In a query for FAISS, coordinate i of `encode_queries`

@@ -94,9 +94,7 @@ class ContrastiveAlignment(Alignment):
         return PairedRows(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the weight, starting from the orthogonal map of `Procrustes`, and store it.
-
-        The means of vectors and targets are stored too.
+        """Train the weight from the orthogonal map of `Procrustes`, and store it with the means. Under 4 pairs raise.
 
         Raises:
             InputError: for fewer than 4 pairs, or if vectors or targets do not differ.
@@ -124,9 +122,7 @@ class ContrastiveAlignment(Alignment):
         self.set_pair_map(weight.cpu(), moments)
 
     def _measure_spread(self, targets: Vectors) -> float:
-        """Return the standard deviation of the cosines between targets of different rows.
-
-        At most `SPREAD_ROWS` targets are used.
+        """Return the standard deviation of cosines between up to `SPREAD_ROWS` targets. Targets of one direction raise.
 
         Raises:
             InputError: if it is 0 up to rounding.

@@ -112,10 +112,10 @@ class Batches:
 def prepare_checkpoint(
     context: FitContext, spec: Spec, config: TrainingConfig, vectors: Vectors, mean: NDArray[np.float64]
 ) -> Checkpoint | None:
-    """Return the context's checkpoint with a key that identifies this fit, and create the folder of its file.
+    """Return the context's checkpoint with a key of this fit, and create the file's folder. None without checkpoint.
 
     The key is a SHA-256 digest, so a checkpoint of another fit is not resumed. The data are identified by their number
-    of rows, the first and last row, and the mean. Returns None if the context has no checkpoint.
+    of rows, the first and last row, and the mean.
 
     Args:
         context: has the checkpoint, or None if checkpoints are off.
@@ -150,7 +150,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters with AdamW, in place, and return the log of the training.
+    """Train the parameters with AdamW in place, to the lowest held-out loss, and return the log. May diverge and raise.
 
     The parameters end with the values of the lowest held-out loss, or with the last values if no rows are held out.
     Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. It resumes from a
@@ -255,7 +255,7 @@ def limit_threads(rows: int, device: torch.device) -> Iterator[None]:
 
 
 def compute_checked_mean(kind: str, vectors: Vectors) -> NDArray[np.float64]:
-    """Check that the rows of `vectors` `(n, d)` are finite and not all equal, and return their mean `(d,)` in float64.
+    """Return the mean `(d,)` of rows `(n, d)` in float64. Rows that are all equal, or hold NaN or inf, raise.
 
     Raises:
         InputError: if a row holds NaN or inf, or all rows are equal.
@@ -276,7 +276,7 @@ def compute_checked_mean(kind: str, vectors: Vectors) -> NDArray[np.float64]:
 def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
-    """Compute the loss of the held-out batch and append it to `log`.
+    """Append the held-out loss to `log`, copy the lowest's parameters to `best`, and stop if patience has run out.
 
     If it is the lowest so far, copy the parameters to `best`. If the patience has run out, set `log.stopped_early`.
     """
@@ -294,7 +294,7 @@ def _evaluate(
 
 
 def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
-    """Copy the best parameters back into the parameters, in place, if there were evaluations.
+    """Copy the best parameters back in place, if there were evaluations. Divergence before a finite loss raises.
 
     The parameters' `grad` becomes None.
 

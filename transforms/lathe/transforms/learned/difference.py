@@ -70,10 +70,9 @@ def train_difference(
     vectors: Vectors,
     mean: NDArray[np.float64],
 ) -> Tensor:
-    """Train a map W that starts as the known map W₀, and return the W `(k, d)` of the lowest held-out loss.
+    """Train a map W from W₀, and return the W `(k, d)` of the lowest held-out loss. Sets `step.training_log`.
 
-    The result may be W₀ itself. W − W₀ is trained, so that weight decay draws W to W₀ and not to zero. Sets
-    `step.training_log`.
+    The result may be W₀ itself. W − W₀ is trained, so that weight decay draws W to W₀ and not to zero.
 
     Args:
         step: the step that is fitted.

@@ -165,7 +165,7 @@ class GeoPres(Linear):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the weight at which training starts, train it on the vectors, and store it.
+        """Compute a start weight, train it on vectors, and store it. From moments, it is not trained. Equal rows raise.
 
         From moments, or with 0 steps, the weight is not trained. `training_log` is set too, to None if nothing was
         trained.
@@ -218,7 +218,7 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train a weight that starts as `start` `(k, d)`, which may be changed in place.
+        """Train a weight from `start` `(k, d)`, which may change in place, and return the weight and the training log.
 
         With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the result
         is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be the ones that
@@ -261,10 +261,10 @@ class GeoPres(Linear):
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
-        """Build the loss of this name for a training.
+        """Build the loss of this name, and return it with each output size's weight: 1 / the loss at the start.
 
-        Returns the loss, and the weight of each output size in the gradient: 1 / its loss at the start. The weight is 1
-        for losses that are divided by their start already, and if the loss at the start is 0. Without weights the
+        The weights are of gradients. A weight is 1 for losses that are divided by their start already, and if the loss
+        at the start is 0. Without weights the
         smallest size, whose loss is largest, would dominate, and gradients would depend on the scale of the vectors.
         """
         loss = LOSSES[name].set_up(setup)
@@ -277,7 +277,7 @@ class GeoPres(Linear):
 
 
 def _compute_spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Compute the weight at which training starts: the scaled top k eigenvectors of the uncentred second moment.
+    """Return the start weight (k scaled top eigenvectors of the second moment) and all eigenvectors. Equal rows raise.
 
     The scaled eigenvectors best keep squared distances of zero-mean Gaussian data: the i-th eigenvector is scaled by
     √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th.

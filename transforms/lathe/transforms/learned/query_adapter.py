@@ -128,10 +128,9 @@ class QueryAdapter(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the matrix W for queries on the context's pairs of query and relevant document, and store it.
+        """Train and store the matrix W for queries on pairs, or the identity without held-out gain. Few queries raise.
 
-        If W does not improve held-out queries enough, the identity is stored. The rows in `data` give only the
-        dimensions.
+        The rows in `data` give only the dimensions.
 
         Raises:
             InputError: for fewer than `MIN_QUERIES` distinct queries, or other dimensions than the rows.
@@ -186,10 +185,7 @@ class QueryAdapter(Transform):
         return InverseAffine(None, self.weight.new_zeros(len(self.weight)))
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if the identity was kept because no trained map was better.
-
-        The list is empty otherwise.
-        """
+        """Return a list with one warning if the identity was kept because no trained map was better, else []."""
         if not torch.equal(self.weight.cpu(), torch.eye(len(self.weight))):
             return []
 
@@ -275,9 +271,9 @@ class PairBatches:
         return self._keys[positions] == keys
 
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
-        """Find hard negatives: the nearest documents of each query that are neither relevant to it nor excluded.
+        """Return the nearest documents `(n, k)` of each query that are neither relevant nor excluded. k may be 0.
 
-        Returns their row numbers `(n, k)`, nearest first. k is `MINED`, or fewer if fewer documents are left; it may be
+        They are row numbers, nearest first. k is `MINED`, or fewer if fewer documents are left; it may be
         0.
         """
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
@@ -301,7 +297,7 @@ class PairBatches:
 
 
 def _count_distinct_queries(kind: str, pairs: QueryPairs, dimensions: int) -> int:
-    """Return the number of queries with different vectors.
+    """Return the number of queries with different vectors. Fewer than `MIN_QUERIES`, or other dimensions, raise.
 
     Raises:
         InputError: for fewer than `MIN_QUERIES` of them, or vectors of other than `dimensions` dimensions.

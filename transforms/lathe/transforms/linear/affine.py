@@ -62,10 +62,9 @@ class Affine(Map):
         return Affine(self.weight, self.bias, normalize=True)
 
     def then(self, following: "Affine") -> "Affine":
-        """Return one `Affine` that has the effect of this map followed by `following`.
+        """Return one `Affine` with the effect of this map followed by `following`. `normalize` flags are ignored.
 
-        The matrices are multiplied in float64. The bias is None if neither map has one. The `normalize` flags are
-        ignored.
+        The matrices are multiplied in float64. The bias is None if neither map has one.
         """
         # W₂(W₁x + b₁) + b₂ = W₂W₁x + (W₂b₁ + b₂)
         weight = following.weight.double() @ self.weight.double()

@@ -31,7 +31,7 @@ class Alignment(Linear, registered=False):
             del self.target_mean
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs, which have the dimensions of the targets.
+        """Return the signature of the outputs, with the dimensions of the targets, None if they are not known.
 
         The dimensions are `inputs.target_dimensions`, else the output dimensions of the fitted weight, and None if
         neither is known. Directions beyond `output_rank` are counted as directions without variance.
@@ -158,7 +158,7 @@ class LowRankAffine(Alignment):
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the weight by reduced-rank ridge regression of the targets on the vectors, and store it.
+        """Compute the weight by reduced-rank ridge regression of targets on vectors, and store it. Equal vectors raise.
 
         Both means are stored too. Everything is computed in float64 from the centred moments of the pairs.
 

@@ -87,7 +87,7 @@ class R2(DirectionRemoval):
     # `forward` need not normalize first: removal and normalization give the same for any positive multiple of a row.
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute and store the direction of the mean, its norm ‖μ‖, and the norm it would have by chance.
+        """Compute and store the direction and norm ‖μ‖ of the mean, and the norm by chance. A mean of zero raises.
 
         Rows are L2-normalized first, but moments are taken as they are. Computed in float64, stored in float32.
 
@@ -168,7 +168,7 @@ class ABTT(Transform):
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs with D more directions without variance.
+        """Return the inputs' signature with D or D − 1 more zero-variance directions. D or fewer dimensions raise.
 
         It is D − 1 if both `literal` and `renormalize` are set, because normalizing turns the constant that the literal
         form leaves into a direction that varies. While the input dimensions are unknown, D is `directions` or 1.
@@ -189,7 +189,7 @@ class ABTT(Transform):
         return inputs.add_zero_variance(count - restored)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the mean and the top D eigenvectors of the covariance in float64, and store them as float32.
+        """Compute and store the mean and the top D eigenvectors of the covariance. Fewer directions of variance raise.
 
         Raises:
             InputError: if the vectors vary in fewer than D directions.

@@ -59,7 +59,7 @@ class ITQ(Linear):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Learn the rotation R by iterative quantization in float64, and store it as the weight `(d, d)` in float32.
+        """Learn the rotation R by iterative quantization, and store it as the weight `(d, d)`. Moments alone raise.
 
         Raises:
             InputError: for moments alone, or if `aligned` and the mean is exactly zero, so that it has no direction.
@@ -90,7 +90,7 @@ class ITQ(Linear):
 
 
 def _complete_orthonormal_basis(mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return an orthogonal matrix `(d, d)` whose first row is the direction of the mean `(d,)`.
+    """Return an orthogonal matrix `(d, d)` whose first row is the direction of the mean `(d,)`. A zero mean raises.
 
     Raises:
         InputError: if the mean is exactly zero.

@@ -60,7 +60,7 @@ class PCA(Linear):
         return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the top eigenvectors of the covariance in float64, and store them as the weight.
+        """Compute and store the top eigenvectors of the covariance. Variance in too few directions raises.
 
         With `center="none"` they are the eigenvectors of the uncentred second moment. With `center="data"` the mean is
         stored too.

@@ -126,7 +126,7 @@ class Whitening(Linear):
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the inputs, reduced to `dimensions` dimensions.
+        """Return the inputs' signature, of rank `dimensions` at most. Unregularized zero-variance directions raise.
 
         With the form `zca` the number of dimensions stays, and only the rank is reduced.
 
@@ -152,7 +152,7 @@ class Whitening(Linear):
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the weight and the mean from the moments, and store them.
+        """Compute and store weight and mean from the moments. Too many directions without variance raise.
 
         The weight holds the principal directions, scaled by (λ + ε)^{−p/2}. For `zca` it also rotates back to the
         original axes.
@@ -187,7 +187,7 @@ class Whitening(Linear):
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _compute_covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)` with ddof=1.
+        """Return the covariance `(d, d)` with ddof=1, or with ddof=0 and shrunk if `shrinkage` is set.
 
         With `shrinkage` it is the covariance with ddof=0, shrunk towards tr(C)/d · I.
         """
@@ -203,7 +203,7 @@ class Whitening(Linear):
         return shrunk
 
     def _compute_scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
-        """Return the factor `(d,)` by which each principal direction is scaled: (λ + ε)^{−p/2}, or 0 if it is dropped.
+        """Return the scale `(d,)` of each principal direction: (λ + ε)^{−p/2}, or 0 if dropped. Zero variance raises.
 
         Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
         directions are dropped only if ε is 0 and the power is not.
@@ -231,7 +231,7 @@ class Whitening(Linear):
 
 
 def compute_shrinkage_weight(moments: Moments, target: NDArray[np.float64] | None = None) -> float:
-    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards a target `(d, d)`.
+    """Return the weight in [0, 1] with which a covariance is best shrunk towards a target `(d, d)`, 0 if equal.
 
     The weight follows Ledoit and Wolf (2004, Lemma 3.3), and is 0 if the covariance equals the target. The target is
     tr(C)/d · I by default.

@@ -172,7 +172,7 @@ def certify(
 def measure_geometry(
     before: FloatArray, after: FloatArray, queries: FloatArray | None = None
 ) -> dict[str, float | None]:
-    """Measure how well rows keep their neighbours and distances in a reduction.
+    """Measure how well rows keep neighbours and distances in a reduction. Measures that need more rows are None.
 
     Args:
         before: rows before the reduction, `(n, d)`.
@@ -215,7 +215,7 @@ def _measure_relevance_change(chain: Chain, pairs: QueryPairs) -> Certificate:
 
 
 def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
-    """Compare nDCG@10 and recall@10 of the same queries and documents under other vectors.
+    """Compare nDCG@10 and recall@10 of the same queries under other vectors. Returns means, gain and interval.
 
     The vectors may come from two encoders, or from before and after a chain. Scores are inner products.
 
@@ -258,7 +258,7 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
 
 
 def _list_relevance_warnings(certificate: Certificate) -> list[str]:
-    """Return warnings about a certificate's searches with known relevant documents.
+    """Return warnings about a certificate's searches with known relevant documents, [] without such searches.
 
     One says that nDCG@10 does not rise by more than its 95 % interval; there is one for each other corpus where nDCG@10
     falls by more than its interval.
@@ -364,10 +364,7 @@ def _list_constant_output_warnings(before: FloatArray, after: FloatArray) -> lis
 
 
 def _list_fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
-    """Return warnings about the fit as sentences.
-
-    They come from each step and its training, and from too few rows for the fit or for the measures.
-    """
+    """Return warnings about steps, trainings, and too few rows for the fit or for the measures, as sentences."""
     warnings = []
     for step in chain.transforms:
         if isinstance(step, Transform):

@@ -21,7 +21,7 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Describe rows `(n, d)` by their norms, duplicates, mean, spectrum and isotropy.
+    """Describe rows `(n, d)` by norms, duplicates, mean, spectrum and isotropy, as a JSON object. No rows or NaN raise.
 
     The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
     other statistics describe the rows after L2 normalization.
@@ -122,11 +122,11 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return the absolute cosine of the mean μ with the top eigenvector of the uncentred second moment C + μμᵀ.
+    """Return the absolute cosine of the mean μ with the top eigenvector of C + μμᵀ, None if the mean is zero.
 
-    None if the mean is zero. Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
-    Appendix D): with μ̂ = μ/‖μ‖ and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of 1 = ‖μ‖² Σ αᵢ²/(λ* −
-    λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. Bisection finds λ* as λ₁ + t, t in (0, ‖μ‖²].
+    C + μμᵀ is the uncentred second moment. Computed from the spectrum of the centred C (*Correcting Mean Bias in Text
+    Embeddings*, Appendix D): with μ̂ = μ/‖μ‖ and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of 1 = ‖μ‖²
+    Σ αᵢ²/(λ* − λᵢ), and v₁ ∝ Σ αᵢ/(λ* − λᵢ) uᵢ. Bisection finds λ* as λ₁ + t, t in (0, ‖μ‖²].
     """
     norm = float(np.linalg.norm(mean))
     if norm == 0:

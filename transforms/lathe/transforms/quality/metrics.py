@@ -99,7 +99,7 @@ def recall_at_k(
 def recall_per_row(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return, for each row, the share of its k nearest neighbours before a reduction that are found after it.
+    """Return, for each row, the share of k nearest neighbours that a reduction keeps. Too few rows raise.
 
     The result is `(n,)` float64. `recall_at_k` is its mean; parameters and errors are as there.
     """
@@ -125,7 +125,7 @@ def recall_per_row(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Return the mean recall@k of searches among the targets, with outputs of an alignment as queries.
+    """Return the mean recall@k of searches among the targets, with outputs of an alignment as queries. Few rows raise.
 
     The right answers are the k nearest neighbours of the target that the output should equal. Row i of `outputs` is
     compared with all targets except target i, by cosine.
@@ -156,7 +156,7 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
 def search_recall_per_row(
     before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
 ) -> NDArray[np.float64]:
-    """Return, for each row, the recall@k of its search by inner product, `(n,)` float64.
+    """Return, for each row, the recall@k of its search by inner product, `(n,)` float64. Too few rows raise.
 
     Queries and documents are encoded differently. Row i of `queries` searches all documents except its own, i; its
     right answers are the k nearest neighbours of row i by cosine before. With `oversampling`, the share of neighbours
@@ -194,9 +194,7 @@ def search_recall_per_row(
 
 
 def measure_score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
-    """Return the mean and the variance of the error that quantization causes in a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩.
-
-    They are taken over all pairs of different rows i and j.
+    """Return mean and variance of the error that quantization causes in scores, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩, i ≠ j.
 
     Args:
         queries: q, `(n, m)`.
@@ -356,10 +354,7 @@ def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tenso
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Return the rank of each entry within its row, ascending from 0, as float64 `(b, n)`.
-
-    Equal entries get the mean of their ranks.
-    """
+    """Return the rank of each entry within its row, ascending from 0, as float64 `(b, n)`. Ties get the mean rank."""
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
     groups[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)

@@ -165,7 +165,7 @@ class RelevanceModel:
 
     @classmethod
     def from_rows(cls, rows: Vectors, queries: FloatArray | None = None, base_rate: float = 0.5) -> Self:
-        """Describe the rows that are searched, and choose the references. `fit` remains to be called.
+        """Describe the rows that are searched, and choose the references, before `fit`. Too few rows or queries raise.
 
         Args:
             rows: vectors that are searched, `(n, d)`.
@@ -189,7 +189,7 @@ class RelevanceModel:
         return cls(background, references, "rows" if queries is None else "queries", base_rate)
 
     def measure_hubs(self, rows: Vectors) -> NDArray[np.float32]:
-        """Return the hub of each row, `(n,)`: its mean cosine with its ten nearest references.
+        """Return the hub of each row, `(n,)`: its mean cosine with its ten nearest references. Other dimensions raise.
 
         If the references are rows, a row is not its own neighbour.
 
@@ -208,7 +208,7 @@ class RelevanceModel:
         return np.concatenate(hubs)
 
     def fit(self, searches: Searches) -> Self:
-        """Learn the scales of the features from unjudged searches, and take the shipped weights.
+        """Learn the scales of the features from unjudged searches, and take the shipped weights. Few searches raise.
 
         Args:
             searches: searches like those to come; their queries are not among the references.
@@ -263,7 +263,7 @@ class RelevanceModel:
         return features
 
     def predict_proba(self, searches: Searches) -> Array:
-        """Return the probability that each hit is right, `(n, k)`.
+        """Return the probability that each hit is right, `(n, k)`. An unfitted model, other dimensions or NaN raise.
 
         Raises:
             NotFittedError: before `fit`.
@@ -297,7 +297,7 @@ class RelevanceModel:
 
     @classmethod
     def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> Self:
-        """Rebuild a model from `payload` and the dict of `describe`.
+        """Rebuild a model from `payload` and the dict of `describe`. Altered bytes or arrays of no model raise.
 
         Raises:
             ArtifactError: if the bytes were altered, or are not those of a fitted model.
@@ -352,7 +352,7 @@ class RelevanceModel:
             raise ArtifactError(f"there is no relevance model in {folder.name} that can be read: {error}") from error
 
     def _measure_features(self, searches: Searches) -> Array:
-        """Return the features of all hits, `(n, k, 3)`."""
+        """Return the three features of all hits, `(n, k, 3)`. Queries of other dimensions than the rows raise."""
         queries, scores = searches.queries, searches.scores
         if queries.shape[1] != self.background.dimensions:
             raise InputError(f"queries must have {self.background.dimensions} dimensions, got {queries.shape[1]}")
@@ -366,7 +366,7 @@ class RelevanceModel:
 
 
 def fit_logistic(features: Array, relevant: NDArray[np.bool_] | Array, prior: Array, strength: float) -> Array:
-    """Fit the weights of first hits and of all others by Newton's method, `(2, f + 1)`.
+    """Return the logistic weights of first hits and of all others, `(2, f + 1)`, fitted by Newton's method.
 
     Args:
         features: standardized features of hits, `(n, k, f)`.

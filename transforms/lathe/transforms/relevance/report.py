@@ -60,7 +60,7 @@ class ProbabilityReport:
 
     @property
     def sentence(self) -> str:
-        """What the figures say, in one sentence."""
+        """Sentence on the recommended threshold and the share answered, or that no threshold separates the hits."""
         value, low, high = self.auroc
         area = f"AUROC {value:.2f}, 95 % interval {low:.2f} to {high:.2f}, {self.queries} queries"
         if not self.separates:
@@ -84,7 +84,7 @@ class ProbabilityReport:
 
 
 def evaluate_probabilities(probabilities: Array, right: NDArray[np.bool_]) -> ProbabilityReport:
-    """Compare the probabilities of first hits `(n,)` with whether the hits are right `(n,)`.
+    """Compare probabilities `(n,)` with whether hits are right `(n,)`. Under 30 queries or hits of one class raise.
 
     Intervals are of 1,000 bootstrap samples of the queries. A threshold is chosen and judged on the same queries, in
     each sample as well.

@@ -40,7 +40,7 @@ class ScoreModel:
 
     @classmethod
     def imitate(cls, model: RelevanceModel, searches: Searches) -> Self:
-        """Fit the coefficients to the probabilities that a model gives the hits of searches.
+        """Return a model of scores, fitted to the probabilities that a fitted model gives the hits of searches.
 
         Args:
             model: a fitted model of the rows that are searched.

@@ -79,7 +79,7 @@ class Moments:
         block_rows: int = BLOCK_ROWS,
         precision: Precision = "float64",
     ) -> Self:
-        """Compute the moments of all rows of `vectors` `(n, d)` in one pass, block by block, and return them.
+        """Compute the moments of all rows of `vectors` `(n, d)` in one pass, block by block. NaN or inf raises.
 
         Args:
             vectors: array, tensor, memmap or view of any float dtype.
@@ -122,7 +122,7 @@ class Moments:
         return self.merge(block_moments(block, self.precision, first_row=self.count))
 
     def merge(self, other: "Moments") -> Self:
-        """Add the moments `other`, of other rows, to these moments in place, and return the moments themselves.
+        """Add the moments `other`, of other rows, to these moments in place, and return them. Other dimensions raise.
 
         Raises:
             InputError: if the dimensions differ.
@@ -256,7 +256,7 @@ class Moments:
 
 
 def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
-    """Compute the moments of one block of rows `(n, d)` that is in memory.
+    """Compute the moments of one block of rows `(n, d)` that is in memory. A row with NaN or inf raises.
 
     Raises:
         InputError: for NaN or inf; names the row, counted from `first_row`.

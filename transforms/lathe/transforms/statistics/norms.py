@@ -32,9 +32,9 @@ def is_near_zero(norms: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Return rows divided by their L2 norms.
+    """Return rows divided by L2 norms. Near-zero rows become zeros, and rows whose norm overflows become NaN.
 
-    Near-zero rows (see `is_near_zero`) become zeros, and rows whose norm overflows become NaN.
+    `is_near_zero` defines near-zero rows.
     """
     if _allows_fast_path(x):
         quick = norms_of(x)
@@ -79,9 +79,9 @@ def zero_outputs_of_zero_rows(y: Tensor, x: Tensor) -> Tensor:
 
 
 def normalize_outputs(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return a map's outputs `y` divided by their L2 norms, with zeros in place of rows that are only rounding error.
+    """Return outputs `y` divided by L2 norms, with zeros for rows that are only rounding error. May overwrite `y`.
 
-    `x` are the inputs, and `y` may be overwritten. The result equals `unit_rows(drop_rounding_residue(y, x, gain))`,
+    `x` are the inputs. The result equals `unit_rows(drop_rounding_residue(y, x, gain))`,
     but is computed faster if no row is special.
     """
     if _allows_fast_path(y):

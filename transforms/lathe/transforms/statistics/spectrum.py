@@ -40,10 +40,7 @@ class Spectrum:
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
-        """Compute the eigenvalues and eigenvectors of a symmetric matrix `(d, d)`.
-
-        They are in descending order of the eigenvalues. Eigenvalues up to `rounding` become 0.
-        """
+        """Compute eigenvalues, descending and 0 up to `rounding`, and eigenvectors of a symmetric matrix `(d, d)`."""
         # `eigh` sorts in ascending order; the copy gives the reversed view the positive strides that torch needs.
         values, vectors = np.linalg.eigh(matrix)
         directions = np.ascontiguousarray(vectors[:, ::-1].T)
@@ -96,7 +93,7 @@ because later queries may have it."""
 
 
 def compute_query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the square root `(d, d)` and the inverse square root `(d, d)` of the metric M_λ of queries.
+    """Return square root and inverse square root `(d, d)` of the queries' metric M_λ, the identity for λ = 0.
 
     M_λ mixes the identity with the queries' second moment M, and so weights a direction by how far queries reach along
     it: M_λ = (1 − λ)·I + λ·M/(tr M/d) with M = E[qqᵀ]. The expected squared error of a score ⟨q, e⟩ over queries q is
@@ -237,7 +234,7 @@ class Gaussian:
         return queries @ self.mean, np.sqrt(variance)
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the squared Mahalanobis distance from the mean, divided by d, of each standardized row, `(n,)`.
+        """Return the squared Mahalanobis distance divided by d of each standardized row, `(n,)`, inf on overflow.
 
         It is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
         score is a higher likelihood.

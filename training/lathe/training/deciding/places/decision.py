@@ -138,7 +138,7 @@ class PlaceDecision:
 
 
 def decide(request: AdviceRequest, sample: Sample, on_progress: Progress) -> PlaceDecision:
-    """Decide by bytes and expected recall in which form to store vectors, or to keep the vectors as they are.
+    """Decide by bytes and expected recall in which form to store vectors, or to keep them. Few rows decide nothing.
 
     With fewer than `MIN_ROWS` nonzero rows, nothing is decided. If the request asks to verify, the chosen option is
     also searched in the database's engine.

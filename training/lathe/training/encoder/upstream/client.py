@@ -188,10 +188,9 @@ class UpstreamClient:
         return replace(answer, reported={name: redact(value) for name, value in answer.reported.items()})
 
     def _describe_status(self, error: CallError) -> CallError:
-        """Return an error of the endpoint with a message about this API and its HTTP status.
+        """Return an endpoint's error with a message about this API and the HTTP status, unchanged without a status.
 
-        The API's own message is left out if the key was refused, and the target of a redirect is left out. An error
-        without a status is returned unchanged.
+        The API's own message is left out if the key was refused, and the target of a redirect is left out.
         """
         if not error.status:
             return error

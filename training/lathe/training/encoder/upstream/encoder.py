@@ -308,7 +308,7 @@ class UpstreamEncoder(TextEncoder):
         return hashlib.blake2b(payload, digest_size=16).digest()
 
     async def _fetch(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
-        """Request from the API the vectors of texts that are not stored, and return vectors or exceptions by key.
+        """Request vectors of texts from the API, and return vectors or exceptions by key. Texts in flight are awaited.
 
         The embedding space is checked first; if the check fails, its error is the result of each text. A text that
         another call has sent already is not sent again: its result is awaited.
@@ -340,7 +340,7 @@ class UpstreamEncoder(TextEncoder):
         return {key: await future for key, future in waiting.items()}
 
     async def _fetch_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
-        """Call the API for one batch of texts, store the vectors, and set the result of each text's future.
+        """Call the API for a batch of texts, store vectors, and set each text's future. A refused batch is halved.
 
         The result, in `in_flight`, is a vector or an exception; nothing is raised. If the API refuses the call because
         of a text, each half of the batch is sent as a call of its own, down to the refused text.

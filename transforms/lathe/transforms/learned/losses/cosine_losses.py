@@ -42,9 +42,9 @@ def _average_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a loss on the cosines of each row to the other rows, averaged over the rows.
+    """Compute, for each output, a loss on the cosines of each row to other rows, averaged over the unit-length rows.
 
-    Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
+    Anchors are processed in blocks, so that memory does not hold all m × m cosines.
 
     Args:
         x: batch of rows, `(m, d)`.
@@ -130,7 +130,7 @@ def _min_length(values: Tensor) -> float:
 
 
 def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared difference between cosines of two rows in the output and in `x`.
+    """Compute, for each output, the mean squared difference of the cosines of unit rows from the cosines in `x`.
 
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`, L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² +
     ‖XᵀX‖²)/(m(m−1)) and ∂L/∂Z = 4/(m(m−1)) (Z ZᵀZ − X XᵀZ). No m × m matrix is needed, only a few products of size d ×
@@ -161,7 +161,7 @@ def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
 
 
 def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Compute the soft ranks of the values in each row, a differentiable version of their ranks, centred at 0.
+    """Compute the soft ranks of the values in each row, centred at 0, and return them and the gradient function.
 
     The ranks are the projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
     Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows at once. Where sorted
@@ -194,7 +194,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
 
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a non-increasing sequence to each row by least squares (isotonic regression).
+    """Fit a non-increasing sequence to each row by least squares (isotonic regression). Returns groups and means.
 
     Adjacent violators are pooled, for all rows at once. Neighbouring groups whose means increase end in one group
     whatever the order of pooling, so every round pools all such runs. One round is enough if every entry increases;
@@ -232,7 +232,7 @@ def _average_groups(values: Tensor, groups: Tensor) -> Tensor:
 def spearman_loss(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, 1 − the soft Spearman correlation of the rows' cosines with the cosines in `x`.
+    """Compute, for each output, 1 − the soft Spearman correlation of unit rows' cosines, averaged over the rows.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
     and in the output, averaged over the anchors. At the published strength of 1 soft ranks are an affine function of
@@ -272,7 +272,7 @@ other weights."""
 def blended_loss(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses that compare the rows' cosines with the cosines in `x`.
+    """Compute, for each output, a weighted sum of three losses that compare unit rows' cosines with the cosines in `x`.
 
     The losses are `angular_loss`, `_one_minus_pearson` and `_neighbour_divergence`, each divided by its value in
     `starts` and weighted by `SHARES`. They measure the size of every cosine, the order of an anchor's cosines, and

@@ -66,7 +66,7 @@ def prefix_losses(
     importance: Sequence[float],
     normalized: bool = True,
 ) -> tuple[list[float], Tensor]:
-    """Compute a loss of several prefixes of the outputs x Wᵀ: the first p outputs, for each p in `sizes`.
+    """Compute losses of the first p outputs of x Wᵀ, for each p in `sizes`, and the weighted gradient in W.
 
     Args:
         loss: computes the loss of each output, and its gradient with respect to the output.
