@@ -186,8 +186,7 @@ class CircuitBreaker:
     def record_failure(self) -> None:
         """Count a failed call, and open the breaker after `max_failures` in a row, or again if it is half-open.
 
-        A half-open breaker opens for a longer pause. An open breaker ignores the failure of a call that began
-        before.
+        A half-open breaker opens for a longer pause. An open breaker ignores the failure of a call that began before.
         """
         self.failures += 1
         if self.open and not self.trying:

@@ -105,9 +105,8 @@ def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
 def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
     """Build an empty `IndexPQ`, with linear maps, that searches codes of a fitted step. Two-byte coordinates raise.
 
-    Each byte of a code is a centroid number of the product quantizer. The
-    map of documents is the encoder, and the map of queries is the transposed decoder, so that inner products of the
-    mapped vectors are scores.
+    Each byte of a code is a centroid number of the product quantizer. The map of documents is the encoder, and the map
+    of queries is the transposed decoder, so that inner products of the mapped vectors are scores.
 
     Raises:
         ExportError: if a coordinate of the codes is stored in two bytes.

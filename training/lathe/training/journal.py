@@ -78,11 +78,10 @@ class Journal(Generic[T]):
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from a JSON file, None if none or no file. Damage raises.
+    """Return the name of the first setting that differs from a JSON file, None if none does. A damaged file raises.
 
-    The name has the form `training.seed`. The result is also None if there is
-    no file. Recorded settings that `settings` lacks are ignored. A setting that the file lacks differs unless its value
-    is None.
+    The name has the form `training.seed`. The result is also None if there is no file. Recorded settings that
+    `settings` lacks are ignored. A setting that the file lacks differs unless its value is None.
 
     Args:
         path: JSON file with the recorded settings.

@@ -282,8 +282,7 @@ def read_json_file(path: Path) -> Any:
 def _check_portable(value: Any, depth: int = 0) -> None:
     """Raise `ValueError` unless other JSON parsers read a value alike: no deep nesting, long integers or surrogates.
 
-    `depth` is the nesting depth of the value within
-    the document.
+    `depth` is the nesting depth of the value within the document.
 
     Raises:
         ValueError: if it has one of these, in a value or in an object's key.

@@ -160,7 +160,7 @@ def describe_searches(check: SearchCheck, store: Store) -> Iterator[Finding]:
 
 
 def _advise_effort(check: SearchCheck, loss: float, store: Store) -> str:
-    """Return advice on which effort brings most of the graph's loss back, at what cost, or to build the index again."""
+    """Return advice on the effort that brings most of the graph's loss back, with cost, or to build the index again."""
     name, (now, *others) = store.effort_name, check.efforts
     for effort in others:
         back = effort.recall.value - now.recall.value

@@ -78,7 +78,7 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of one split, and record rows left out. A missing split or no pair raises.
+    """Build the anchor–positive pairs of one split, and record rows left out. Raise for a missing split or no pair.
 
     The split is the one in the settings, or else the first split of the data set.
 

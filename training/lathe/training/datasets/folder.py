@@ -106,8 +106,8 @@ UNLABELLED = "sentences"
 def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
     """Read task and language ("en" by default) from META.json. Without `task`, a missing or damaged file raises.
 
-    The values are not validated. The task decides the layout of the
-    files. The language has two letters, or is two languages joined by "-".
+    The values are not validated. The task decides the layout of the files. The language has two letters, or is two
+    languages joined by "-".
 
     Args:
         folder: folder of the data set.

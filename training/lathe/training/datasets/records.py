@@ -190,10 +190,9 @@ def read_file_records(path: Path) -> Iterator[Record]:
 
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
-    """Read a file's rows without blank texts, and check the types of their fields. A wrong type or no row raises.
+    """Read a file's rows without blank texts, and check the types of the fields. Wrong types or an empty file raise.
 
-    Rows with a blank text are left out,
-    with a warning for each.
+    Rows with a blank text are left out, with a warning for each.
 
     Args:
         folder: folder of the data set.

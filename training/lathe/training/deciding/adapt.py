@@ -124,11 +124,11 @@ class Adaptation:
 
 
 def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read documents, and split judged queries at random to learn, choose and report. Too few documents raise.
+    """Read documents, and split judged queries to learn from, choose by and report on. Too few documents raise.
 
-    Three fifths are to learn from, a fifth is to choose by, and a fifth is to report on. In a second fold, the last two
-    fifths swap roles. With test pairs in the request, the test queries report, four fifths of the other queries are to
-    learn from, a fifth is to choose by, and there is one fold.
+    Three fifths, at random, are to learn from, a fifth is to choose by, and a fifth is to report on. In a second fold,
+    the last two fifths swap roles. With test pairs in the request, the test queries report, four fifths of the other
+    queries are to learn from, a fifth is to choose by, and there is one fold.
 
     Raises:
         FitError: if the source holds vectors, pairs are malformed or missing, a test query is also a query of the other

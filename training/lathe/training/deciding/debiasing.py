@@ -156,8 +156,7 @@ def estimate_gain(ranks: Array, baseline: Array) -> Interval:
 def choose_by_halves(ranks: dict[str, Array]) -> tuple[str, str]:
     """Choose the simplest method with a significant gain that no method beats, else `NOTHING`, and return the reason.
 
-    Gains are of split-half retrieval: one half of a text searches for the
-    other half.
+    Gains are of split-half retrieval: one half of a text searches for the other half.
 
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method in the order of `METHODS`.

@@ -182,9 +182,8 @@ class EncoderTrainings:
         """Train a candidate's encoder, unless it is trained already, and return its spec and the training seconds.
 
         Labelled folders come first, if the candidate takes them, then pairs with distillation. The distillation term
-        keeps the vectors near the vectors of the base encoder. An interrupted training is resumed. The
-        training on folders has REZE's regularizer, and leaves out pairs that share a text with the queries to measure
-        with.
+        keeps the vectors near the vectors of the base encoder. An interrupted training is resumed. The training on
+        folders has REZE's regularizer, and leaves out pairs that share a text with the queries to measure with.
 
         Args:
             candidate: a candidate for which `explain_omission` returned None.

@@ -204,7 +204,7 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether the tokens that the model reads stay the same if the part is cut elsewhere. Not for WordPiece.
+        """Return whether the tokens that the model reads stay the same if the part is cut elsewhere. WordPiece: False.
 
         False for WordPiece. The tokens of the part are compared with the tokens of the part half as long, and of the
         part cut 1 to `OTHER_CUTS` characters earlier. The result is False if one of these has too few tokens. If the

@@ -562,8 +562,7 @@ class Encoder(TextEncoder):
     def _count_cut(self, batch: Batch, texts: list[str], length_ratios: list[float], prompt: str | None) -> Batch:
         """Return a batch with the number of unread tokens of each text, or the batch itself if all are read in full.
 
-        Counts of texts that were tokenized in part are
-        scaled up to the whole text.
+        Counts of texts that were tokenized in part are scaled up to the whole text.
 
         Args:
             batch: tokenized texts.
@@ -657,8 +656,8 @@ class Encoder(TextEncoder):
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
         """Cut a long text to a part with all tokens that the model reads behind a prompt. A short text stays whole.
 
-        A static model with a limit of its own is cut at the end that its tokenizer
-        names, whatever `truncation_side` is. A static model without a limit reads `STATIC_CHARACTERS` characters.
+        A static model with a limit of its own is cut at the end that its tokenizer names, whatever `truncation_side`
+        is. A static model without a limit reads `STATIC_CHARACTERS` characters.
 
         Args:
             text: any text.

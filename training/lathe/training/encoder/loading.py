@@ -219,7 +219,7 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 
 
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
-    """Append a module that truncates vectors to the model's `truncate_dim`, if set and smaller. 0 or text raises.
+    """Append a module that truncates vectors to the model's `truncate_dim`, if smaller. An invalid number raises.
 
     A `truncate_dim` that is not a whole number from 1 raises. Without that setting, or if the vectors do not have more
     dimensions, nothing is appended. `truncate_dim` is None afterwards. sentence-transformers truncates vectors after

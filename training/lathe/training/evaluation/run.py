@@ -214,7 +214,7 @@ class Evaluation:
         return score is not None and score.error is None
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Evaluate an encoder's methods on the unfinished tasks, and log the scores. No data set to evaluate raises.
+        """Evaluate an encoder's methods on the unfinished tasks, and log the scores. Raise without a usable data set.
 
         Returns the encoder's methods and problems. Task descriptions and chains are written to the output folder too.
         Tasks with scores of all methods are not read again.

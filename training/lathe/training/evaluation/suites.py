@@ -166,7 +166,7 @@ def open_suite(written: str) -> Suite:
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Build a suite of the data sets below a folder, unusable ones listed in `problems`. No data set raises.
+    """Build a suite of the data sets below a folder, unusable ones listed in `problems`. An empty folder raises.
 
     Data sets are the folders with a META.json. Folders with JSON lines but without a META.json cannot be used. Data
     sets without anything to evaluate are left out.
@@ -226,7 +226,7 @@ def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
 
 
 def _read_yaml_suite(written: str, path: Path) -> Suite:
-    """Read tasks, and optional title, encoders and reference, of a suite from YAML. No tasks or equal names raise.
+    """Read tasks, and optional title, encoders and reference, of a suite from YAML. Missing or equal tasks raise.
 
     Raises:
         EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two tasks with the same name.

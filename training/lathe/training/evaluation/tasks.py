@@ -95,7 +95,7 @@ BINARY = 2
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to `rows` random rows per split. A search in which no query fits raises.
+    """Reduce a loaded mteb task in place to at most `rows` random rows per split. Raise if no query of a search fits.
 
     The choice depends on the task's seed and is the same in every run. By type of task:
 
@@ -183,7 +183,7 @@ def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Return a search split with at most `rows` random queries and documents. No query within the limit raises.
+    """Return a search split with at most `rows` random queries and their documents. Raise if no query fits the limit.
 
     There are at most `rows` documents. In reranking, the candidates of the chosen queries are kept instead, however
     many there are.

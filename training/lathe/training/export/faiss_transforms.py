@@ -89,7 +89,7 @@ candidates by the whole score. Leave zero vectors out: FAISS gives them the code
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain to a folder as FAISS transforms and an empty index. Non-affine steps or another output raise.
+    """Write a chain of transforms to a folder as FAISS transforms and an empty index. Steps that are not affine raise.
 
     The index applies the transforms first. For a chain with a quantizer, it stores byte codes.
 
@@ -151,9 +151,8 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
     """Write transforms and an empty index of byte codes, check both, and return the score difference and usage text.
 
-    If documents and queries have the
-    same transforms, the index is chain.index. Otherwise it is documents.index, with both transforms as files and the
-    NumPy codec. `transforms` may be extended in place.
+    If documents and queries have the same transforms, the index is chain.index. Otherwise it is documents.index, with
+    both transforms as files and the NumPy codec. `transforms` may be extended in place.
 
     Returns:
         The largest difference from the scores of the chain of transforms, and the usage text for README.md.

@@ -210,7 +210,7 @@ def compare_codes(outputs: NDArray[Any], expected: NDArray[Any], what: str) -> N
 
 
 def prepare_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
-    """Check that a chain fits an encoder, restore the encoder's layers in place, and return it. A mismatch raises.
+    """Check that a chain of transforms fits an encoder, and restore the encoder's layers in place. A mismatch raises.
 
     The encoder gets its original layers and padded batches again, so that the export does not need Lathe's attention
     (`Encoder.restore_model`).

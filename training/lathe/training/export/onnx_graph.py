@@ -73,7 +73,7 @@ The output `codes` holds the codes of documents. `embeddings` are the floats bef
 
 
 def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
-    """Write a chain to a folder as ONNX graphs, with the encoder if given, and check the output. Static encoders raise.
+    """Write a chain of transforms to a folder as ONNX graphs, with the encoder if given. Static encoders raise.
 
     chain.onnx maps vectors to outputs. For a chain that ends in `codes` or `product_codes`, the NumPy codec that
     encodes and decodes is also written. With an encoder, model.onnx maps token ids to outputs, and the tokenizer's

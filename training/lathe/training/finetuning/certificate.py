@@ -61,7 +61,7 @@ class JudgedTexts:
     def from_answers(
         cls, answers: Mapping[str, Iterable[str]], distractors: Iterable[str] = (), prompts: Prompts = NO_PROMPTS
     ) -> "JudgedTexts":
-        """Build judged texts from queries with relevant documents, and distractors. Queries without any are left out.
+        """Build judged texts from queries with relevant documents, and distractors. Unanswered queries are left out.
 
         A document that equals the query's text does not count as relevant. Queries without another relevant document
         are left out. More than `MAX_QUERIES` queries are sampled evenly. Distractors are sampled evenly so that there

@@ -220,7 +220,7 @@ class TaskEvaluator:
 
 
 def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
-    """Open the data set to evaluate on during training. No test split, or texts shared with the target's test, raise.
+    """Open the data set to evaluate on during training. Raise without a test split, or if it shares the target's texts.
 
     Raises:
         JobError: if there is no such folder, it has no test split, or its test shares texts with the target's test.

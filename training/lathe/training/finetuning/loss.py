@@ -134,9 +134,9 @@ class ContrastiveLoss(nn.Module):
     def compute_loss(
         self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
     ) -> Tensor:
-        """Compute InfoNCE plus the weighted regularizer loss, a float32 scalar.
+        """Compute InfoNCE plus the weighted regularizer loss, a float32 scalar. A loss that is not finite raises.
 
-        The parts of the loss are added to `components`. A loss that is not finite raises.
+        The parts of the loss are added to `components`.
 
         Args:
             anchors: `(b, d)`.

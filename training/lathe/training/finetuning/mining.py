@@ -152,10 +152,9 @@ BLOCK_SCORES = 50_000_000
 def mine_sources(
     builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, cache: Path, on_progress: Progress
 ) -> None:
-    """Mine hard negatives for the sources set to it, and replace the negatives in the builder. No such source raises.
+    """Mine hard negatives for sources that ask for them, and replace negatives in the builder. Raise without a source.
 
-    A source without the setting is mined if none of its pairs has
-    negatives.
+    A source without the setting is mined if none of its pairs has negatives.
 
     Args:
         builder: mixture under construction; its pairs are replaced in place.

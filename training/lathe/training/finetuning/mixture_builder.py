@@ -43,10 +43,9 @@ def read_sources(
     forbid_training: bool = False,
     eval_texts: Collection[str] = (),
 ) -> "MixtureBuilder":
-    """Read the pairs of every data set of a job, without pairs not to be trained on. Refused overlap or no pair raises.
+    """Read the pairs of a job's data sets, without pairs not to be trained on. Raise for refused overlap or no pair.
 
-    The pairs are in a `MixtureBuilder`,
-    to which mined negatives can still be added.
+    The pairs are in a `MixtureBuilder`, to which mined negatives can still be added.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
@@ -135,9 +134,8 @@ class MixtureBuilder:
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
         """Read a data set's pairs, and add pairs to train on, and a report, to the builder. A repeated name raises.
 
-        A report of how many pairs were kept and dropped, and why, is
-        appended to `reports`. A data set without a kept pair is only reported. So is a data set that cannot be used, if
-        it was found in a folder of data sets.
+        A report of how many pairs were kept and dropped, and why, is appended to `reports`. A data set without a kept
+        pair is only reported. So is a data set that cannot be used, if it was found in a folder of data sets.
 
         Raises:
             JobError: if another data set has the same name.
@@ -162,12 +160,12 @@ class MixtureBuilder:
     def _select_pairs(
         self, found: FoundPairs, source: SourceSettings, report: SourceReport
     ) -> tuple[list[Pair], SourceReport]:
-        """Select the pairs of a data set to train on, up to the cap, and report counts. No usable negative may raise.
+        """Select a data set's pairs to train on, and count dropped pairs in the report. Kept pairs are added to `seen`.
 
-        Duplicates and pairs that share texts with
-        the evaluation during training are dropped, and false negatives are removed from pairs. Pairs over the cap are
-        dropped at random, with the job's seed. Pairs that share texts with the target are dropped if `overlap` is
-        `drop`, else only counted. The kept pairs are added to `seen`, so that later sources count them as repeated.
+        Duplicates and pairs that share texts with the evaluation during training are dropped, and false negatives are
+        removed from pairs. Pairs over the cap are dropped at random, with the job's seed. Pairs that share texts with
+        the target are dropped if `overlap` is `drop`, else only counted. With `seen`, later sources count kept pairs as
+        repeated.
 
         Raises:
             DataSetError: if the source's `negatives` is `given` and no supplied negative can be used.

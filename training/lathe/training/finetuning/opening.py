@@ -13,7 +13,7 @@ from lathe.training.finetuning.job import SourceSettings, TargetSettings
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Open the data sets that a source of a job names. A missing or empty folder raises, a missing file raises later.
 
-    Only META.json files are read. A file or a hub data set is not opened yet, so a missing one raises later.
+    The source is a file, rows, a hub data set, or a folder. Only META.json files are read.
 
     Returns:
         The data sets, and the reasons why data sets of the folder are left out, by name.
@@ -39,8 +39,7 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
 def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Open the data sets at or below a folder, and return reasons for data sets left out. A folder without any raises.
 
-    A folder with a META.json, or for which the job names a
-    task, is one data set itself.
+    A folder with a META.json, or for which the job names a task, is one data set itself.
 
     Returns:
         The data sets, and the reasons for data sets that cannot be used or are excluded, by name.

@@ -296,9 +296,8 @@ class _TrainingRun:
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
         """Train the base model, or resume, write model and training.json, delete checkpoints, and return the summary.
 
-        LoRA's adapters are merged into
-        the model, and also written if the job keeps them. The saved model has the maximum length of the base model,
-        even if the training used a smaller one.
+        LoRA's adapters are merged into the model, and also written if the job keeps them. The saved model has the
+        maximum length of the base model, even if the training used a smaller one.
         """
         from lathe.training.finetuning.trainer import train
 

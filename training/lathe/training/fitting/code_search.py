@@ -118,7 +118,7 @@ class CodeSearch:
 
 
 def read_queries(source: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Read at most `MAX_QUERIES` queries as float32 vectors `(m, d)`. No query, or texts without an encoder, raise.
+    """Read at most `MAX_QUERIES` queries as float32 vectors `(m, d)`. An empty source, or texts without encoder, raise.
 
     Blank texts are left out. The encoder's prompt for queries is used if there is one, else the default prompt.
 
@@ -318,7 +318,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 
 
 def _judge_by_neighbours(queries: Vectors | None, heldout: FloatArray) -> tuple[str, Judge]:
-    """Return name and function to measure recall@10 of byte codes for each query, or for held-out rows in place of few.
+    """Return name and function to measure recall@10 of byte codes, for each query or, with few, each held-out row.
 
     The queries search the held-out rows. With fewer than `MIN_TEXTS` queries, a third of the held-out rows search the
     others.

@@ -193,7 +193,7 @@ def fit_new_chain(
     engine: FitEngine = LOCAL,
     general: Gaussian | None = None,
 ) -> Iterator[FittedChain]:
-    """Fit a chain of transforms on a source, certify it on held-out rows, and yield both. Too few distinct rows raise.
+    """Fit a chain of transforms on a source, certify it on held-out rows, and yield it. Too few distinct rows raise.
 
     This context manager does the work when it is entered. The chain is also certified on out-of-domain texts. The
     encoded vectors exist only within the block: the workspace folder is deleted if the block succeeds. After an error

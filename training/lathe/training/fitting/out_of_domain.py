@@ -80,7 +80,7 @@ class OutOfDomainTexts:
 
 
 def sample_texts(source: Source) -> list[str]:
-    """Sample at most `OUT_OF_DOMAIN_ROWS` distinct, nonblank texts of a source, evenly spaced. Vectors raise.
+    """Sample at most `OUT_OF_DOMAIN_ROWS` distinct, nonblank texts, evenly spaced. A source of vectors raises.
 
     Raises:
         SourceError: if the source cannot be read, holds vectors, or has no text.

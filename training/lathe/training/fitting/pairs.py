@@ -307,7 +307,7 @@ def read_and_encode_pairs(
     seed: int,
     on_progress: Progress,
 ) -> EncodedPairs | None:
-    """Read, split and encode pairs and out-of-domain halves, None without pairs. No encoder or few queries raise.
+    """Read, split and encode a fit's pairs and out-of-domain halves, None without pairs. Too few queries raise.
 
     Without test pairs, a part of the pairs becomes the test pairs. Documents that are rows of the source are not
     encoded again, and other rows of the source are searched as distractors.

@@ -21,10 +21,10 @@ SPLIT_ROWS = 1_000_000
 
 
 def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows at random into indices to fit on and held out, equal rows in one. Few distinct rows raise.
+    """Split rows at random into fitted and held-out indices, never equal rows in both. Too few distinct rows raise.
 
-    Of equal held-out rows, only the first is returned; equal rows to fit on are all returned. The split depends on the
-    seed and the content of the rows, not on their order.
+    The split is by hash. Of equal held-out rows, only the first is returned; equal rows to fit on are all returned. The
+    split depends on the seed and the content of the rows, not on their order.
 
     `HELDOUT_SHARE` of the distinct rows are held out, but at most `MAX_HELDOUT`, and at least the smaller of
     `MIN_HELDOUT` and half of the distinct rows.

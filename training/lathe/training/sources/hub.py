@@ -170,8 +170,7 @@ def list_hub_files(written: str) -> list[str]:
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Yield a span's rows from a file of a hub data set in batches of up to `rows`. A missing column raises.
 
-    Batches hold the values of the column `field`, and the
-    whole rows as dicts.
+    Batches hold the values of the column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if the hub cannot be reached.
@@ -219,7 +218,7 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
 
 
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
-    """Find a data set on the hub or in a folder, and return id, commit, and configuration or None. No such set raises.
+    """Find a data set on the hub or in a folder, and return id, commit, and configuration or None. Raise if missing.
 
     `written` is `DATASET[@REVISION][/CONFIG]`. The configuration is None if not named. `A/B` is the data set B of the
     user A, or else the configuration B of the data set A. A name that begins with `/`, `.` or `~` is a local folder,
@@ -276,10 +275,10 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Split the path of a local data set into folder and configuration, None for the folder itself. No folder raises.
+    """Split the path of a local data set into folder and configuration or None. A missing folder raises.
 
-    The last part of the path is a
-    configuration if the README.md of the parent folder lists it, or if the path is not a folder.
+    The configuration is None if the path is the folder itself. The last part of the path is a configuration if the
+    README.md of the parent folder lists it, or if the path is not a folder.
 
     Raises:
         SourceError: if there is no such folder.

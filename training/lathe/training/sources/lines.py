@@ -108,7 +108,7 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
 
 
 def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the nonblank lines of a span in lists of up to `rows` line numbers and stripped bytes. Huge lists raise.
+    """Yield the nonblank lines of a span in lists of up to `rows` line numbers and stripped bytes. A huge list raises.
 
     A list that takes more than `MAX_BATCH_BYTES` raises.
 

@@ -56,7 +56,7 @@ def _parse_page_header(content: bytes) -> tuple[int, int]:
 
 
 def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Decode the variable-length integer at `at`, and return it with the next position. Over 5 bytes raise.
+    """Decode the variable-length integer at `at`, and return it with the next position. More than 5 bytes raise.
 
     A byte holds 7 bits of the integer.
 
@@ -166,8 +166,7 @@ def _read_tables(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 def _read_parts(file: Readable, field: str, rows: int, span: Span) -> Iterator[Any]:
     """Yield a span of a parquet file as Arrow batches of up to `rows` rows. A missing column or a null text raises.
 
-    Row groups that end before the span are not read. The index that
-    pandas stores as a column is left out.
+    Row groups that end before the span are not read. The index that pandas stores as a column is left out.
 
     Raises:
         SourceError: if the file is damaged or lacks the column.

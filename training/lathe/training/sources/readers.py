@@ -174,7 +174,7 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
-    """Detect whether a file holds texts (None) or vectors (dimensions), by header or first row. No rows raise.
+    """Detect whether a file holds texts (None) or vectors (dimensions), by header or first row. An empty file raises.
 
     Args:
         file: the file.

@@ -39,10 +39,9 @@ class RowSample:
 def sample_rows(source: Source, max_rows: int, seed: int = 0) -> RowSample:
     """Sample up to `max_rows` distinct rows of a source uniformly at random, in one pass. Only blank rows raise.
 
-    A source with fewer distinct rows gives all of them. The rows with the lowest
-    salted hashes are kept: equal rows count once, the order of the source does not matter, and memory is bounded. Texts
-    that differ only in whitespace or case count as equal: if one were held out and another fitted on, held-out data
-    would leak into the fit.
+    A source with fewer distinct rows gives all of them. The rows with the lowest salted hashes are kept: equal rows
+    count once, the order of the source does not matter, and memory is bounded. Texts that differ only in whitespace or
+    case count as equal: if one were held out and another fitted on, held-out data would leak into the fit.
 
     Args:
         source: source of texts or vectors.

@@ -204,8 +204,8 @@ def display_path(written: str) -> str:
 def list_local_files(place: str) -> tuple[bool, list[str]]:
     """Return whether a path is a folder, and the sorted paths of files below, or of the file. A missing path raises.
 
-    A link that leads out of ROOT raises. Hidden files
-    and files in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
+    A link that leads out of ROOT raises. Hidden files and files in hidden folders are left out. Paths below `ROOT/./`
+    are returned in that form.
 
     Raises:
         OutsideSourceError: for `ROOT/./PATH`, if the path or a link below it leads out of ROOT.

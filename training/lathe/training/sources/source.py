@@ -194,10 +194,10 @@ class Source:
                 yield from read_rows(path, self.field, rows)
 
     def detect_kind(self, by_header: bool = False) -> Kind:
-        """Detect whether the source holds texts (None) or vectors (dimensions), by the first row. No rows raise.
+        """Detect whether the source holds texts (None) or vectors (dimensions), by the first row. An empty one raises.
 
-        If damaged files are skipped, every file is inspected, and the kind of most rows
-        is returned if files differ. Built-in sources are not read.
+        If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
+        Built-in sources are not read.
 
         Args:
             by_header: whether to read only the header of a parquet file, because a row can decompress to gigabytes. The
@@ -345,10 +345,10 @@ def split_field(written: str) -> tuple[str, str]:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """Parse a source as a user writes it, and list the files, which are not read. No file of a known format raises.
+    """Parse a source as a user writes it, and list the files, which are not read. Raise without a file of known format.
 
-    An object store or the hub is asked for the
-    list of files. Files of a folder that are not data, such as README.txt, are left out, with a log message.
+    An object store or the hub is asked for the list of files. Files of a folder that are not data, such as README.txt,
+    are left out, with a log message.
 
     Raises:
         SourceError: if there is no such file or folder, it has no file of a known format, or it cannot be reached.

@@ -107,7 +107,7 @@ async def ask_model(
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
-    """Read the answer of a chat completion's first choice, with estimates of uncounted tokens. No message raises.
+    """Read the answer of a chat completion's first choice, with estimates of uncounted tokens. Raise without message.
 
     A refusal without content becomes an answer with the text of the refusal and the finish reason `content_filter`.
 

@@ -150,7 +150,7 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read nonblank strings in fields of a JSON lines file as a test set `(file name, texts)`. No text raises.
+    """Read nonblank strings in fields of a JSON lines file as a test set `(file name, texts)`. Raise without a text.
 
     The name ends before the first dot. The texts are all strings that are not blank, including the strings in lists.
     Without `fields`, all fields of a row are read.

@@ -111,7 +111,7 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the transform in place to vectors `(n, d)` or moments, and return it. No rows, or NaN or inf, raise.
+        """Fit the transform in place to vectors `(n, d)` or moments, and return it. Empty data, or NaN or inf, raise.
 
         Vectors are read in blocks. Buffers stay on their device. After an error they are as before.
 

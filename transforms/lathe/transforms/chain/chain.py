@@ -152,7 +152,7 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the steps in place, each on the outputs of the steps before, and return the chain. No rows or NaN raise.
+        """Fit the steps in place, each on the outputs of the steps before, and return the chain. NaN or inf raises.
 
         The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
 

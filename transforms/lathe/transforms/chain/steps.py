@@ -61,7 +61,7 @@ def parse_steps(text: str) -> list[Transform]:
 
 
 def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Transform]:
-    """Build the steps of a chain from specs, as transforms that are not fitted yet. Unknown kinds or no steps raise.
+    """Build the steps of a chain from specs, as transforms that are not fitted yet. Unknown kinds or none raise.
 
     Args:
         specs: list of dicts with `kind` and parameters, or `{"query": […], "document": […]}` with one such

@@ -94,7 +94,7 @@ class ProductCoding(TransformCoding):
         return lay_out_in_whole_bytes(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Learn the 256 centroids of each byte by k-means, and set `centroids` and `deviations`. Few rows raise.
+        """Learn the 256 centroids of each byte by k-means, and set `centroids` and `deviations`. Too few rows raise.
 
         K-means starts from the levels of the scalar quantizers.
 
@@ -216,8 +216,7 @@ class _ProductDecoder(CodeDecoder):
 def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
     """Run rounds of k-means on points `(n, k)` from the centroids `(256, k)`, and return the moved centroids.
 
-    A centroid without points moves to the point that is farthest from its own
-    centroid.
+    A centroid without points moves to the point that is farthest from its own centroid.
     """
     for _ in range(iterations):
         # Half the squared distances (n, 256), less ‖p‖² / 2, which is the same for all centroids of a point.

@@ -463,8 +463,7 @@ class TransformCoding(Quantizer):
     def shorten(self, octets: int) -> Self:
         """Return a fitted step whose codes are the first `octets` bytes of this step's codes. More bytes raise.
 
-        The bytes with the coordinates of largest variance
-        come first. A step fitted for the smaller budget is better.
+        The bytes with the coordinates of largest variance come first. A step fitted for the smaller budget is better.
 
         Raises:
             NotFittedError: before `fit`.

@@ -94,7 +94,7 @@ class ContrastiveAlignment(Alignment):
         return PairedRows(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the weight from the orthogonal map of `Procrustes`, and store it with the means. Under 4 pairs raise.
+        """Train the weight from the orthogonal map of `Procrustes`, and store it with the means. Too few pairs raise.
 
         Raises:
             InputError: for fewer than 4 pairs, or if vectors or targets do not differ.

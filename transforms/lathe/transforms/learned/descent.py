@@ -150,7 +150,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters with AdamW in place, to the lowest held-out loss, and return the log. May diverge and raise.
+    """Train parameters with AdamW in place, to the lowest held-out loss, and return the log. Early divergence raises.
 
     The parameters end with the values of the lowest held-out loss, or with the last values if no rows are held out.
     Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. It resumes from a

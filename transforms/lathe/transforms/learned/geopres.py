@@ -264,8 +264,8 @@ class GeoPres(Linear):
         """Build the loss of this name, and return it with each output size's weight: 1 / the loss at the start.
 
         The weights are of gradients. A weight is 1 for losses that are divided by their start already, and if the loss
-        at the start is 0. Without weights the
-        smallest size, whose loss is largest, would dominate, and gradients would depend on the scale of the vectors.
+        at the start is 0. Without weights the smallest size, whose loss is largest, would dominate, and gradients would
+        depend on the scale of the vectors.
         """
         loss = LOSSES[name].set_up(setup)
         if LOSSES[name].relative:

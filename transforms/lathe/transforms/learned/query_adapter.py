@@ -128,7 +128,7 @@ class QueryAdapter(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train and store the matrix W for queries on pairs, or the identity without held-out gain. Few queries raise.
+        """Train and store the matrix W for queries, or the identity without held-out gain. Too few queries raise.
 
         The rows in `data` give only the dimensions.
 
@@ -273,8 +273,7 @@ class PairBatches:
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
         """Return the nearest documents `(n, k)` of each query that are neither relevant nor excluded. k may be 0.
 
-        They are row numbers, nearest first. k is `MINED`, or fewer if fewer documents are left; it may be
-        0.
+        They are row numbers, nearest first. k is `MINED`, or fewer if fewer documents are left; it may be 0.
         """
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
         of_queries = torch.div(self._keys, len(documents), rounding_mode="floor")

@@ -189,7 +189,7 @@ class ABTT(Transform):
         return inputs.add_zero_variance(count - restored)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute and store the mean and the top D eigenvectors of the covariance. Fewer directions of variance raise.
+        """Compute and store the mean and top D eigenvectors of the covariance. Raise for fewer directions of variance.
 
         Raises:
             InputError: if the vectors vary in fewer than D directions.

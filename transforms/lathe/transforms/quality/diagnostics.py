@@ -21,7 +21,7 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Describe rows `(n, d)` by norms, duplicates, mean, spectrum and isotropy, as a JSON object. No rows or NaN raise.
+    """Describe rows `(n, d)` by norms, duplicates, mean, spectrum and isotropy, as a JSON object. Raise for NaN.
 
     The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
     other statistics describe the rows after L2 normalization.

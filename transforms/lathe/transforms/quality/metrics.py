@@ -125,7 +125,7 @@ def recall_per_row(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Return the mean recall@k of searches among the targets, with outputs of an alignment as queries. Few rows raise.
+    """Return the mean recall@k of searches among the targets, with outputs of an alignment as queries.
 
     The right answers are the k nearest neighbours of the target that the output should equal. Row i of `outputs` is
     compared with all targets except target i, by cosine.

@@ -208,7 +208,7 @@ class RelevanceModel:
         return np.concatenate(hubs)
 
     def fit(self, searches: Searches) -> Self:
-        """Learn the scales of the features from unjudged searches, and take the shipped weights. Few searches raise.
+        """Learn the scales of the features from unjudged searches, and take shipped weights. Too few searches raise.
 
         Args:
             searches: searches like those to come; their queries are not among the references.

@@ -60,7 +60,7 @@ class ProbabilityReport:
 
     @property
     def sentence(self) -> str:
-        """Sentence on the recommended threshold and the share answered, or that no threshold separates the hits."""
+        """Sentence on the recommended threshold and share answered, or that no threshold separates or is precise."""
         value, low, high = self.auroc
         area = f"AUROC {value:.2f}, 95 % interval {low:.2f} to {high:.2f}, {self.queries} queries"
         if not self.separates:
@@ -84,7 +84,7 @@ class ProbabilityReport:
 
 
 def evaluate_probabilities(probabilities: Array, right: NDArray[np.bool_]) -> ProbabilityReport:
-    """Compare probabilities `(n,)` with whether hits are right `(n,)`. Under 30 queries or hits of one class raise.
+    """Compare probabilities `(n,)` with whether hits are right `(n,)`. Raise for under 30 queries or one class.
 
     Intervals are of 1,000 bootstrap samples of the queries. A threshold is chosen and judged on the same queries, in
     each sample as well.

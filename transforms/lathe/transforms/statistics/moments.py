@@ -122,7 +122,7 @@ class Moments:
         return self.merge(block_moments(block, self.precision, first_row=self.count))
 
     def merge(self, other: "Moments") -> Self:
-        """Add the moments `other`, of other rows, to these moments in place, and return them. Other dimensions raise.
+        """Add moments of other rows to these moments in place, and return `self`. Other dimensions raise.
 
         Raises:
             InputError: if the dimensions differ.

@@ -81,8 +81,8 @@ def zero_outputs_of_zero_rows(y: Tensor, x: Tensor) -> Tensor:
 def normalize_outputs(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
     """Return outputs `y` divided by L2 norms, with zeros for rows that are only rounding error. May overwrite `y`.
 
-    `x` are the inputs. The result equals `unit_rows(drop_rounding_residue(y, x, gain))`,
-    but is computed faster if no row is special.
+    `x` are the inputs. The result equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is computed faster if no
+    row is special.
     """
     if _allows_fast_path(y):
         after = norms_of(y)

@@ -88,7 +88,7 @@ class PairedMoments(Moments):
         return moments
 
     def merge(self, other: Moments) -> Self:
-        """Add the moments `other`, of other pairs, to these moments in place, and return them. Other dimensions raise.
+        """Add moments of other pairs to these moments in place, and return `self`. Other dimensions raise.
 
         Raises:
             InputError: if d or k differ.

@@ -37,7 +37,7 @@ class Retrieval(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read and check the test as a search, without queries that lack a relevant document. No query left raises.
+        """Read and check the test as a search, without queries that lack a relevant document. Raise if none is left.
 
         Judgements of missing queries or documents are left out with a warning, as are queries without a relevant
         document. Queries that only other splits judge are left out without a warning.
@@ -122,8 +122,8 @@ class Retrieval(Layout):
 def read_judgements(path: Path) -> list[Judgement]:
     """Read the relevance judgements of a qrels file. A missing, empty or malformed file raises.
 
-    A judgement consists of a place for messages, a query id, a document id
-    and a grade, rounded up. The header line may be missing.
+    A judgement consists of a place for messages, a query id, a document id and a grade, rounded up. The header line may
+    be missing.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -158,7 +158,7 @@ def read_judgements(path: Path) -> list[Judgement]:
 
 
 def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """Read and check the corpus, without documents of neither text nor title. A title that is not a string raises.
+    """Read and check the corpus, without blank documents. A title that is not a string raises.
 
     Documents whose text and title are both blank are left out, with a warning.
 

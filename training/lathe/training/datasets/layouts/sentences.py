@@ -55,9 +55,9 @@ class Sts(Layout):
         return {"min_score": min(scores), "max_score": max(scores)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Pair both sentences of each row scoring `min_score` or more. Without it, derive one. Equal scores then raise.
+        """Build a pair of each row's sentences if the score is at least `min_score`, or if None, a derived threshold.
 
-        Other rows are recorded as left out. Without `min_score`, the threshold
+        Equal scores without `min_score` raise. Other rows are recorded as left out. Without `min_score`, the threshold
         is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows are read twice.
 
         Raises:
@@ -148,7 +148,7 @@ class Summarization(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskSummarization", "Summarization", "cosine_spearman"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read texts, summaries and grades as columns. Rows without enough summaries are left out. Other counts raise.
+        """Read texts, summaries and grades as columns, without rows of too few summaries. Unequal counts raise.
 
         Unequal numbers of machine summaries and grades raise. Rows without a human summary or with fewer than two
         machine summaries are left out with a warning, as are rows with a blank summary.

@@ -46,8 +46,8 @@ def _load_or_compute_relations(
 ) -> tuple[NDArray[np.float32], bool]:
     """Load the base model's relations of all pairs, or compute and store them. Relations of another job raise.
 
-    If the folder lacks the relations, it is emptied first. Another job has another encoder, other pairs or
-    other settings.
+    If the folder lacks the relations, it is emptied first. Another job has another encoder, other pairs or other
+    settings.
 
     Args:
         encoder: the base model.
