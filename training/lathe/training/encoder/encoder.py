@@ -465,10 +465,9 @@ class Encoder(TextEncoder):
         positions: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Pieces:
-        """Divide texts into pieces of known position: chunks with "mean", else whole. With "error", long texts raise.
+        """Divide texts into pieces: chunks if `long_text` is "mean", else whole texts. With "error", long texts raise.
 
-        With `long_text` "mean", a long text becomes several overlapping chunks. Otherwise each text is one piece. With
-        "error", a long text raises.
+        Chunks overlap. The pieces know the position of the text they belong to.
 
         Args:
             texts: the texts.

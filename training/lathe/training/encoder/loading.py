@@ -64,9 +64,9 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 def load_with_chat_template(spec: EncoderSpec, device: str | None) -> list[Any]:
     """Load a spec's models with chat template: one, or one of documents and one of queries. Silences library logs.
 
-    The number of layers, pooling and maximum length are taken from the spec, if it sets them. Models are in evaluation
-    mode and in the dtype of their files. Log messages and progress bars of transformers and sentence-transformers are
-    switched off in the whole process.
+    The chat template stays even if the spec switches it off. The number of layers, pooling and maximum length are taken
+    from the spec, if it sets them. Models are in evaluation mode and in the dtype of their files. Log messages and
+    progress bars of transformers and sentence-transformers are switched off in the whole process.
 
     Args:
         spec: model and settings.

@@ -134,8 +134,9 @@ class HubFile:
 def list_hub_files(written: str) -> list[str]:
     """List the files of a split of a hub data set, written `hf:…`. Other formats or several unnamed splits raise.
 
-    A missing data set, configuration or split, and unsupported formats raise. The content of a file named by its commit
-    does not change. If the data set has one split only, that split is the default.
+    The files are in string form, with the current commit. A missing data set, configuration or split raises. The
+    content of a file named by its commit does not change. If the data set has one split only, that split is the
+    default.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub cannot be reached or is switched off by `HF_HUB_OFFLINE`,

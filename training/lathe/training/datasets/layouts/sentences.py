@@ -55,7 +55,7 @@ class Sts(Layout):
         return {"min_score": min(scores), "max_score": max(scores)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each row's sentences if the score is at least `min_score`, or if None, a derived threshold.
+        """Build a pair of the sentences of each row whose score reaches `min_score`, or a derived threshold without it.
 
         Equal scores without `min_score` raise. Other rows are recorded as left out. Without `min_score`, the threshold
         is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows are read twice.
