@@ -69,10 +69,10 @@ def compare(after: Array, before: Array, confidence: float = 0.95) -> Interval:
 
 
 def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
-    """Return the index of the cheapest candidate that beats the baseline and that no other such candidate beats.
+    """Return the index of the cheapest candidate that beats the baseline and that no such candidate beats, 0 if none.
 
-    The result is 0, the baseline, if no candidate beats it. A candidate beats another if the confidence interval of the
-    paired difference lies above zero.
+    Index 0 is the baseline. A candidate beats another if the confidence interval of the paired difference lies above
+    zero.
 
     Args:
         scores: scores of the same units for each candidate, `(n,)` each: first the baseline without a change, then the

@@ -53,9 +53,7 @@ NEVER_NEAREST = 1e6
 
 
 def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
-    """Build an empty FAISS index that can search the byte codes of a fitted quantizer, with the transforms before it.
-
-    A quantizer without an index in FAISS raises.
+    """Build an empty FAISS index, with transforms, that searches codes of a quantizer. Other kinds of codes raise.
 
     Raises:
         ExportError: if FAISS has no index for this quantizer or for its codes.

@@ -48,10 +48,7 @@ def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator
 
 @contextmanager
 def lock_folder(folder: Path, error: TrainingError) -> Iterator[None]:
-    """Create a folder if missing, and hold its lock while the block runs.
-
-    Raise `error` if another run holds the lock.
-    """
+    """Create a folder if missing, and hold its lock while the block runs. Raise `error` if another run holds it."""
     make_root(folder)
     try:
         with lock_file(folder / ".lock").acquire(blocking=False):

@@ -133,9 +133,9 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
 
 
 def _read_link_target(part: str, folder: int, error: OSError) -> PurePosixPath:
-    """Return the path that a symbolic link points to.
+    """Return the path that a symbolic link points to. If `part` is not a link, raise `error`.
 
-    If `part` turns out not to be a link, `error` is raised, with which opening it failed.
+    With `error`, opening `part` failed.
 
     Args:
         part: name of the link.
@@ -167,9 +167,7 @@ def _make_relative_to_root(root: Path, target: PurePosixPath, name: str) -> Pure
 
 
 def _leads_to_file(root: Path, name: str) -> bool:
-    """Return whether `root/name`, with links followed, is a regular file that can be opened.
-
-    False for a broken link.
+    """Return whether `root/name` is a regular file that can be opened, False for a broken link. Outside `root`, raise.
 
     Raises:
         OutsideError: if it is outside `root`.

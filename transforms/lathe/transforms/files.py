@@ -87,9 +87,7 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
 
 
 def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file, following links, and return its bytes.
-
-    A pipe or a device is refused at once instead of waited for.
+    """Read a regular file, following links, and return the bytes. A pipe, a device or too large a file raises.
 
     Args:
         path: path of the file.
@@ -237,9 +235,7 @@ MAX_DEPTH = 64
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON text.
-
-    Text that other JSON parsers may read differently is refused.
+    """Parse JSON text. Text that other JSON parsers may read differently raises.
 
     Raises:
         ValueError: if it is not JSON, nested more than `MAX_DEPTH` deep, or holds integers of more than 64 bits or lone

@@ -45,7 +45,7 @@ def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]
 
 
 def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
-    """Yield the rows of vectors `(n, d)`, in order, as NumPy blocks of up to `BLOCK_ROWS` rows.
+    """Yield rows of vectors `(n, d)`, in order, as NumPy blocks of up to `BLOCK_ROWS` rows. NaN or inf raises.
 
     Each block is checked for NaN and inf before it is yielded.
 

@@ -51,7 +51,7 @@ class Checkup:
 
     @property
     def summary(self) -> str:
-        """What the searches find and lose, or whether the rows are sound where no searches were asked."""
+        """Recall@10 of the searches and what loses it, or whether anything must be fixed if nothing was asked."""
         if self.searches is None:
             return f"{'Something' if self.must_fix else 'Nothing'} must be fixed. There is no approximate index to ask."
         losses = [
@@ -123,10 +123,7 @@ def check_up(store: Store, encoder: StoreEncoder | None, queries: FloatArray | N
 
 
 def _choose_queries(rows: Rows, encoder: StoreEncoder | None) -> FloatArray:
-    """Return queries made of stored rows, up to `QUERIES`.
-
-    They are the first halves of texts where the encoder is known, else stored vectors with noise.
-    """
+    """Return up to `QUERIES` queries: first halves of texts if the encoder is known, else stored vectors with noise."""
     if encoder is not None and rows.texts is not None:
         halves = [cut[0] for text in rows.texts[:QUERY_TEXTS] if text and (cut := cut_in_two(text))]
         if len(halves) >= MIN_QUERIES:

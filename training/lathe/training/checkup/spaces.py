@@ -99,7 +99,7 @@ class Again:
     causes: dict[str, NDArray[np.bool_]]
 
     def describe(self, total: int, cure: str) -> Iterator[Finding]:
-        """Yield a finding for each cause with the command `cure`, or one that says that all rows are the encoder's."""
+        """Yield a finding for each cause with the command `cure`, or one that all texts have the stored vectors."""
         for cause, mask in self.causes.items():
             share = estimate_share(mask, total)
             yield Finding(
@@ -270,9 +270,9 @@ def find_strangers(rows: Rows) -> Iterator[Finding]:
 
 
 def measure_share(population: FloatArray, vectors: FloatArray) -> NDArray[np.float64]:
-    """Return the share of each vector's squared length `(n,)` in the leading directions of a population, not centred.
+    """Return the share of each vector's squared length `(n,)` in a quarter of the principal directions of a population.
 
-    These are a quarter of the principal directions.
+    The population is not centred.
     """
     second = population.T.astype(np.float64) @ population
     _, directions = np.linalg.eigh(second)

@@ -123,7 +123,7 @@ class Store(ABC):
 
 
 def ask_each(queries: FloatArray, ask: Callable[[list[float]], Iterable[tuple[Any, float]]]) -> Hits:
-    """Ask queries `(q, d)` one after the other, and time them.
+    """Ask queries `(q, d)` one after the other, and return hits with the mean seconds of a query.
 
     Args:
         queries: the queries.

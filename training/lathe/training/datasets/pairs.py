@@ -183,10 +183,9 @@ class PairRows:
         return pairs
 
     def list_negatives(self, record: Record) -> tuple[str, ...]:
-        """Return the distinct, non-blank hard negatives in a row's negative field.
+        """Return the distinct, non-blank hard negatives of a row, () if mined or none. A missing given field raises.
 
-        The result is empty if `negatives` of the settings is `mined` or `none`, or if it is None and the row lacks the
-        field.
+        The result is also empty if `negatives` of the settings is None and the row lacks the field.
 
         Raises:
             DataSetError: if `negatives` is `given` and the row lacks the field, or the field does not hold texts.

@@ -87,7 +87,7 @@ class Adaptation:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the recommendation is certain to help.
+        """Whether the recommendation is certain to help. True if nothing was measured.
 
         True if the recommended candidate is `AS_IS`, also if nothing was measured. Otherwise True if the 95 % intervals
         of two gains over unchanged vectors of the same bytes lie above 0: the gain of the recommended trial on the

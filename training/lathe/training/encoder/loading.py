@@ -260,10 +260,10 @@ def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
-    """Return the attention implementation to load a model with, or None to leave the choice to the library.
+    """Return the attention implementation to load a model with: as set, or for `auto` flash attention or None.
 
-    An `attention` other than `auto` is returned unchanged. For `auto` the result is flash attention if it is installed
-    and the model runs in half precision on a GPU, else None.
+    None leaves the choice to the library. For `auto` the result is flash attention if it is installed and the model
+    runs in half precision on a GPU, else None.
     """
     if spec.attention != "auto":
         return spec.attention

@@ -145,10 +145,7 @@ def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str
 
 
 def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
-    """Read the object in one of a model's JSON files.
-
-    The result is an empty dict if there is no such file or object.
-    """
+    """Read the object in one of a model's JSON files, {} if there is no such file or object."""
     path = _find_file(model, file, spec)
     if path is None:
         return {}

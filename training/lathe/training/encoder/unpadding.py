@@ -265,9 +265,9 @@ def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name: str = NAME) -> None:
-    """Set a transformer's attention to a function for input in one row, in place.
+    """Set a transformer's attention to a function for input in one row, in place, and register it for the process.
 
-    The function is also registered with transformers under the name, for the whole process.
+    The function is registered with transformers under `name`.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask

@@ -62,7 +62,7 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Look up the stored vectors `(n, d)` of the texts that mteb passes, and apply the chain, if there is one.
+        """Look up the stored vectors `(n, d)` of mteb's texts, and apply the chain, if any. A missing vector raises.
 
         The chain is applied to queries of a search as queries, and to all other texts as documents. The vectors are
         float32.

@@ -159,9 +159,9 @@ def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
 
 
 def import_shipped(path: Path) -> Any:
-    """Execute a Python file of an export, and return it as a module.
+    """Execute a Python file of an export, and return it as a module, which is not added to `sys.modules`.
 
-    No __pycache__ is written next to the file, and nothing is added to `sys.modules`.
+    No __pycache__ is written next to the file.
     """
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -101,10 +101,10 @@ def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArr
 
 
 def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
-    """Split a mixture into pairs to train on and an evaluator on random held-out pairs of each source.
+    """Split a mixture into pairs to train on and an evaluator on random held-out pairs. Too few pairs raise.
 
-    If no source has enough pairs, this raises. From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of
-    its pairs are held out. Pairs whose anchors differ only in case or punctuation stay together.
+    From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
+    differ only in case or punctuation stay together.
 
     Args:
         mixture: pairs of all sources.

@@ -113,10 +113,9 @@ def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator
 
 
 def _read_documents(data: DataSet, source: SourceSettings, judged: Iterable[Pair]) -> Iterator[str]:
-    """Yield the documents that negatives are mined from.
+    """Yield the documents that negatives are mined from: the corpus file, else a retrieval corpus, else all positives.
 
-    The documents are the texts of the source's `corpus` file if it names one, else the documents of a retrieval corpus,
-    else all positives of the `judged` pairs.
+    The positives are of the `judged` pairs.
 
     Raises:
         DataSetError: if the file cannot be read.

@@ -126,9 +126,7 @@ def run_training(
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
     holds_out: bool = False,
 ) -> _TrainingOutcome:
-    """Run a training job, or resume it where it stopped, and write the trained model to `out`.
-
-    Checkpoints and the training log are also written to `out`.
+    """Run or resume a training job, and write model, checkpoints and log to `out`. Another or finished job raises.
 
     Args:
         method: name of the training method, as in `METHODS`.

@@ -288,11 +288,10 @@ def _is_transformer(model: Any) -> bool:
 
 
 def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_activations: bool) -> TrainingSettings:
-    """Return a copy of the settings with the batch size that keeps the checkpoint's number of pairs per step.
+    """Return settings whose batch size keeps the checkpoint's number of pairs per step. An uneven split raises.
 
-    If these processes cannot share the pairs evenly, this raises. The pairs of a step are counted over all processes.
-    The order of pairs, number of steps and learning rates then stay the same. If a process gets more pairs than
-    `batch_size`, its gradients are cached, so it needs no more memory.
+    The pairs of a step are counted over all processes. The order of pairs, number of steps and learning rates then stay
+    the same. If a process gets more pairs than `batch_size`, its gradients are cached, so it needs no more memory.
 
     Args:
         settings: settings of the job.

@@ -73,9 +73,9 @@ def read_position(folder: Path) -> Position:
 
 
 def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: Path) -> Position:
-    """Encode one shard of a source into files in a folder, or resume the encoding, and return the position reached.
+    """Encode one shard of a source into files, or resume, and return the position. A finished shard is not read again.
 
-    An encoding is resumed after the last complete batch. A finished shard is not read again.
+    An encoding is resumed after the last complete batch.
 
     Args:
         shard: a shard of the source's plan.

@@ -49,7 +49,7 @@ class OutOfDomainTexts:
         self._texts: dict[str, list[str]] = {}
 
     def read(self, name: str) -> list[str]:
-        """Sample the distinct texts of a corpus. The sample is cached in memory, and for built-in corpora on disk.
+        """Sample the distinct texts of a corpus, and cache the sample in memory, for built-in corpora also on disk.
 
         Raises:
             SourceError: if the corpus cannot be read, holds vectors, or has no text.

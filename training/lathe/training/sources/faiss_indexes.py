@@ -154,9 +154,9 @@ def _check_header(path: Readable) -> int:
 
 
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
-    """Read the metric of a FAISS index from its header: "ip", "l2" (squared Euclidean distance), or None for others.
+    """Read the metric of a FAISS index from the header: "ip", "l2" (squared), or None for others and other files.
 
-    A file that is not an index with uncompressed vectors also gives None.
+    "l2" is the squared Euclidean distance. Indexes of compressed vectors also give None.
     """
     with path.open("rb") as stored:
         header = _read_inner_header(stored)

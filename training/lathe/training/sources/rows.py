@@ -40,9 +40,9 @@ def find_long_integer(value: Any) -> int | None:
 
 
 def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
-    """Return parsed JSON in which integers beyond 64 bits, which orjson rounds to floats, have their exact values.
+    """Return parsed JSON with the exact values of integers beyond 64 bits, or the parsed JSON if there are none.
 
-    JSON without such integers is returned unchanged, as is JSON that is nested too deeply for Python's parser.
+    orjson rounds such integers to floats. JSON that is nested too deeply for Python's parser is returned unchanged.
 
     Args:
         content: the JSON text.
@@ -75,9 +75,9 @@ class Readable(Protocol):
 
 @contextmanager
 def open_native_path(file: Readable) -> Iterator[str]:
-    """Yield a path of the file for libraries that can only open paths.
+    """Yield a path of the file for libraries that only open paths: the `Path` itself, or `/dev/fd/N` in the block.
 
-    For a `Path` it is the path itself, otherwise `/dev/fd/N` of a descriptor that is closed after the block.
+    N is a descriptor that is closed after the block.
     """
     if isinstance(file, Path):
         yield str(file)

@@ -169,7 +169,7 @@ class Map(nn.Module):
         raise StepError(f"{self.kind} cannot be inverted")
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map.
+        """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map. A map that cannot be inverted raises.
 
         `inverse_kind` says how well inputs are recovered.
 

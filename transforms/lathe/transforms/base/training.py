@@ -97,9 +97,7 @@ class TrainingLog:
         return before - last > MIN_IMPROVEMENT * (first - before)
 
     def warnings(self, kind: str) -> list[str]:
-        """Return a list with one warning if the training diverged or its held-out loss was still falling at the end.
-
-        The list is empty otherwise.
+        """Return a list with one warning if the training diverged or the held-out loss was still falling, else [].
 
         Args:
             kind: kind of the trained transform, for the sentence.

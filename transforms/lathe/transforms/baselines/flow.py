@@ -219,7 +219,7 @@ class Flow(Transform):
             x, _ = self._apply_block(block, x)
 
     def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply one block of the flow to rows x `(n, d)`.
+        """Apply one block of the flow to rows `(n, d)`, and return outputs and the log-scales of the coupling.
 
         Returns the outputs `(n, d)`, and the log-scales of the block's coupling `(n, ⌈d/2⌉)`.
         """

@@ -381,7 +381,7 @@ class Chain(nn.Module):
         return "approximate" if "approximate" in kinds else "exact"
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)`, by inverting the steps in reverse order.
+        """Map outputs `(n, k)` back to inputs `(n, d)` by inverting the steps. A chain that cannot be inverted raises.
 
         The result is exact or approximate, as `inverse_kind` says.
 
@@ -505,7 +505,7 @@ class Chain(nn.Module):
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
     def truncate_folded(self, dimensions: int) -> "Chain | None":
-        """Return a copy of a folded chain that outputs only the first `dimensions` dimensions.
+        """Return a copy of a folded chain with the first `dimensions` outputs, None unless it ends in an affine map.
 
         The result equals `fold(dimensions)` of the chain that this one was folded from. It shares the tensors, so that
         it takes no memory.
@@ -681,7 +681,7 @@ class Chain(nn.Module):
         return chain
 
     def _check_against_manifest(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        """Check that the manifest has this chain's dimensions, and that every loaded tensor belongs to a step.
+        """Raise `ArtifactError` unless the manifest has the chain's dimensions and each tensor belongs to a step.
 
         Raises:
             ArtifactError: if a dimension differs, or a tensor belongs to no step.

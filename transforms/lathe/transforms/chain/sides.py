@@ -125,10 +125,7 @@ class Sides(Transform):
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps that the documents' steps consist of.
-
-        If documents have no steps, the list holds one selection of all columns.
-        """
+        """Return the simpler maps of the documents' steps, or one selection of all columns without steps."""
         if parts := self.document_side.primitives():
             return parts
         # Folding needs a map here; selecting all columns changes nothing.

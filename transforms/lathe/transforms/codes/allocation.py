@@ -87,9 +87,9 @@ def allocate_equal_bits(variances: NDArray[np.float64], total: int, bits: int) -
 
 
 def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Decide at which byte and bit of a code each coordinate lies.
+    """Decide at which byte and bit of a code each coordinate lies, across bytes only if the error falls by over 2 %.
 
-    No coordinate crosses from one byte into the next, unless that would raise the quantization error by more than 2 %.
+    Coordinates that do not cross from one byte into the next may raise the quantization error by 2 %.
 
     Args:
         bits: number of bits wanted for each coordinate `(d,)`, 0 to 8; at most 8 times `octets` altogether.

@@ -133,7 +133,7 @@ class Int8(Quantizer):
         return dimensions
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute and store the scale and the zero point of each dimension from the range in the data and 0."""
+        """Compute and store scale and zero point of each dimension from its range in the data, extended to 0."""
         low, high = _find_ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = (high - low) / 255

@@ -187,7 +187,7 @@ class TransformCoding(Quantizer):
         super().check_parameters()
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature marked as codes, so that no step may follow.
+        """Return the input signature marked as codes, so that no step may follow. Codes too large for the inputs raise.
 
         Raises:
             StepError: if the budget is more than 8 bits for every dimension, or less than `bits` would need.
@@ -511,7 +511,7 @@ class TransformCoding(Quantizer):
         return apply(_QueryMap(self.mean, self.decoder), queries)
 
     def norm_factors(self, codes: Any) -> Any:
-        """Compute the factor `(n,)` that gives each code's decoded vector the norm that all fitted vectors had.
+        """Compute the factor `(n,)` that restores each decoded code's norm to the fitted vectors', 1 if norms varied.
 
         It is 1 for each code if the fitted norms varied. An index that computes the factors once can score by table
         look-ups.

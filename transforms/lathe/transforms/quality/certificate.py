@@ -323,10 +323,9 @@ def _measure_codes(
 
 
 def _map_as_queries(chain: Chain, vectors: FloatArray) -> FloatArray | None:
-    """Return documents `(n, d)` mapped as the chain maps queries, `(n, k)`.
+    """Return documents `(n, d)` mapped as the chain maps queries, None if it maps queries and documents alike.
 
-    Steps that change queries only are left out: they were learned for queries, which these rows are not. Returns None
-    if the chain maps queries and documents alike.
+    Steps that change queries only are left out: they were learned for queries, which these rows are not.
     """
     steps = [step for step in chain.float_steps if not step.queries_only]
     if not isinstance(chain.quantizer, TransformCoding) and not any(step.two_sided for step in steps):

@@ -304,11 +304,11 @@ def row_slices(n: int) -> Iterator[slice]:
 def _measure_rows(
     before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """Apply `measure` to the cosines of every row to all rows, before and after a reduction, block by block.
+    """Return `measure` `(n,)` of each row's cosines to all rows, before and after a reduction, block by block.
 
-    `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`; one value for each row, `(n,)`, is
-    returned. The cosine of a row with itself becomes `self_similarity`, or is left out if that is None. The result is
-    allocated first: small results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
+    `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The cosine of a row with itself
+    becomes `self_similarity`, or is left out if that is None. The result is allocated first: small results between
+    large blocks would fragment the heap, and 20,000 rows would take gigabytes.
     """
     results = np.empty(before.shape[0])
     blocks = _similarity_blocks(before, after, self_similarity)
@@ -427,7 +427,7 @@ def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dic
 
 
 def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
-    """Return, for each row, the share of its k nearest neighbours in `first` that are also among them in `second`.
+    """Return, for each row, the share of k nearest neighbours kept from `first` to `second`, 0 if not finite.
 
     The result is `(n,)`, 0 for a row that is not finite in one of the two. All shares are 0 if at most k rows are
     finite.

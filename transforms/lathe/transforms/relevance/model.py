@@ -232,9 +232,9 @@ class RelevanceModel:
         return self
 
     def fit_weights(self, searches: Searches, relevant: NDArray[np.bool_]) -> Self:
-        """Fit the weights on judged searches, after `fit`. The shipped weights are the mean of a Gaussian prior.
+        """Fit the weights on judged searches, after `fit`, with shipped weights as prior. Other shapes raise.
 
-        The base rate is then that of the judged queries, and `base_rate` is not used.
+        The shipped weights are the mean of a Gaussian prior. `base_rate` is then not used.
 
         Args:
             searches: judged searches.
@@ -251,7 +251,7 @@ class RelevanceModel:
         return self
 
     def standardize(self, searches: Searches) -> Array:
-        """Return the features of all hits in units of their scales, `(n, k, 3)`.
+        """Return the features of all hits in units of their scales, `(n, k, 3)`. An unfitted model raises.
 
         Raises:
             NotFittedError: before `fit`.
@@ -323,7 +323,7 @@ class RelevanceModel:
         return model
 
     def save(self, folder: Path) -> None:
-        """Write relevance.safetensors and relevance.json into a folder, which is created if it is missing.
+        """Write relevance.safetensors and relevance.json into a folder, created if missing. An unfitted model raises.
 
         Raises:
             NotFittedError: before `fit`.
@@ -338,7 +338,7 @@ class RelevanceModel:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read a model that `save` wrote, and verify its digest.
+        """Read a model that `save` wrote, and verify its digest. A missing or damaged file raises.
 
         Raises:
             ArtifactError: if a file is missing or damaged.

@@ -162,9 +162,9 @@ def _measure_areas(hits: NDArray[np.int64], misses: NDArray[np.int64]) -> Array:
 
 
 def _answer_at(hits: NDArray[np.int64], misses: NDArray[np.int64], precision: float) -> tuple[Array, NDArray[np.int64]]:
-    """Return the largest share of queries that a threshold answers at a precision, and its place, `(r,)` each.
+    """Return the largest share of queries that a threshold answers at a precision, 0 if none, and its place, `(r,)`.
 
-    The share is 0 if no threshold does.
+    Both have one value for each sample.
     """
     answered = hits + misses
     precise = (hits >= precision * answered) & (answered > 0)

@@ -110,7 +110,7 @@ class Moments:
         return self.dimensions
 
     def update(self, batch: Vectors) -> Self:
-        """Add the rows of a batch `(n, d)` to these moments in place, and return the moments themselves.
+        """Add the rows of a batch `(n, d)` to these moments in place, and return `self`. NaN or other dimensions raise.
 
         Raises:
             InputError: for NaN, inf, or other dimensions than before.

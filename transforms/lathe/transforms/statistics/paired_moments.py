@@ -76,7 +76,7 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_pairs(cls, vectors: Vectors, targets: Vectors, precision: Precision = "float64") -> Self:
-        """Compute the joint moments of rows x of `vectors` `(n, d)` and rows y of `targets` `(n, k)`, paired by row.
+        """Compute the joint moments of `vectors` `(n, d)` and `targets` `(n, k)`, paired by row. NaN or inf raises.
 
         Raises:
             InputError: if the numbers of rows differ, or for NaN or inf.

@@ -281,9 +281,9 @@ def compute_tempered_power(values: NDArray[np.float64], dimensions: int) -> floa
 
 
 def _find_knee(curve: NDArray[np.float64]) -> int:
-    """Return the position of the knee of a descending curve: the point farthest below the line between its ends.
+    """Return the position of the knee of a descending curve, farthest below the line between its ends, 0 if flat.
 
-    It is 0 for a flat curve or one of fewer than three points.
+    It is also 0 for fewer than three points.
     """
     height = curve[0] - curve[-1]
     if len(curve) < 3 or height <= 0:

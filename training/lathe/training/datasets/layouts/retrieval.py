@@ -178,10 +178,7 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
 
 
 def _read_judged_queries(folder: Path) -> set[str]:
-    """Collect the ids of the queries in the relevance judgements of all splits.
-
-    Files that cannot be read are skipped.
-    """
+    """Collect the ids of the queries in the relevance judgements of all splits, without files that cannot be read."""
     judged = set()
     for path in folder.glob("qrels/*.tsv"):
         with suppress(DataSetError):  # other splits need not be valid

@@ -187,10 +187,9 @@ def _require_list(items: Any, name: str, count: int) -> list[Any]:
 
 
 def _stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
-    """Convert the vectors of an answer to an array `(n, d)` float32, from lists of numbers or float32 in base64.
+    """Convert the vectors of an answer to a float32 array `(n, d)`. Unequal dimensions or other content raise.
 
-    Vectors of different dimensions, and anything else than numbers, raise. A null in a list becomes NaN, which JSON
-    cannot write.
+    Vectors are lists of numbers, or float32 in base64. A null in a list becomes NaN, which JSON cannot write.
 
     Raises:
         MalformedAnswerError: if there are not `count` vectors, or they are empty, of different dimensions or not

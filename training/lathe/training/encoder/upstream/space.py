@@ -150,9 +150,9 @@ class UpstreamSpace:
             )
 
     async def check(self) -> None:
-        """Compare the API's vectors of the probe texts with earlier vectors, at most once in `probe_seconds`.
+        """Compare the vectors of the probe texts with earlier ones, at most once in `probe_seconds`. A change raises.
 
-        A changed space raises, also in later calls. If the space has changed, vectors that were stored since the last
+        The error is also raised in later calls. If the space has changed, vectors that were stored since the last
         comparison are deleted, because they may be of either space.
 
         Raises:

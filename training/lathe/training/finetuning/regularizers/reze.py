@@ -295,10 +295,7 @@ class Reze(Distillation):
         return warnings
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return a list with a sentence about the numbers of active, separating and shrunk dimensions.
-
-        Without shrinkage, the sentence says that this is plain distillation.
-        """
+        """Return a list with a sentence on active, separating and shrunk dimensions, or on plain distillation."""
         shrinkage = self.shrinkage
         if shrinkage is None:
             return super().summarize(mixture)

@@ -150,10 +150,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
 
 
 def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """Count the leading dimensions that together explain the share `ratio` of the variance (Eq. 3).
-
-    The result is 0 without any variance.
-    """
+    """Count the leading dimensions that explain the share `ratio` of the variance (Eq. 3), 0 without any variance."""
     total = eigenvalues.sum()
     if total <= 0:
         return 0
@@ -162,9 +159,9 @@ def count_active_dimensions(eigenvalues: Array, ratio: float) -> int:
 
 
 def compute_dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
-    """Compute the dispersion above which a dimension separates the sources, θ = median + γ (MAD + ε) (Eq. 4).
+    """Compute the dispersion above which a dimension separates the sources (Eq. 4), inf without active dimensions.
 
-    Without active dimensions the threshold is infinite.
+    The threshold is θ = median + γ (MAD + ε).
 
     Args:
         dispersion: dispersion of the sources in each active dimension.
