@@ -99,7 +99,7 @@ class Again:
     causes: dict[str, NDArray[np.bool_]]
 
     def describe(self, total: int, cure: str) -> Iterator[Finding]:
-        """Yield a finding for each cause with the command `cure`, or one that all texts have the stored vectors."""
+        """Yield a finding for each cause with the command `cure`, or that all texts have the stored vectors."""
         for cause, mask in self.causes.items():
             share = estimate_share(mask, total)
             yield Finding(

@@ -62,7 +62,7 @@ which is a pickle and is not written."""
 def export_sentence_transformers(
     chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
 ) -> Exported:
-    """Write encoder and chain of transforms to a folder as one sentence-transformers model. Other output raises.
+    """Write encoder and chain of transforms to a folder as one sentence-transformers model. Other vectors raise.
 
     Args:
         chain: fitted chain of transforms.

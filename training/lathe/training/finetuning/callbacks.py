@@ -74,7 +74,7 @@ class LossCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Average losses over processes, reset them, and log a line in the first process, if `logs` has a loss.
+        """Average losses over processes, reset the sums, and log a line in the first process, if `logs` has a loss.
 
         The line has the step, mean losses since the last line, epoch, learning rate and gradient norm. The loss sums
         are averaged over all processes and then reset.
