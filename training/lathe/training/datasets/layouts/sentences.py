@@ -97,7 +97,7 @@ class PairClassification(Layout):
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read the test's pairs of sentences with labels as columns. Other labels than 0 and 1, or only one label, raise.
+        """Read pairs of sentences of the test with labels as columns. Labels other than 0 and 1, or one label, raise.
 
         Raises:
             DataSetError: if the file is invalid, has a label other than 0 and 1, or only one label.

@@ -447,7 +447,7 @@ def add_position(error: Exception, position: int) -> Exception:
 
 
 def _share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
-    """Divide the tokens of a call among its texts in proportion to the estimates. Without a total, return the estimates.
+    """Divide the tokens of a call among texts in proportion to the estimates. Without a total, return the estimates.
 
     The shares add up to `total`. Without a `total`, which some APIs do not report, the estimates are returned.
     """
