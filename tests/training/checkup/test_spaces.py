@@ -30,7 +30,8 @@ DAMAGES = {
 def test_each_cause_is_told_from_the_others_and_names_its_rows(cause):
     vectors = encode(TEXTS)
     vectors[DAMAGED] = DAMAGES[cause]([TEXTS[row] for row in DAMAGED])
-    (finding,) = check(vectors).describe(300, "cure")
+    (finding,) = check(vectors).describe(300, "lathe embed")
+    assert finding.advice == "Correct what writes them, and encode these rows again: lathe embed"
     assert (finding.kind, finding.severity, finding.share.value) == (cause, "fix", len(DAMAGED) / 300)
     assert set(finding.ids) <= {str(row) for row in DAMAGED}
 
@@ -38,12 +39,14 @@ def test_each_cause_is_told_from_the_others_and_names_its_rows(cause):
 def test_rows_that_were_rounded_or_scaled_are_their_texts_vectors():
     vectors = 3 * np.round(encode(TEXTS) * 127) / 127
     again = check(vectors)
-    assert again.causes == {} and [finding.severity for finding in again.describe(300, "cure")] == ["fine"]
+    assert again.causes == {} and [finding.severity for finding in again.describe(300, "")] == ["fine"]
 
 
 def test_where_many_rows_differ_a_part_is_explained():
     again = check(encode(TEXTS, OTHER))
     assert again.causes["other_encoder"].all() and len(again.ids) == 60
+    (finding,) = again.describe(300, "")  # another encoder may have been named
+    assert finding.advice == "If their encoder and texts were named, encode these rows again"
 
 
 def test_rows_without_texts_are_not_encoded():

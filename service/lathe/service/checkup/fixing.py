@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lathe.service.errors import BadValueError, ConflictError
-from lathe.training.checkup.spaces import SAME, StoreEncoder, find_document_prompt
+from lathe.training.checkup.spaces import SAME, StoreEncoder, find_document_prompt, require_dimensions
 from lathe.training.checkup.store import Store
 from lathe.training.journal import Journal
 from lathe.transforms.progress import Progress
@@ -32,9 +32,12 @@ def find_changes(store: Store, encoder: StoreEncoder, file: Path, on_progress: P
 
     Raises:
         ConflictError: if the file exists.
+        EncoderError: if the encoder gives vectors of another number of dimensions than the rows have.
+        InputError: if vectors of the store cannot be replaced.
     """
     if file.exists():
-        raise ConflictError(f"{file} exists: it may be what undoes an earlier run", param="fix")
+        raise ConflictError(f"{file} exists, and may be what undoes an earlier run: name another file", param="fix")
+    store.replace(())  # raises before texts are encoded for nothing
     rows = store.read(sys.maxsize)
     texts = rows.texts or []
     chosen = [row for row, text in enumerate(texts) if text and text.strip()]
@@ -43,11 +46,12 @@ def find_changes(store: Store, encoder: StoreEncoder, file: Path, on_progress: P
     for start in range(0, len(chosen), BATCH_ROWS):
         batch = chosen[start : start + BATCH_ROWS]
         fresh = encoder.encode([texts[row] or "" for row in batch], prompt)
+        require_dimensions(encoder, fresh, rows.vectors)
         stored = np.nan_to_num(rows.vectors[batch])
         cosines = np.einsum("nd,nd->n", *(normalized_rows(side, np.float32).numpy() for side in (stored, fresh)))
         entries = [
             {"id": rows.ids[batch[row]], "old": rows.vectors[batch[row]].tolist(), "new": fresh[row].tolist()}
-            for row in np.flatnonzero(cosines < SAME)
+            for row in np.flatnonzero(~(cosines >= SAME))  # the cosine of too large a vector is NaN
         ]
         changes.append(entries)
         count += len(entries)

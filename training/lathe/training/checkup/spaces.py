@@ -28,6 +28,8 @@ AGAIN_ROWS = 400
 """Number of rows whose texts are encoded again."""
 EXPLAINED_ROWS = 60
 """Maximum number of differing rows that are encoded in other ways to find the cause."""
+MOST = 0.9
+"""Share of differing rows from which on another encoder or other texts may have been named than the rows'."""
 DIRECTIONS = 4
 """One in this many principal directions is a leading one."""
 MIN_SHARE = 0.5
@@ -100,6 +102,8 @@ class Again:
 
     def describe(self, total: int, cure: str) -> Iterator[Finding]:
         """Yield a finding for each cause with the command `cure`, or that all texts have the stored vectors."""
+        differing = np.mean(np.any([*self.causes.values()], axis=0)) if self.causes else 0.0
+        first = "Correct what writes them, and" if differing < MOST else "If their encoder and texts were named,"
         for cause, mask in self.causes.items():
             share = estimate_share(mask, total)
             yield Finding(
@@ -109,7 +113,7 @@ class Again:
                 share,
                 certainty="certain" if cause in ("prompt", "truncated") else "likely",
                 ids=name_rows(self.ids, mask, self.cosines),
-                advice=f"Correct what writes them, and encode these rows again: {cure}".removesuffix(": "),
+                advice=f"{first} encode these rows again: {cure}".removesuffix(": "),
             )
         if not self.causes:
             yield Finding("space", "fine", f"{len(self.ids):,} texts encoded again have their stored vectors.")
@@ -140,12 +144,7 @@ def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Ag
     own = find_document_prompt(encoder)
     on_progress(0.0, "encoding texts again")
     fresh = normalized_rows(encoder.encode(texts, own), np.float32).numpy()
-    if fresh.shape[1] != stored.shape[1]:
-        raise EncoderError(
-            f"{encoder.encoder.name} gives {fresh.shape[1]} dimensions, and the rows have {stored.shape[1]}: name "
-            "their encoder, and the chain that they went through"
-        )
-
+    require_dimensions(encoder, fresh, stored)
     cosines = _compare(stored, fresh)
     differing = np.flatnonzero(cosines < SAME)
     # The rows are in random order: the first of them are as good a sample, and each that differs costs many encodings.
@@ -162,6 +161,15 @@ def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Ag
     ids = [rows.ids[row] for row in chosen[:checked]]
     found_causes = {cause: mask for cause, mask in causes.items() if mask.any()}
     return Again(ids, fresh[:checked], cosines[:checked], found_causes)
+
+
+def require_dimensions(encoder: StoreEncoder, fresh: FloatArray, stored: FloatArray) -> None:
+    """Raise an `EncoderError` unless an encoder's vectors have as many dimensions as the stored ones."""
+    if fresh.shape[1] != stored.shape[1]:
+        raise EncoderError(
+            f"{encoder.encoder.name} gives {fresh.shape[1]} dimensions, and the rows have {stored.shape[1]}: name "
+            "their encoder, and the chain that they went through"
+        )
 
 
 def _compare(stored: FloatArray, fresh: FloatArray) -> NDArray[np.float64]:
@@ -265,7 +273,7 @@ def find_strangers(rows: Rows) -> Iterator[Finding]:
         found,
         certainty="possible",
         ids=name_rows([rows.ids[row] for row in valid], strange, share),
-        advice="Name the encoder and the texts: lathe checkup --encoder NAME encodes a sample again.",
+        advice="Encode a sample of their texts again: lathe checkup … --encoder NAME --texts FIELD",
     )
 
 
