@@ -58,9 +58,10 @@ def test_what_cannot_be_checked_is_said(client, tmp_path):
             QdrantStore(client, collection, vector, None)
     with pytest.raises(EmptyError):
         QdrantStore(client, "empty", None, None).read(10)
-    with pytest.raises(BadValueError, match="no folder"), open_qdrant(str(tmp_path / "none")):
-        pass
-    assert not (tmp_path / "none").exists()
+    for folder in (tmp_path / "none", tmp_path):
+        with pytest.raises(BadValueError, match="no folder .* of the local mode"), open_qdrant(str(folder)):
+            pass
+    assert not [*tmp_path.iterdir()]
     with pytest.raises(UnavailableError, match="127"), open_qdrant(f"http://127.0.0.1:{find_free_port()}") as away:
         QdrantStore(away, "plain", None, None)
 
@@ -70,6 +71,19 @@ def test_the_local_mode_has_no_graph_to_lose_hits(client):
     assert store.efforts == ()
     found = check_up(store, None, None, lambda *_: None)
     assert found.searches is None and "norms" in {finding.kind for finding in found.findings}
+
+
+def test_a_point_has_its_old_vector_though_qdrant_normalized_or_rounded_it():
+    client = QdrantClient(":memory:")
+    client.create_collection("t", {"a": SIZE.model_copy(update={"distance": models.Distance.COSINE})})
+    old, new = VECTORS[:4].tolist(), VECTORS[4:8].tolist()
+    stored = [old[0], (VECTORS[1] / np.linalg.norm(VECTORS[1])).tolist(), VECTORS[2].astype(np.float16).tolist()]
+    stored += [old[3]]
+    client.upsert("t", [models.PointStruct(id=row, vector={"a": vector}) for row, vector in enumerate(stored)])
+    client.upsert("t", [models.PointStruct(id=4, vector={}), models.PointStruct(id=5, vector={"a": old[0]})])
+    old[3] = [None] * 8  # as JSON holds inf, which the point has no more
+    changes = [*zip("0123", old, new, strict=True), ("4", old[0], new[0]), ("5", old[1], new[0]), ("6", old[0], new[0])]
+    assert QdrantStore(client, "t", "a", None).replace(changes) == 3
 
 
 @pytest.fixture

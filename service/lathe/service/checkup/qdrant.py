@@ -11,6 +11,7 @@ import numpy as np
 from lathe.service.errors import BadValueError, NotSupportedError, UnavailableError
 from lathe.training.checkup.store import Change, Hits, Rows, Store, ask_each
 from lathe.training.settings import Metric
+from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def open_qdrant(where: str) -> "Iterator[QdrantClient]":
 
     Raises:
         NotSupportedError: if the client is not installed.
-        BadValueError: if there is no such folder.
+        BadValueError: if there is no such folder, or it is not one of the local mode.
         UnavailableError: if the server refuses or does not answer, or another process has opened the folder.
     """
     try:
@@ -41,8 +42,10 @@ def open_qdrant(where: str) -> "Iterator[QdrantClient]":
     except ImportError as error:
         raise NotSupportedError(f"Qdrant takes its client ({error}): pip install 'lathe-service[qdrant]'") from None
     is_server = "://" in where
-    if not is_server and not Path(where).is_dir():  # the client would create it
-        raise BadValueError(f"there is no folder {where}; a server is named by its URL, http://…", param="qdrant")
+    if not is_server and not (Path(where) / "meta.json").is_file():  # the client would create it
+        raise BadValueError(
+            f"there is no folder {where} of the local mode; a server is named by its URL, http://…", param="qdrant"
+        )
     try:
         key = os.environ.get("QDRANT_API_KEY")
         client = (
@@ -136,13 +139,21 @@ class QdrantStore(Store):
             for point in self.client.retrieve(self.collection, ids, with_vectors=True):
                 stored: Any = point.vector
                 old, new = batch[str(point.id)]
-                if np.allclose(stored if self.vector is None else stored[self.vector], old, rtol=1e-4, atol=1e-6):
+                now = stored if self.vector is None else (stored or {}).get(self.vector)
+                if now is not None and self._is_same(now, old):
                     vector: Any = new if self.vector is None else {self.vector: new}
                     points.append(models.PointVectors(id=point.id, vector=vector))
             if points:
                 self.client.update_vectors(self.collection, points)
             written += len(points)
         return written
+
+    def _is_same(self, now: list[float], old: list[float]) -> bool:
+        """Return whether a point still has its old vector, as Qdrant stores it: normalized for cosine, or rounded."""
+        pair = np.array([now, old], np.float32)
+        if self.metric == "cosine":
+            pair = normalized_rows(pair, np.float32).numpy()
+        return np.allclose(pair[0], pair[1], rtol=1e-3, atol=1e-6)
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
         """Search as the collection is configured, with another number of candidates if one is given."""
