@@ -38,7 +38,7 @@ ENOUGH = 100
 MAX_LOSS = 0.05
 """Loss of recall@10 by the graph that is warned of, if the interval lies above."""
 TOLERANCE = 1e-5
-"""Difference of scores up to which hits count as equally near."""
+"""Relative difference of scores up to which hits count as equally near; absolute for scores below 1."""
 
 
 CHECKUP = "checkup.json"
@@ -104,7 +104,7 @@ class RecallWatch:
         _, found, _ = generation.search(query)
         exact, nearest, _ = generation.search(replace(query, exact=True))
         sign = -1 if generation.spec.metric == "l2" else 1
-        reached = sign * found[0] >= sign * nearest[0, -1] - TOLERANCE
+        reached = sign * found[0] >= sign * nearest[0, -1] - _tolerance(nearest[0, -1])
         chain = None
         if not reduced and not generation.reducer.only_normalizes:
             full, _, _ = generation.search(replace(query, exact=True, rescoring=MANY_RESCORED))
@@ -156,9 +156,13 @@ def _look_for_row(generation: Generation, itself: Query, label: int) -> tuple[bo
     # A row with ten copies or more may not be among its own ten nearest.
     score = nearest[0][labels[0] == label][0] if label in labels[0] else nearest[0, 0]
     found, scores, _ = generation.search(itself)
-    copied = (np.abs(nearest[0] - score) <= TOLERANCE).sum() > 1
-    reached = label in found[0] or (np.abs(scores[0] - score) <= TOLERANCE).any()
+    copied = (np.abs(nearest[0] - score) <= _tolerance(score)).sum() > 1
+    reached = label in found[0] or (np.abs(scores[0] - score) <= _tolerance(score)).any()
     return bool(copied), not reached
+
+
+def _tolerance(score: np.float32) -> float:
+    return TOLERANCE * max(1.0, abs(float(score)))
 
 
 def read_checkup(folder: Path) -> dict[str, Any] | None:
