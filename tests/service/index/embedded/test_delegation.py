@@ -1,6 +1,7 @@
 import os
 import time
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,3 +76,10 @@ def test_answers_that_no_job_has_read_are_deleted_after_a_while(generation):
         os.utime(generation.folder / name, (time.time() - age,) * 2)
     answer_delegated(generation)
     assert [file.name for file in generation.folder.glob("*.npz")] == ["found.new.npz"]
+
+
+def test_an_answer_that_its_job_deletes_at_that_moment_is_no_error(generation, monkeypatch):
+    (generation.folder / "found.job.npz").touch()
+    clock = SimpleNamespace(time=lambda: (generation.folder / "found.job.npz").unlink() or 0.0)
+    monkeypatch.setattr("lathe.service.index.embedded.delegation.time", clock)
+    answer_delegated(generation)

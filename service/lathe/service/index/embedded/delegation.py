@@ -8,6 +8,7 @@ reads found.<job>.npz, and deletes it       ◄──  writes labels, scores and
 import io
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -99,5 +100,6 @@ def answer_delegated(generation: Generation) -> None:
         asked.unlink(missing_ok=True)
         replace_synced(asked.with_name(asked.name.replace("search", "found", 1)), content.getvalue())
     for answer in generation.folder.glob("found.*.npz"):
-        if time.time() - answer.stat().st_mtime > OWNER_SECONDS:
-            answer.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # its job may delete it meanwhile
+            if time.time() - answer.stat().st_mtime > OWNER_SECONDS:
+                answer.unlink()
