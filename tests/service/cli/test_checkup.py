@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from qdrant_client import QdrantClient, models
 
+from lathe.service.cli.checkup import _find_worse
+from lathe.service.errors import BadValueError
 from tests.service.conftest import SENTENCES
 
 RANDOM = np.random.default_rng(0)
@@ -64,6 +66,25 @@ def test_a_run_is_worse_than_its_baseline_only_beyond_chance(run, file, tmp_path
         assert status == 1 and "is not a run of lathe checkup: remove it" in err
 
 
+def test_what_a_baseline_did_not_look_at_or_may_have_missed_is_not_worse():
+    def describe(*shares, checked=5000):
+        findings = [{"kind": kind, "share": share, "severity": "fix", "sentence": kind} for kind, share in shares]
+        return {"store": "s", "rows": 5000, "checked": checked, "searches": None, "findings": findings}
+
+    def between(value, low, high):
+        return {"value": value, "low": low, "high": high}
+
+    sound = describe(("space", None))
+    assert _find_worse(sound, describe(("changed_text", between(0.0025, 0.0004, 0.014)))) == []  # one of 400
+    assert _find_worse(sound, describe(("changed_text", between(0.1, 0.07, 0.14)))) == ["changed_text"]
+    exact = between(0.002, None, None)
+    assert _find_worse(describe(), describe(("copies", exact))) == ["copies"]
+    assert _find_worse(describe(checked=1000), describe(("copies", exact))) == []
+    assert _find_worse(describe(), describe(("graph", between(0.02, 0.01, 0.03)))) == []  # recall was compared
+    with pytest.raises(BadValueError, match="give both the same --texts"):
+        _find_worse(sound, describe(("strangers", exact)))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -76,7 +97,7 @@ def test_a_run_is_worse_than_its_baseline_only_beyond_chance(run, file, tmp_path
         (["--source", "rows.npy", "--encoder", "x"], "--encoder encodes texts: name those of the rows with --texts"),
         (
             ["--source", "rows.npy", "--queries", "texts.jsonl"],
-            "holds texts: give vectors, or name their encoder",
+            "holds texts, and their encoder is not known: give vectors, or --encoder",
         ),
         (["--source", "texts.jsonl"], "holds texts: a checkup takes stored vectors"),
         (["--source", "rows.npy", "--texts", "texts.jsonl"], "400 vectors and 1 texts do not match"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lathe.training.settings import Metric
 
 FEW = 3.0
-"""Number of queries that may lose hits unseen where no query does: 95 % of samples would show one (rule of three)."""
+"""Number of queries or rows that may be faulty unseen where none is: 95 % of samples would show one (rule of three)."""
 
 
 def checkup(
@@ -210,8 +210,13 @@ def _read_baseline(baseline: Path) -> dict[str, Any] | None:
 
 def _find_worse(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return what is worse in a run than in an earlier one: recall or shares whose intervals do not overlap."""
+    from lathe.training.checkup.spaces import AGAIN_ROWS, WORDS
+
     if before["store"] != now["store"]:
         raise BadValueError(f"the baseline is of {before['store']}, not of {now['store']}", param="baseline")
+    encoded = [{"space", *WORDS} & {finding["kind"] for finding in run["findings"]} for run in (before, now)]
+    if bool(encoded[0]) != bool(encoded[1]):
+        raise BadValueError("texts were encoded again in one of this run and its baseline: give both the same --texts")
     worse = []
     if now["searches"] and before["searches"]:
         recall, earlier = now["searches"]["recall"], before["searches"]["recall"]
@@ -221,7 +226,11 @@ def _find_worse(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             worse.append(f"recall@10 was {earlier['value']:.2f} and is {recall['value']:.2f}")
     shares = {finding["kind"]: finding["share"] for finding in before["findings"] if finding["share"]}
     for finding in now["findings"]:
-        share, earlier = finding["share"], shares.get(finding["kind"], {"value": 0.0, "low": None, "high": None})
+        if (kind := finding["kind"]) == "graph" and kind not in shares:
+            continue  # the loss was small, and recall was compared
+        read = min(before["checked"], AGAIN_ROWS) if kind in WORDS else before["checked"]
+        unseen = 0.0 if read == before["rows"] else FEW / read
+        share, earlier = finding["share"], shares.get(kind, {"value": 0.0, "low": None, "high": unseen})
         if share and finding["severity"] != "fine" and _bound(share, "low") > _bound(earlier, "high"):
             worse.append(finding["sentence"])
     return worse

@@ -3,6 +3,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lathe.service.errors import ConflictError
+from lathe.service.jobs.kinds.checkup import CheckupJob
 from tests.helpers import eventually
 from tests.service.conftest import SENTENCES
 
@@ -99,6 +101,12 @@ def test_what_cannot_be_checked_is_refused_at_once(index):
     index.create(draw(384, 500), chain="codes48", originals="none")
     assert "does not store" in index.send("POST", "/checkup", {}, 409)["error"]["message"]
     index.send("POST", "/checkup", {"queries": {"vectors": [[1.0, 2.0]]}}, 409)
+
+
+def test_an_index_that_is_deleted_before_the_job_begins_is_named(tmp_path):
+    job = CheckupJob.model_construct(index="gone")
+    with pytest.raises(ConflictError, match="the index gone was deleted meanwhile"):
+        job.run(tmp_path, SimpleNamespace(home=tmp_path), print)
 
 
 def test_an_index_without_an_encoder_cannot_encode_its_texts_again(index):

@@ -37,6 +37,7 @@ class CheckupJob(SourcedJob[CheckupRequest]):
             UnavailableError: if no server that owns the index searches it.
         """
         root = Home(settings.home).indexes / self.index
+        self._require_folder(root)
         store = IndexStore(self.index, root, folder, settings)
         encoder = None
         if self.encoder is not None:
@@ -51,10 +52,13 @@ class CheckupJob(SourcedJob[CheckupRequest]):
             queries = read_queries(source.location, encoder)
         result = check_up(store, encoder, queries, on_progress).to_json()
         store.record.close()
-        if not root.is_dir():
-            raise ConflictError(f"the index {self.index} was deleted meanwhile")
+        self._require_folder(root)
         replace_synced(root / CHECKUP, json.dumps(result).encode())
         return result
+
+    def _require_folder(self, root: Path) -> None:
+        if not root.is_dir():
+            raise ConflictError(f"the index {self.index} was deleted meanwhile")
 
 
 def read_queries(source: str, encoder: StoreEncoder | None) -> np.ndarray:
@@ -69,7 +73,7 @@ def read_queries(source: str, encoder: StoreEncoder | None) -> np.ndarray:
         return values
     if encoder is None:
         raise BadValueError(
-            f"{source} holds texts: give vectors, or name their encoder with --encoder",
+            f"{source} holds texts, and their encoder is not known: give vectors, or --encoder for a file or a store",
             param="queries",
         )
     return encoder.ask(values)
