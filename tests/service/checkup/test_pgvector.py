@@ -85,6 +85,16 @@ def test_a_low_effort_loses_hits_that_a_higher_one_brings_back(fill, open_store)
     assert graph.advice.startswith("hnsw.ef_search ") and " in place of 10 brings " in graph.advice
 
 
+def test_more_candidates_are_not_credited_with_a_plan_that_compares_all_rows(fill, open_store):
+    fill("hnsw (embedding vector_cosine_ops) WITH (m = 2, ef_construction = 4)")
+    store = open_store(hnsw__ef_search=10)
+    store.connection.execute("SET random_page_cost = 1")
+    found = check(store)
+    assert max(effort.recall.value for effort in found.searches.efforts) < 0.9
+    graph = next(finding for finding in found.findings if finding.kind == "graph")
+    assert graph.advice.startswith("Build the index again, with more links if it had few")
+
+
 def test_lists_that_are_not_probed_lose_hits(fill, open_store):
     fill("ivfflat (embedding vector_l2_ops) WITH (lists = 30)")
     store = open_store()

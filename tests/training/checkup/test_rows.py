@@ -55,11 +55,15 @@ def test_copies_must_be_fixed_only_where_their_texts_differ(vectors):
         found = find(vectors, texts=stored)["copies"]
         assert (found.severity, found.share.value) == (severity, 0.25)
         assert set(found.ids) <= {"0", *(str(row) for row in range(100, 200))}
+        assert ("See with --texts" in found.advice) == (stored is None)
+    cased = [text.upper() if row % 2 else f" {text}" for row, text in enumerate(texts)]
+    assert find(vectors, texts=cased)["copies"].severity == "note"
 
 
 def test_near_copies_collapse_and_hubs_are_noted(vectors):
     near = np.concatenate([vectors, vectors + 1e-4])
-    assert "near_copies" in find(near) and "copies" not in find(near)
+    assert "copies" not in find(near) and find(near)["near_copies"].share.low is None
+    assert find(near, total=9000)["near_copies"].share.low > 0  # the rows are a sample
     assert "collapse" in find(vectors + np.eye(WIDTH, dtype=np.float32)[0])
     spread = 0.5 * np.eye(1, WIDTH) + vectors  # all lie around one row
     assert find(np.concatenate([np.eye(1, WIDTH), spread]))["hubs"].ids[0] == "0"

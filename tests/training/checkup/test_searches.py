@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from lathe.training.checkup.findings import format_recall
 from lathe.training.checkup.searches import check_searches, describe_searches
 from lathe.training.checkup.spaces import encode_again
+from lathe.training.comparison import Interval
 from tests.training.checkup.words import LossyStore, WordEncoder, known, make_rows, make_texts
 
 VECTORS = np.random.default_rng(0).normal(size=(500, 64)).astype(np.float32)
@@ -32,7 +34,7 @@ def test_the_least_effort_that_brings_hits_back_is_advised():
 
 def test_an_index_that_no_effort_helps_is_built_again():
     described = check(LossyStore(make_rows(VECTORS), (3, 3, 3)))[1]
-    assert described["graph"].advice.startswith("Build the index again: no larger ef of those tried, up to 3")
+    assert described["graph"].advice.startswith("Build the index again, with more links if it had few: no larger ef")
 
 
 def test_a_copy_in_place_of_a_hit_is_no_loss():
@@ -55,6 +57,11 @@ def test_graph_and_quantizer_lose_what_each_of_them_loses():
     assert both.losses["quantizer"].value == alone.losses["quantizer"].value
     assert sum(loss.value for loss in both.losses.values()) == pytest.approx(1 - both.recall.value)
     assert described.keys() == {"graph", "quantizer"}
+
+
+def test_bounds_beyond_what_a_share_can_be_are_not_said():
+    assert format_recall(Interval(0.95, 0.89, 1.01)) == ".95 (.89 to 1.00)"
+    assert format_recall(Interval(-0.01, -0.02, 0.01)) == ".00 (.00 to .01)"
 
 
 def test_rows_that_their_texts_do_not_find_are_lost_and_others_are_not():

@@ -121,8 +121,11 @@ class PgvectorStore(Store):
                 return cursor.rowcount
 
     def search(self, queries: FloatArray, k: int, effort: int | None = None) -> Hits:
-        """Search through the index as the planner chooses, with another number of candidates if one is given."""
-        settings = {} if effort is None else {self.effort_name: effort}
+        """Search as the planner chooses, or through the index with another number of candidates if one is given.
+
+        With more candidates, the planner would compare all rows of a small table, which the index gets no credit for.
+        """
+        settings = {} if effort is None else {self.effort_name: effort, "enable_seqscan": "off"}
         return self._ask(queries, k, self.expression, self.operator, settings)
 
     def search_exactly(self, queries: FloatArray, k: int, full: bool = False) -> Hits:

@@ -65,8 +65,8 @@ def format_share(share: Interval) -> str:
 
 def format_recall(recall: Interval) -> str:
     """Return a recall or its loss with its interval, such as `.06 (.04 to .08)`."""
-    # The difference of two measured recalls can be less than 0, which is no loss.
-    numbers = [f"{max(value, 0.0):.2f}".removeprefix("0") for value in (recall.value, *recall.bounds)]
+    # The difference of two measured recalls can be less than 0, which is no loss, and bounds can be beyond 0 and 1.
+    numbers = [f"{min(max(value, 0.0), 1.0):.2f}".removeprefix("0") for value in (recall.value, *recall.bounds)]
     return numbers[0] if recall.low is None else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
 
 

@@ -115,10 +115,14 @@ def _check_copies(rows: Rows, directed: NDArray[np.bool_]) -> Iterator[Finding]:
 
     share = estimate_share(repeats, rows.total)
     group = numbers[inverse == counts.argmax()]
-    texts = {rows.texts[row] for row in group} - {None} if rows.texts is not None else set()
+    # An uncased encoder gives texts that differ in capitals or spaces the same vector.
+    texts = {" ".join(text.casefold().split()) for row in group if rows.texts and (text := rows.texts[row]) is not None}
     # Equal vectors of other texts come from a failed or truncating writer, not from a table that holds a text twice.
     suspicious = len(texts) > 1
     of_texts = f" of {len(texts):,} different texts" if suspicious else ""
+    advice = "Store each text once, with the ids that have it."
+    if not texts:
+        advice = "See with --texts whether they are of the same text."
     megabytes = share.value * rows.total * stored.shape[1] * stored.itemsize / 1e6
     yield Finding(
         "copies",
@@ -127,7 +131,7 @@ def _check_copies(rows: Rows, directed: NDArray[np.bool_]) -> Iterator[Finding]:
         f"has {len(group):,} of them{of_texts}.",
         share,
         ids=[rows.ids[row] for row in group[:10]],
-        advice="Encode these texts again." if suspicious else "Store each text once, with the ids that have it.",
+        advice="Encode these texts again." if suspicious else advice,
     )
 
 
@@ -155,7 +159,7 @@ def _check_neighbours(rows: Rows, directed: NDArray[np.bool_]) -> Iterator[Findi
     first = np.einsum("nd,nd->n", unit, unit[nearest[:, 0]])
     near = (first >= NEAR_COPY) & (vectors != vectors[nearest[:, 0]]).any(axis=1)
     if near.mean() >= MIN_COPIES:
-        share = estimate_share(near, len(near))
+        share = estimate_share(near, rows.total)
         sentence = f"{format_share(share)} of {len(near):,} rows have a near copy among them (cosine ≥ {NEAR_COPY})."
         yield Finding("near_copies", "note", sentence, share, ids=name_rows(ids, near))
 

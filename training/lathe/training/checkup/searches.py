@@ -169,7 +169,7 @@ def _advise_effort(check: SearchCheck, loss: float, store: Store) -> str:
             return f"{name} {effort.effort} in place of {now.effort} brings {back:.2f} back for {more:.1f} ms a query."
     tried = f"no larger {name} of those tried, up to {check.efforts[-1].effort}, brings it back"
     if check.rebuilt is None:
-        return f"Build the index again: {tried}. {store.cures.rebuild}".rstrip()
+        return f"Build the index again, with more links if it had few: {tried}. {store.cures.rebuild}".rstrip()
     back = check.rebuilt.value - now.recall.value
     if back >= ENOUGH * loss:
         return f"{store.cures.rebuild} brings {back:.2f} back: {tried}."
