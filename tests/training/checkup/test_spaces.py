@@ -70,4 +70,5 @@ def test_rows_of_another_encoder_are_found_without_texts():
     (finding,) = find_strangers(make_rows(vectors))
     assert (finding.kind, finding.severity, finding.certainty) == ("strangers", "note", "possible")
     assert finding.share.value == pytest.approx(0.05, abs=0.01)
+    assert finding.share.low < 0.05 < finding.share.high
     assert all(int(row) % 20 == 0 for row in finding.ids)

@@ -83,7 +83,7 @@ def test_rounding_of_large_scores_is_no_loss(watch, make, metric):
     assert watch.describe()["losses"]["graph"][0] < 0.005
 
 
-def test_canaries_are_kept_over_restarts_until_the_space_changes(watch, make):
+def test_canaries_are_kept_over_restarts_until_the_index_is_built_again(watch, make):
     generation = make()
     ask(watch, generation, 45)
     again = RecallWatch(watch.path)
@@ -91,9 +91,10 @@ def test_canaries_are_kept_over_restarts_until_the_space_changes(watch, make):
     again.next = 0
     ask(again, generation, 5)
     assert again.describe()["queries"] == 45
-    generation.spec = replace(generation.spec, space_id="other")
-    ask(again, generation, 1)
-    assert again.describe()["queries"] == 1
+    for changed in ({"space_id": "other"}, {"generation": 7}):
+        generation.spec = replace(generation.spec, **changed)
+        ask(again, generation, 1)
+        assert again.describe()["queries"] == 1
 
     for content in ("", "{}", '{"space_id": 1, "losses": [1]}'):
         watch.path.write_text(content)

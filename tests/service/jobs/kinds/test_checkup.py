@@ -93,6 +93,7 @@ def test_rows_that_are_not_their_texts_vectors_are_encoded_again(index, lathe):
 
     job = index.send("POST", "/reindex", {"encode": True}, 202)["job_id"]
     eventually(lambda: lathe.client.get(f"/jobs/{job}").json()["state"] == "succeeded")
+    assert index.send("GET", "")["checkup"] is None  # it was of the rows before
     assert not index.check()["result"]["must_fix"]
 
 

@@ -265,7 +265,7 @@ def find_strangers(rows: Rows) -> Iterator[Finding]:
     strange = share < _find_limit(share)
     if strange.mean() < MIN_STRANGERS:
         return
-    found = estimate_share(strange, rows.total)
+    found = estimate_share(strange, rows.total + 1)  # never exact: the clusters are drawn at random
     yield Finding(
         "strangers",
         "note",

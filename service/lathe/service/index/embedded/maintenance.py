@@ -35,6 +35,7 @@ from lathe.service.index.embedded.delegation import answer_delegated
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.snapshot import restore_snapshot
+from lathe.service.index.embedded.watch import CHECKUP
 from lathe.service.index.items import get_text
 from lathe.service.index.protocol import Artifact
 from lathe.service.index.reducer import Reducer, read_artifact_files
@@ -203,6 +204,7 @@ class Cutover:
         with suppress(sqlite3.Error):  # on a full disk they stay, which does no harm
             self.record.delete_tombstones(ready["sequence"])
         shutil.rmtree(old.folder, ignore_errors=True)
+        (self.index.folder / CHECKUP).unlink(missing_ok=True)  # was of the old generation
         for name in (VECTORS, READY, MOVING, f"{ALIGNMENT_FOLDER}.json"):
             (generation.folder / name).unlink(missing_ok=True)
         for name in (CHAIN_FOLDER, ALIGNMENT_FOLDER):

@@ -70,14 +70,14 @@ class RecallWatch:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.space_id: str | None = None
+        self.graph: str | None = None
         self.canaries: deque[Canary] = deque(maxlen=KEPT)
         self.asked = 0
         self.next = time.monotonic() + PAUSE_SECONDS
         self.random = np.random.default_rng()
         with suppress(OSError, ValueError, KeyError, TypeError):  # there is none yet, or it is damaged
             kept = read_json_file(path)
-            self.space_id = str(kept["space_id"])
+            self.graph = str(kept["graph"])
             self.canaries.extend(
                 Canary(float(graph), None if chain is None else float(chain), bool(copied), bool(unreachable))
                 for graph, chain, copied, unreachable in kept["canaries"]
@@ -92,8 +92,9 @@ class RecallWatch:
         alive = np.flatnonzero(view.alive)
         if len(alive) <= max(generation.exact_rows, K):
             return
-        if self.space_id != generation.spec.space_id:
-            self.space_id = generation.spec.space_id
+        graph = f"{generation.spec.space_id}/{generation.spec.generation}"
+        if self.graph != graph:
+            self.graph = graph
             self.canaries.clear()
 
         row = [self.random.choice(alive)]
@@ -113,7 +114,7 @@ class RecallWatch:
         self.canaries.append(Canary(1 - float(reached.mean()), chain, copied, unreachable))
         self.asked += 1
         if self.asked % SAVE_EVERY == 0:
-            content = {"space_id": self.space_id, "canaries": list(self.canaries)}
+            content = {"graph": self.graph, "canaries": list(self.canaries)}
             replace_synced(self.path, json.dumps(content).encode())
         took = time.monotonic() - begun
         self.next = time.monotonic() + max(PAUSE_SECONDS, PAUSE_SHARE * took)
