@@ -219,5 +219,9 @@ def test_rows_that_are_not_their_texts_vectors_are_fixed_and_the_fix_is_undone(r
     assert read() == pytest.approx(broken, abs=1e-3)
     assert "0 of 3 rows" in run(*command, "--undo", file)[2]  # they do not have the new vectors
     assert "name their column with --texts" in run(*command[:3], *command[5:], "--fix", tmp_path / "b.jsonl")[2]
+    if place == "pgvector":  # numbers are not the texts
+        status, _, err = run(*command[:3], "--texts", "id", "--fix", tmp_path / "all.jsonl")
+        assert status == 1 and "name the right --encoder, --chain and --texts" in err
+        assert not (tmp_path / "all.jsonl").exists()
     (tmp_path / "other.jsonl").write_text("{}\n")
     assert "does not hold rows" in run(*command, "--undo", tmp_path / "other.jsonl")[2]

@@ -46,7 +46,7 @@ def test_where_many_rows_differ_a_part_is_explained():
     again = check(encode(TEXTS, OTHER))
     assert again.causes["other_encoder"].all() and len(again.ids) == 60
     (finding,) = again.describe(300, "")  # another encoder may have been named
-    assert finding.advice == "If their encoder and texts were named, encode these rows again"
+    assert finding.advice == "Check that the right encoder and texts are named; if so, encode these rows again"
 
 
 def test_rows_without_texts_are_not_encoded():

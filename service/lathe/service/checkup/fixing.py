@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lathe.service.errors import BadValueError, ConflictError
-from lathe.training.checkup.spaces import SAME, StoreEncoder, find_document_prompt, require_dimensions
+from lathe.training.checkup.spaces import MOST, SAME, StoreEncoder, find_document_prompt, require_dimensions
 from lathe.training.checkup.store import Store
 from lathe.training.journal import Journal
 from lathe.transforms.progress import Progress
@@ -31,7 +31,7 @@ def find_changes(store: Store, encoder: StoreEncoder, file: Path, on_progress: P
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        ConflictError: if the file exists.
+        ConflictError: if nearly all rows differ, or the file exists.
         EncoderError: if the encoder gives vectors of another number of dimensions than the rows have.
         InputError: if vectors of the store cannot be replaced.
     """
@@ -56,6 +56,13 @@ def find_changes(store: Store, encoder: StoreEncoder, file: Path, on_progress: P
         changes.append(entries)
         count += len(entries)
         on_progress((start + len(batch)) / len(chosen), f"{start + len(batch):,} texts encoded again")
+    if chosen and count >= MOST * len(chosen):
+        file.unlink(missing_ok=True)
+        raise ConflictError(
+            f"{count:,} of {len(chosen):,} rows have another vector than their text: name the right --encoder, --chain "
+            "and --texts; lathe migrate encodes a whole table again",
+            param="fix",
+        )
     return count
 
 

@@ -65,7 +65,7 @@ def require_space(space_id: str | None, body: TextsOrVectors, spec: IndexSpec, o
         spec: settings of the index.
         originals_only: whether only the space of the original vectors passes, not the space of the reduced ones.
     """
-    if space_id is None and body.vectors is not None and spec.vectors > 1:
+    if space_id is None and body.vectors is not None and spec.moves:
         raise ConflictError(
             f"space_id is missing: this index was moved to another encoder, so vectors must name their space; "
             f"that of {spec.encoder} is {spec.raw_space_id}",

@@ -176,6 +176,7 @@ class IndexSpec:
         originals: dtype in which the record stores the original vectors; `none` if it stores only their codes.
         generation: suffix of the `graph-…` folder that serves.
         vectors: number of the record's table of original vectors; re-embedding uses the next one.
+        moves: number of times that the index has moved to another encoder.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
@@ -194,6 +195,7 @@ class IndexSpec:
     originals: Originals = "float32"
     generation: Annotated[str, Field(pattern="^[0-9A-Za-z]{1,64}$")] = "1"
     vectors: Annotated[int, Field(ge=1, le=10**9)] = 1
+    moves: Annotated[int, Field(ge=0, le=10**9)] = 0
 
     @property
     def has_originals(self) -> bool:

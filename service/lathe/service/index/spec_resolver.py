@@ -131,7 +131,9 @@ class SpecResolver:
         # Searched vectors of another embedding space can only be computed from the originals.
         if spaces.target.space_id != spec.space_id:
             require_originals(spec, "another chain or encoder", "chain" if encoder is None else "encoder")
-        spec = replace(spec, **spaces.describe(), vectors=spec.vectors + (encoder is not None))
+        moved = encoder is not None and encoder.fingerprint != spec.encoder_fingerprint
+        next_vectors = spec.vectors + (encoder is not None)
+        spec = replace(spec, **spaces.describe(), vectors=next_vectors, moves=spec.moves + moved)
         return spec, self._read_artifact(spaces.target), encoder
 
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> PromptedEncoder | None:

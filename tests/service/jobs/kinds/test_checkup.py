@@ -95,6 +95,8 @@ def test_rows_that_are_not_their_texts_vectors_are_encoded_again(index, lathe):
     eventually(lambda: lathe.client.get(f"/jobs/{job}").json()["state"] == "succeeded")
     assert index.send("GET", "")["checkup"] is None  # it was of the rows before
     assert not index.check()["result"]["must_fix"]
+    # The index has the same embedding space, so that vectors need not name it now either.
+    index.send("POST", "/upsert", {"ids": ["new"], "vectors": draw(384, 1).tolist(), "metadata": [{"text": "new"}]})
 
 
 def test_what_cannot_be_checked_is_refused_at_once(index):

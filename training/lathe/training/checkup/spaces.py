@@ -103,7 +103,8 @@ class Again:
     def describe(self, total: int, cure: str) -> Iterator[Finding]:
         """Yield a finding for each cause with the command `cure`, or that all texts have the stored vectors."""
         differing = np.mean(np.any([*self.causes.values()], axis=0)) if self.causes else 0.0
-        first = "Correct what writes them, and" if differing < MOST else "If their encoder and texts were named,"
+        doubt = "Check that the right encoder and texts are named; if so,"
+        first = "Correct what writes them, and" if differing < MOST else doubt
         for cause, mask in self.causes.items():
             share = estimate_share(mask, total)
             yield Finding(
