@@ -108,7 +108,7 @@ def test_export_prints_one_line_and_writes_nothing_for_an_unknown_chain_or_size(
 def test_export_model_of_a_chain_without_an_encoder_needs_an_encoder_option(
     run, home, unnamed_encoder, tiny_model, sentences, tmp_path
 ):
-    require_one_line(run("export", "unnamed_encoder", "--to", tmp_path / "model"), "name the encoder")
+    require_one_line(run("export", "unnamed_encoder", "--to", tmp_path / "model"), "name their encoder")
     unknown = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "/nowhere/model")
     require_one_line(unknown, "cannot be loaded")
     assert not (tmp_path / "model").exists()

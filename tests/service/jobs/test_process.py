@@ -56,4 +56,4 @@ def test_errors_of_jobs_name_files_without_the_folders_of_this_machine(tmp_path)
 
     errors = [run_fit(f"{data}/./rows.jsonl#vectors"), run_fit(f"{data}/sets"), run_fit(f"{queue.root}/1/absent.npy")]
     assert all(errors) and not any(str(tmp_path) in error for error in errors), errors
-    assert "rows.jsonl" in errors[0] and "folder sets holds none" in errors[1] and "absent.npy" in errors[2]
+    assert "rows.jsonl" in errors[0] and "folder sets has no file" in errors[1] and "absent.npy" in errors[2]

@@ -109,6 +109,7 @@ class ReindexRequest(JsonObject):
                     "ef_construction": 400,
                     "text_field": "body",
                     "texts": {"item-1": "What is a lathe?"},
+                    "encode": False,
                 }
             ]
         },
