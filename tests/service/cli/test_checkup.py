@@ -10,6 +10,7 @@ from tests.service.conftest import SENTENCES
 
 RANDOM = np.random.default_rng(0)
 VECTORS = RANDOM.normal(size=(400, 24)).astype(np.float32)
+SOUND = "50 rows, all read, 50 queries asked\nRecall@10 is 1.00. No loss was found.\n"
 VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
 
 
@@ -139,7 +140,9 @@ def test_a_table_a_collection_and_an_index_are_checked(run, database, tmp_path, 
         database.execute("INSERT INTO docs VALUES (%s, %s)", (row, str(vector.tolist())))
     database.execute("CREATE INDEX ON docs USING hnsw (v vector_cosine_ops)")
     status, out, _ = run("checkup", "--for", "pgvector", "--table", "docs#v")
-    assert status == 0 and out.startswith("docs#v: 50 rows, all read\nRecall@10 is 1.00. No loss was found.\n")
+    assert status == 0 and out.startswith(
+        "docs#v: 50 rows, all read, 50 queries asked\nRecall@10 is 1.00. No loss was found.\n"
+    )
     for table, message in (
         ("none#v", "no table none"),
         ("docs", "no column embedding"),
@@ -167,7 +170,9 @@ def test_a_table_a_collection_and_an_index_are_checked(run, database, tmp_path, 
 
         monkeypatch.setattr("lathe.service.cli.reindex.ServerClient.__init__", connect)
         status, out, _ = run("checkup", "--index", "docs")
-    assert status == 0 and out.startswith("docs: 50 rows, all read\nRecall@10 is 1.00. No loss was found.\n")
+    assert status == 0 and out.startswith(
+        "docs: 50 rows, all read, 50 queries asked\nRecall@10 is 1.00. No loss was found.\n"
+    )
 
 
 @pytest.mark.parametrize("place", ["pgvector", "qdrant"])
@@ -225,3 +230,5 @@ def test_rows_that_are_not_their_texts_vectors_are_fixed_and_the_fix_is_undone(r
         assert not (tmp_path / "all.jsonl").exists()
     (tmp_path / "other.jsonl").write_text("{}\n")
     assert "does not hold rows" in run(*command, "--undo", tmp_path / "other.jsonl")[2]
+    (tmp_path / "other.jsonl").write_text(file.read_text().replace('"docs', '"else'))
+    assert "holds rows of else" in run(*command, "--undo", tmp_path / "other.jsonl")[2]

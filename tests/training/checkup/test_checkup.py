@@ -57,7 +57,7 @@ def test_a_store_of_few_or_broken_rows_is_checked(vectors):
 def test_texts_that_are_not_there_are_said_to_be_missing(vectors):
     found = check(LossyStore(make_rows(vectors, [None] * 300), (0,)), known(ENCODER))
     assert [finding.sentence for finding in found.findings if finding.kind == "space"] == [
-        "No row read has a text, so none was encoded again."
+        "No row read has a text where --texts names it."
     ]
 
 

@@ -1,7 +1,7 @@
 """Replacement of stored vectors that are not their texts', and how to undo it.
 
-FILE.jsonl has a line for each row: `{"id": …, "old": [vector], "new": [vector]}`. It is complete before the first row
-is written, and a row is written only if it still has the vector that the file names.
+FILE.jsonl has a line for each row: `{"store": …, "id": …, "old": [vector], "new": [vector]}`. It is complete before
+the first row is written, and a row is written only if it still has the vector that the file names.
 """
 
 import sys
@@ -50,7 +50,12 @@ def find_changes(store: Store, encoder: StoreEncoder, file: Path, on_progress: P
         stored = np.nan_to_num(rows.vectors[batch])
         cosines = np.einsum("nd,nd->n", *(normalized_rows(side, np.float32).numpy() for side in (stored, fresh)))
         entries = [
-            {"id": rows.ids[batch[row]], "old": rows.vectors[batch[row]].tolist(), "new": fresh[row].tolist()}
+            {
+                "store": store.name,
+                "id": rows.ids[batch[row]],
+                "old": rows.vectors[batch[row]].tolist(),
+                "new": fresh[row].tolist(),
+            }
             for row in np.flatnonzero(~(cosines >= SAME))  # the cosine of too large a vector is NaN
         ]
         changes.append(entries)
@@ -73,12 +78,14 @@ def write_changes(store: Store, file: Path, undo: bool = False) -> tuple[int, in
         Number of rows written, and number of rows in the file. Rows that have changed meanwhile are left as they are.
 
     Raises:
-        BadValueError: if there is no such file, or it holds something else.
+        BadValueError: if there is no such file, or it holds something else or rows of another store.
     """
     journal: Journal[dict[str, Any]] = Journal(file, dict, strict=True)
     entries = journal.read()
-    if not entries or any({"id", "old", "new"} - entry.keys() for entry in entries):
+    if not entries or any({"store", "id", "old", "new"} - entry.keys() for entry in entries):
         raise BadValueError(f"{file} does not hold rows of a lathe checkup --fix", param="undo")
+    if (other := entries[0]["store"]) != store.name:
+        raise BadValueError(f"{file} holds rows of {other}, not of {store.name}", param="undo")
     before, after = ("new", "old") if undo else ("old", "new")
     changes = [(entry["id"], entry[before], entry[after]) for entry in entries if None not in entry[after]]
     return store.replace(changes), len(entries)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from psycopg import sql
 
-from lathe.service.errors import BadValueError
+from lathe.service.errors import BadValueError, UnknownNameError
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.filling import FullVectors, read_sample
 from lathe.service.index.pgvector.table import find_indexes
@@ -36,9 +36,17 @@ class PgvectorStore(Store):
         full: the column.
         text: column of the texts; None for none.
         metric: metric of the searches; None for the first index's, or cosine without an index.
+
+    Raises:
+        UnknownNameError: if the table has no column of the texts' name.
     """
 
     def __init__(self, connection: Connection, full: FullVectors, text: str | None, metric: Metric | None) -> None:
+        if text is not None and text not in full.table.columns:
+            raise UnknownNameError(
+                f"the table {full.table.name} has no column {text}; it has {', '.join(full.table.columns)}",
+                param="texts",
+            )
         self.connection, self.full, self.text = connection, full, text
         self.name = f"{full.table.name}#{full.column.name}"
         self.column = self.expression = sql.Identifier(full.column.name).as_string(connection).replace("%", "%%")

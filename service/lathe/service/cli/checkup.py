@@ -182,7 +182,8 @@ def _load_encoder(name: str | None, chain: str) -> "StoreEncoder":
 def format_checkup(found: dict[str, Any]) -> str:
     """Return a checkup as lines: the summary, then each finding with its rows and what to do."""
     checked = "all read" if found["checked"] == found["rows"] else f"{found['checked']:,} read"
-    lines = [f"{found['store']}: {found['rows']:,} rows, {checked}", found["summary"], ""]
+    asked = f", {found['searches']['queries']:,} queries asked" if found["searches"] else ""
+    lines = [f"{found['store']}: {found['rows']:,} rows, {checked}{asked}", found["summary"], ""]
     for finding in found["findings"]:
         sure = "" if finding["certainty"] == "certain" else f" ({finding['certainty']})"
         lines.append(f"{finding['severity']:<4}  {finding['sentence']}{sure}")

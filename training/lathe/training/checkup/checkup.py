@@ -108,7 +108,7 @@ def check_up(store: Store, encoder: StoreEncoder | None, queries: FloatArray | N
     else:
         findings += find_strangers(rows)
         if encoder is not None and rows.texts is not None:
-            findings.append(Finding("space", "note", "No row read has a text, so none was encoded again."))
+            findings.append(Finding("space", "note", "No row read has a text where --texts names it."))
 
     searches = None
     if store.efforts or again is not None:

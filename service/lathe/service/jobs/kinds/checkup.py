@@ -1,6 +1,7 @@
 """Checkup of an index as a job: reads a sample of its rows, encodes texts again, and lets the index's owner search."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,7 @@ class CheckupJob(SourcedJob[CheckupRequest]):
         if source is not None:
             queries = read_queries(source.location, encoder)
         result = check_up(store, encoder, queries, on_progress).to_json()
+        result["checked_at"] = datetime.now(UTC).isoformat()
         store.record.close()
         self._require_folder(root)
         replace_synced(root / CHECKUP, json.dumps(result).encode())
