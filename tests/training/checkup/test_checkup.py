@@ -37,7 +37,7 @@ def test_what_must_be_fixed_comes_first_and_the_summary_divides_the_loss(vectors
     found = check(LossyStore(make_rows(vectors, TEXTS), (2,)), known(ENCODER))
     assert found.must_fix and [finding.kind for finding in found.findings][:2] == ["other_encoder", "graph"]
     assert found.summary.startswith("Recall@10 is .7")
-    assert "It loses .20 by approximate search, .1" in found.summary and found.summary.endswith("another encoder.")
+    assert "It loses .20 by approximate search, .08" in found.summary and found.summary.endswith("another encoder.")
 
 
 def test_vectors_alone_have_no_searches(vectors):

@@ -101,20 +101,24 @@ def check_searches(store: Store, queries: FloatArray, again: Again | None) -> Se
     if len(efforts) > 1 and back < ENOUGH * losses["graph"].value and (hits := store.search_rebuilt(queries, K)):
         rebuilt = mean_interval(_count_reached(hits, exact))
 
-    if again is not None and (row_losses := _measure_row_losses(store, again)):
+    # A row that the search does not find anyway is not lost a second time by its vector.
+    if again is not None and (row_losses := _measure_row_losses(store, again, recall.value)):
         losses |= row_losses
         recall = _subtract(recall, row_losses.values())
     return SearchCheck(len(queries), recall, losses, efforts, rebuilt, ranked_again)
 
 
-def _measure_row_losses(store: Store, again: Again) -> dict[str, Interval]:
-    """Return by cause the share of rows that an exact search with the text's new vector misses, {} without causes."""
+def _measure_row_losses(store: Store, again: Again, found: float) -> dict[str, Interval]:
+    """Return by cause the share of rows that an exact search with the text's new vector misses, {} without causes.
+
+    The shares are multiplied by `found`, the share of rows that the search finds if their vectors are right.
+    """
     if not again.causes:
         return {}
     asked = np.flatnonzero(np.any(list(again.causes.values()), axis=0))
     hits = store.search_exactly(again.fresh[asked], K)
     lost = np.zeros(len(again.ids))
-    lost[asked] = [again.ids[row] not in ids for row, ids in zip(asked, hits.ids, strict=True)]
+    lost[asked] = [found * (again.ids[row] not in ids) for row, ids in zip(asked, hits.ids, strict=True)]
     return {cause: mean_interval(lost * mask) for cause, mask in again.causes.items()}
 
 
