@@ -142,7 +142,7 @@ class Workshop:
         """Variables of a block, without those of this process for Lathe: the state folder is ~/.lathe."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LATHE_", "PYTEST_"))}
         return kept | {
-            "PATH": f"{self.programs}:{os.environ['PATH']}:/usr/sbin",
+            "PATH": f"{self.programs}:{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
             "HOME": str(self.home),
             "BASH_ENV": str(self.root / "preamble"),
             "PYTHONPATH": str(ROOT),
