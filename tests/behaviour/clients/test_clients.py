@@ -209,7 +209,7 @@ def test_inference_client_gets_the_default_encoders_vectors_at_each_path(url, re
 
 
 def test_inference_client_raises_its_own_exceptions_for_error_responses(inference, url):
-    with pytest.raises(HfHubHTTPError, match="256; shorten it") as too_long:
+    with pytest.raises(HfHubHTTPError, match="256 that prompted reads; shorten it") as too_long:
         inference.feature_extraction(LONG, truncate=False)
     assert too_long.value.response.status_code == 413
     with pytest.raises(BadRequestError, match="there are: document, passage, query"):
