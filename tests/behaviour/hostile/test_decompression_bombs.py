@@ -71,7 +71,7 @@ def mapped_faiss(path):
 
 BOMBS = {
     "a.parquet": (one_huge_text, "at most 16,777,216 bytes a row"),
-    "b.parquet": (one_text_again_and_again, "rows take more than 1,073,741,824 bytes"),
+    "b.parquet": (one_text_again_and_again, "200 rows take 2,000,000,800 bytes, more than 1,073,741,824"),
     "a.npy": (wide_npy, "1,000,000 dimensions; at most 65,536"),
     "a.jsonl.gz": (packed_lines, "lines take more than 1,073,741,824 bytes"),
     "a.faiss": (flat_faiss, "truncated"),
