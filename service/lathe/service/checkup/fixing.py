@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from lathe.service.errors import BadValueError, ConflictError
-from lathe.training.checkup.spaces import MOST, SAME, StoreEncoder, find_document_prompt, require_dimensions
+from lathe.training.checkup.spaces import (
+    MOST,
+    SAME,
+    StoreEncoder,
+    compute_cosines,
+    find_document_prompt,
+    require_dimensions,
+)
 from lathe.training.checkup.store import Store
 from lathe.training.journal import Journal
 from lathe.transforms.progress import Progress
@@ -47,8 +54,8 @@ def find_changes(store: Store, encoder: StoreEncoder, file: Path, on_progress: P
         batch = chosen[start : start + BATCH_ROWS]
         fresh = encoder.encode([texts[row] or "" for row in batch], prompt)
         require_dimensions(encoder, fresh, rows.vectors)
-        stored = np.nan_to_num(rows.vectors[batch])
-        cosines = np.einsum("nd,nd->n", *(normalized_rows(side, np.float32).numpy() for side in (stored, fresh)))
+        stored = normalized_rows(np.nan_to_num(rows.vectors[batch]), np.float32).numpy()
+        cosines = compute_cosines(stored, fresh)
         entries = [
             {
                 "store": store.name,

@@ -4,6 +4,7 @@ An index is reindexed for requests of indexes and for promotions of encoders.
 """
 
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
@@ -29,10 +30,12 @@ from lathe.service.jobs.kinds.checkup import CheckupJob
 from lathe.service.jobs.kinds.reindex import ReindexJob
 from lathe.service.jobs.sources import receive_source, resolve_allowed_path
 from lathe.service.services import Services
+from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.requests import Pairs, RowSource, SourcedRequest
 from lathe.training.journal import serialize_lines
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
+IndexInputs = TypeVar("IndexInputs", CalibrateRequest, CheckupRequest)
 PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
 """Name of the file in which pairs of a field go with the job."""
 
@@ -94,13 +97,8 @@ def queue_calibration(name: str, services: Services, request: CalibrateRequest) 
     spec = _get_local_spec(name, services, "calibrated")
     if spec.metric != "cosine":
         raise ConflictError(f"only an index with the metric cosine can be calibrated, not {spec.metric}")
-    files: dict[str, bytes] = {}
-    paths = store_queries(request.queries, spec.width, files, services.settings.data_root)
-    paths |= store_pairs(request, files, services.settings.data_root)
-    # A job without texts need not wait for an encoder.
-    needed = bool(request.pairs) or (request.queries is not None and request.queries.vectors is None)
-    encoder = services.embedder.find_engine(spec.encoder).spec if needed and spec.encoder is not None else None
-    job = CalibrateJob(encoder=encoder, index=name, request=request.with_paths(paths), files=tuple(files))
+    request, files, encoder = _receive_inputs(request, spec, services, bool(request.pairs))
+    job = CalibrateJob(encoder=encoder, index=name, request=request, files=tuple(files))
     return services.jobs.submit("calibrate", job.to_json(), files)
 
 
@@ -113,11 +111,8 @@ def queue_checkup(name: str, services: Services, request: CheckupRequest) -> Job
     """
     spec = _get_local_spec(name, services, "checked")
     require_originals(spec, "a checkup")
-    files: dict[str, bytes] = {}
-    paths = store_queries(request.queries, spec.width, files, services.settings.data_root)
-    needed = spec.text_field is not None or (request.queries is not None and request.queries.vectors is None)
-    encoder = services.embedder.find_engine(spec.encoder).spec if needed and spec.encoder is not None else None
-    job = CheckupJob(encoder=encoder, index=name, request=request.with_paths(paths), files=tuple(files))
+    request, files, encoder = _receive_inputs(request, spec, services, spec.text_field is not None)
+    job = CheckupJob(encoder=encoder, index=name, request=request, files=tuple(files))
     return services.jobs.submit("checkup", job.to_json(), files)
 
 
@@ -132,6 +127,25 @@ def _get_local_spec(name: str, services: Services, done: str) -> IndexSpec:
     if not backend.reindexing:
         raise NotSupportedError(f"an index in {backend.name} cannot be {done}: only one in the state folder can")
     return index.spec
+
+
+def _receive_inputs(
+    request: IndexInputs, spec: IndexSpec, services: Services, has_texts: bool
+) -> tuple[IndexInputs, dict[str, bytes], EncoderSpec | None]:
+    """Return a request with the paths of its data, the files of data sent with it, and the encoder of its texts.
+
+    The encoder is None without texts, so that the job need not wait for it. `has_texts` says whether the job encodes
+    other texts than its queries.
+
+    Raises:
+        ServiceError, SourceError: if the queries or pairs cannot be used.
+    """
+    files: dict[str, bytes] = {}
+    paths = store_queries(request.queries, spec.width, files, services.settings.data_root)
+    paths |= store_pairs(request, files, services.settings.data_root)
+    needed = has_texts or (request.queries is not None and request.queries.vectors is None)
+    encoder = services.embedder.find_engine(spec.encoder).spec if needed and spec.encoder is not None else None
+    return request.with_paths(paths), files, encoder
 
 
 def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job:

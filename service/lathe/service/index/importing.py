@@ -153,7 +153,7 @@ def _decode_bytes(value: bytes) -> str:
 
 
 def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a row's fields to a dict of JSON values. Bytes are decoded as UTF-8; dates and other values become text.
+    """Convert a row's fields to a dict of JSON values. Bytes are decoded as UTF-8, dates and others become text.
 
     Raises:
         BadValueError: for values that cannot be converted, such as bytes that are not UTF-8; the message names the row.

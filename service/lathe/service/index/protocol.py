@@ -35,6 +35,19 @@ class Change:
     removed: int | None
 
 
+@dataclass(frozen=True)
+class Quality:
+    """What was measured of an index while it serves, and by its last checkup.
+
+    Attributes:
+        losses: loss of recall@10 by cause; empty before the first canary.
+        faults: share of rows by fault.
+    """
+
+    losses: dict[str, float]
+    faults: dict[str, float]
+
+
 class SpaceMovedError(Exception):
     """Error for vectors of an embedding space that the index no longer serves: encode the texts again."""
 
@@ -184,11 +197,8 @@ class SearchIndexes(Protocol):
     def count_states(self) -> dict[str, int]:
         """Return `{state: number of indexes}`, for the metrics."""
 
-    def measure_recall(self) -> dict[str, dict[str, float]]:
-        """Return the loss of recall@10 by cause and by name of the index, for the metrics."""
-
-    def measure_faults(self) -> dict[str, dict[str, float]]:
-        """Return the share of rows by fault and by name of the index, for the metrics."""
+    def measure_quality(self) -> "dict[str, Quality]":
+        """Return what searches lose and which rows are faulty, by name of the index, for the metrics."""
 
     def start(self) -> None:
         """Start opening all indexes in the background, and return at once."""

@@ -83,3 +83,4 @@ def test_an_answer_that_its_job_deletes_at_that_moment_is_no_error(generation, m
     clock = SimpleNamespace(time=lambda: (generation.folder / "found.job.npz").unlink() or 0.0)
     monkeypatch.setattr("lathe.service.index.embedded.delegation.time", clock)
     answer_delegated(generation)
+    assert not [*generation.folder.glob("found.*")]

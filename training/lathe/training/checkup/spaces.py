@@ -146,7 +146,7 @@ def encode_again(rows: Rows, encoder: StoreEncoder, on_progress: Progress) -> Ag
     on_progress(0.0, "encoding texts again")
     fresh = normalized_rows(encoder.encode(texts, own), np.float32).numpy()
     require_dimensions(encoder, fresh, stored)
-    cosines = _compare(stored, fresh)
+    cosines = compute_cosines(stored, fresh)
     differing = np.flatnonzero(cosines < SAME)
     # The rows are in random order: the first of them are as good a sample, and each that differs costs many encodings.
     checked = len(chosen) if len(differing) <= EXPLAINED_ROWS else int(differing[EXPLAINED_ROWS])
@@ -173,7 +173,8 @@ def require_dimensions(encoder: StoreEncoder, fresh: FloatArray, stored: FloatAr
         )
 
 
-def _compare(stored: FloatArray, fresh: FloatArray) -> NDArray[np.float64]:
+def compute_cosines(stored: FloatArray, fresh: FloatArray) -> NDArray[np.float64]:
+    """Compute the cosine of each normalized row `(n, d)` and the vector `(n, d)` of its text, `(n,)`."""
     return np.asarray(np.einsum("nd,nd->n", stored, normalized_rows(fresh, np.float32).numpy()), np.float64)
 
 
@@ -192,7 +193,7 @@ def _explain(
         prompt = prompts.prompt(name) or ""
         if prompt not in tried:
             tried.add(prompt)
-            same = _compare(stored, encoder.encode(texts, name)) >= SAME
+            same = compute_cosines(stored, encoder.encode(texts, name)) >= SAME
             causes = ["prompt" if found else cause for found, cause in zip(same, causes, strict=True)]
 
     left = [row for row, cause in enumerate(causes) if cause is None]
@@ -218,7 +219,7 @@ def _are_beginnings(
             tried = np.clip(centres + offset, 0, 1)
             counts = [max(1, round(share * len(one))) for share, one in zip(tried, words, strict=True)]
             parts = [" ".join(one[:count]) for one, count in zip(words, counts, strict=True)]
-            found = _compare(stored, encoder.encode(parts, own))
+            found = compute_cosines(stored, encoder.encode(parts, own))
             shares[found > best] = tried[found > best]
             best = np.maximum(best, found)
     return np.asarray((best >= TRUNCATED) & (shares < 1) & (best > cosines))

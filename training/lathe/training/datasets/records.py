@@ -52,7 +52,7 @@ class Record:
     fields: dict[str, Any]
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field. A missing field raises `KeyError`; see `require`."""
+        """Return the value of a field, or raise `KeyError` if it is missing. See `require`."""
         return self.fields[name]
 
     def get(self, name: str) -> Any:

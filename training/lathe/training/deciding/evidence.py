@@ -299,7 +299,7 @@ class Evidence:
 
 
 def measure_evidence(sample: Sample, seed: int, on_progress: Progress) -> Evidence:
-    """Measure the mean direction, debiasing, first coordinates and reducers; with few rows, only the mean direction.
+    """Measure the mean direction, debiasing, first coordinates and reducers. Few rows give the mean direction alone.
 
     With fewer than `MIN_ROWS` rows, a `Shortage` says what is missing. The first coordinates are tested with at least
     `MIN_COORDINATE_ROWS` held-out rows.

@@ -255,7 +255,7 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
 
 
 def ensure_test_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tuple[PairTexts | None, PairTexts]:
-    """Return `(fit, test)`. Without test pairs, split them off; else raise `FitError` if they are few or shared.
+    """Return `(fit, test)` with test pairs split off if there are none. Few or shared ones raise `FitError`.
 
     Given test pairs need at least `MIN_TEST_QUERIES` queries, and no query of the fit pairs. Test pairs are split off
     the fit pairs at random by query, see `split_pairs`.

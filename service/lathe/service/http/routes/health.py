@@ -90,12 +90,12 @@ def _collect_metrics(services: Services) -> bytes:
         STATE_WRITABLE.set(services.state_problem is None)
         for state, count in services.indexes.count_states().items():
             INDEXES.labels(state).set(count)
-        for name, losses in services.indexes.measure_recall().items():
-            INDEX_RECALL.labels(name, "").set(1 - sum(losses.values()))
-            for cause, loss in losses.items():
+        for name, quality in services.indexes.measure_quality().items():
+            if quality.losses:
+                INDEX_RECALL.labels(name, "").set(1 - sum(quality.losses.values()))
+            for cause, loss in quality.losses.items():
                 INDEX_RECALL.labels(name, cause).set(loss)
-        for name, shares in services.indexes.measure_faults().items():
-            for fault, share in shares.items():
+            for fault, share in quality.faults.items():
                 INDEX_FAULTS.labels(name, fault).set(share)
         update_drift_gauges(services.drift)
         with suppress(UnavailableError):  # Redis cannot be reached, which another metric shows

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from lathe.service.errors import ConflictError, ServiceError
+from lathe.service.index.embedded.delegation import POLL_SECONDS
 from lathe.service.index.embedded.generation import Generation
 from lathe.service.index.embedded.probabilities import Calibration, Facts
 from lathe.service.index.embedded.record import IndexRecord
@@ -53,9 +54,6 @@ MIN_LOG = 130
 
 MIN_JUDGED = 60
 """Minimum number of judged queries: half of them fit the weights, and 30 are needed to report on."""
-
-POLL_SECONDS = 0.05
-"""Seconds between two looks whether the index's owner has calibrated it."""
 
 MAX_LOG = MAX_REFERENCES + MAX_SEARCHES
 """Maximum number of unjudged queries that are used and stored."""

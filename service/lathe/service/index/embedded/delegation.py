@@ -22,9 +22,9 @@ from lathe.service.index.query import Query
 from lathe.transforms.files import replace_synced
 
 OWNER_SECONDS = 600.0
-"""Seconds in which the owner must have answered. It also deletes answers of this age, which no job has read."""
+"""Seconds in which the owner must have done what a job asks. It also deletes answers of this age, read by no job."""
 POLL_SECONDS = 0.05
-"""Seconds between two looks whether the owner has answered."""
+"""Seconds between two looks whether the owner has done it."""
 
 log = logging.getLogger(__name__)
 

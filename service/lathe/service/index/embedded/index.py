@@ -30,7 +30,7 @@ from lathe.service.index.embedded.serving import GenerationServing, PayloadCache
 from lathe.service.index.embedded.snapshot import Snapshots, open_generation
 from lathe.service.index.embedded.watch import RecallWatch, read_checkup
 from lathe.service.index.items import get_text, serialize_metadata
-from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
+from lathe.service.index.protocol import Artifact, Change, Payload, Quality, SpaceMovedError
 from lathe.service.index.query import Filter
 from lathe.service.index.reducer import Reducer, Vectors, require_float16
 from lathe.service.index.spec import IndexSpec, require_originals
@@ -169,16 +169,13 @@ class EmbeddedIndex:
         """Recall@10 that the graph loses, with its interval, if it is worth a warning, else None."""
         return self.watch.excessive_loss
 
-    def describe_recall(self) -> dict[str, Any] | None:
-        """Return the number of canaries and what searches lose, as `RecallWatch.describe`."""
-        return self.watch.describe()
-
-    def measure_faults(self) -> dict[str, float]:
-        """Return shares of rows by fault, of the canaries and of the last checkup, for the metrics."""
-        rows = (self.watch.describe() or {"rows": {}})["rows"]
+    def measure_quality(self) -> Quality:
+        """Return what searches lose and which rows are faulty, by the canaries and the last checkup."""
+        measured = self.watch.describe() or {"losses": {}, "rows": {}}
         findings = (read_checkup(self.folder) or {}).get("findings", [])
         shares = {one["kind"]: one["share"]["value"] for one in findings if one["share"] and one["kind"] not in LOSSES}
-        return shares | {fault: share[0] for fault, share in rows.items()}
+        losses, rows = ({cause: share[0] for cause, share in measured[part].items()} for part in ("losses", "rows"))
+        return Quality(losses, shares | rows)
 
     def ask_canary(self) -> None:
         """Search for a stored row, if it is time to, to measure what searches lose."""

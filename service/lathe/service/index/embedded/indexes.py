@@ -20,7 +20,7 @@ from lathe.service.index.embedded.damage import RecordChecks
 from lathe.service.index.embedded.index import EmbeddedIndex, EncodeTexts
 from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.protocol import Artifact, Capabilities
+from lathe.service.index.protocol import Artifact, Capabilities, Quality
 from lathe.service.index.spec import IndexSpec
 from lathe.service.settings import Settings
 from lathe.training.locks import lock_file
@@ -101,18 +101,9 @@ class EmbeddedIndexes:
         damaged = len(self.checks.list_damaged())
         return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
 
-    def measure_recall(self) -> dict[str, dict[str, float]]:
-        """Return the loss of recall@10 by cause and by name of the index, for the metrics."""
-        described = {name: index.describe_recall() for name, index in self.opened.copy().items()}
-        return {
-            name: {cause: loss[0] for cause, loss in found["losses"].items()}
-            for name, found in described.items()
-            if found
-        }
-
-    def measure_faults(self) -> dict[str, dict[str, float]]:
-        """Return the share of rows by fault and by name of the index, for the metrics."""
-        return {name: index.measure_faults() for name, index in self.opened.copy().items()}
+    def measure_quality(self) -> dict[str, Quality]:
+        """Return what searches lose and which rows are faulty, by name of the index, for the metrics."""
+        return {name: index.measure_quality() for name, index in self.opened.copy().items()}
 
     def close(self) -> None:
         """Stop the damage checks and close all indexes. Later attempts to open an index fail."""

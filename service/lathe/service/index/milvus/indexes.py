@@ -12,7 +12,7 @@ from lathe.service.errors import NotSupportedError, ServiceError, UnavailableErr
 from lathe.service.index.milvus.client import CollectionGoneError, MilvusConnection
 from lathe.service.index.milvus.collections import Catalogue, build_alias, create_collection
 from lathe.service.index.milvus.index import MilvusIndex
-from lathe.service.index.protocol import Artifact, Capabilities
+from lathe.service.index.protocol import Artifact, Capabilities, Quality
 from lathe.service.index.spec import IndexSpec
 from lathe.service.settings import Settings
 
@@ -64,12 +64,8 @@ class MilvusIndexes:
         """Return `{"open": number of open indexes}`, for the metrics."""
         return {"open": len(self.opened)}
 
-    def measure_recall(self) -> dict[str, dict[str, float]]:
-        """Return nothing: Milvus searches, and its users ask it."""
-        return {}
-
-    def measure_faults(self) -> dict[str, dict[str, float]]:
-        """Return nothing: rows of Milvus are not checked."""
+    def measure_quality(self) -> dict[str, Quality]:
+        """Return nothing: Milvus searches and stores, and its users ask it."""
         return {}
 
     def start(self) -> None:

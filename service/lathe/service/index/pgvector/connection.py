@@ -41,8 +41,6 @@ def open_database(url: str | None) -> Iterator[Connection]:
 
     They become a `ServiceError`, which quotes no password.
 
-    Errors of PostgreSQL are converted. The message quotes no password.
-
     Args:
         url: connection string of libpq, as URL or as `key=value` pairs; None for the environment (`PGHOST`,
             `PGDATABASE`, `PGUSER`, `PGPASSWORD`, …). What the string leaves out comes from the environment too.

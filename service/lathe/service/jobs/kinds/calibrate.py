@@ -11,7 +11,8 @@ from pydantic import StringConstraints
 
 from lathe.service.errors import BadValueError, ConflictError, UnavailableError
 from lathe.service.home import Home
-from lathe.service.index.embedded.calibration import MAX_LOG, NEXT, POLL_SECONDS, REFUSED, Inputs, spread
+from lathe.service.index.embedded.calibration import MAX_LOG, NEXT, REFUSED, Inputs, spread
+from lathe.service.index.embedded.delegation import OWNER_SECONDS, POLL_SECONDS
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import CalibrateRequest, IndexSpec
@@ -23,9 +24,6 @@ from lathe.training.settings import NAME_PATTERN
 from lathe.training.sources.source import open_source
 from lathe.transforms.files import parse_json_object, read_json_file
 from lathe.transforms.progress import Progress
-
-OWNER_SECONDS = 600.0
-"""Seconds in which the index's owner must have calibrated it."""
 
 
 class CalibrateJob(SourcedJob[CalibrateRequest]):
